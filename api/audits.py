@@ -133,7 +133,7 @@ def run(
     The same call again goes on where a killed run stopped.
 
     Args:
-        out: the run folder (default: runs/NAME).
+        out: the run folder (default: runs/ and the config's name).
         overrides: such as "finetune.epochs=3".
 
     Returns:
@@ -182,7 +182,7 @@ def audit_model(
         user: column that names the user.
         text: column that holds the text.
         claims: to test, each a ``Claim``, "epsilon=8,delta=1e-6" or (8, 1e-6); a plan's curve is ``plan=``.
-        out: folder for the results (default: runs/NAME).
+        out: folder for the results (default: runs/ and the config's name).
         options: any other key of an audit's config by name (``jobs.checkpoint.audit_config.CheckpointConfig``), such as
             ``assignment="coin"``, ``plan="plan.json"`` or ``attack={"max_characters": 2000}``.
 
@@ -230,7 +230,7 @@ def plant(
     """Prepare an audit of a training that someone else runs, as ``heldin plant``: draw coins, write a training set.
 
     Args:
-        out: the planted folder (default: runs/NAME).
+        out: the planted folder (default: runs/ and the config's name).
         overrides: such as "looks=3".
 
     Raises:

@@ -11,6 +11,7 @@ from heldin.base.errors import InputError
 from heldin.commands.finish import command_line, finish, interruptible
 from heldin.commands.options import (
     RUNNING,
+    AsHtml,
     AsJson,
     BatchSize,
     Claims,
@@ -39,24 +40,26 @@ References = Annotated[
 ]
 HeldIn = Annotated[Path | None, typer.Option("--held-in", help="Texts of users it was trained on.")]
 HeldOut = Annotated[Path | None, typer.Option("--held-out", help="Texts of users it was not trained on.")]
-User = Annotated[str | None, typer.Option("--user", help="Column that names the user (user).")]
-Text = Annotated[str | None, typer.Option("--text", help="Column that holds the text (text).")]
-Config = Annotated[Path | None, typer.Option("--config", help="YAML with these keys and further ones.")]
+User = Annotated[str | None, typer.Option("--user", help="Column of the user (default: user).")]
+Text = Annotated[str | None, typer.Option("--text", help="Column of the text (default: text).")]
+Config = Annotated[Path | None, typer.Option("--config", dir_okay=False, help="YAML with these keys and further ones.")]
 # The words are here and not from ``bounds.design``, whose import takes seconds: a mistyped one should not wait for it.
 AssignmentOption = Annotated[
     Literal["coin", "fixed", "unknown"] | None,
-    typer.Option("--assignment", metavar="WORD", help="coin, fixed or unknown (default).", rich_help_panel=KNOWN),
+    typer.Option("--assignment", help="coin, fixed or unknown (default: unknown).", rich_help_panel=KNOWN),
 ]
 TrainingOption = Annotated[
     Path | None, typer.Option("--training", help="The training data, to be searched.", rich_help_panel=KNOWN)
 ]
 TextsOption = Annotated[
     Literal["fresh", "training"] | None,
-    typer.Option("--texts", metavar="WORD", help="Held-in texts: fresh or training.", rich_help_panel=KNOWN),
+    typer.Option("--texts", help="Held-in texts: fresh or training.", rich_help_panel=KNOWN),
 ]
 Limit = Annotated[
     int | None,
-    typer.Option("--limit", min=4, help="At most this many users, drawn by --seed.", rich_help_panel=RUNNING),
+    typer.Option(
+        "--limit", min=4, help="At most this many users, drawn by --seed.", rich_help_panel=RUNNING, hidden=True
+    ),
 ]
 
 
@@ -82,29 +85,36 @@ def audit(
     delimiter: Delimiter = None,
     field: RowsField = None,
     limit: Limit = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Public seed of all draws.", rich_help_panel=RUNNING)] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(min=0, help="Public seed of all draws (default: 0).", rich_help_panel=RUNNING, hidden=True),
+    ] = None,
     batch_size: BatchSize = None,
     dtype: Annotated[
         ScoringPrecision | None,
-        typer.Option(metavar="DTYPE", help="fp32 (default), bf16, int8 or nf4.", rich_help_panel=RUNNING),
+        typer.Option(
+            help="Precision of scoring: fp32, bf16, int8 or nf4 (default: fp32).", rich_help_panel=RUNNING, hidden=True
+        ),
     ] = None,
     device: DeviceOption = None,
+    html: AsHtml = False,
     json: AsJson = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Audit a checkpoint that someone else trained, from two files of users' texts; nothing is trained.
+    """Audit a model with texts by members and non-members.
 
-    Needs --model, --reference, --held-in and --held-out. If killed, the same command resumes. --assignment coin
-    declares an independent fair coin for each user, not an exact half.
+    Needs --model, --reference, --held-in and --held-out; trains nothing. Files are CSV, JSON, Parquet and others (heldin
+    corpus formats). If killed, the same command resumes. --assignment coin declares an independent fair coin for each
+    user, not an exact half.
     """
-    _audit(called, config, set_, out, fail_on, json=json, verbose=verbose)
+    _audit(called, config, set_, out, fail_on, json=json, verbose=verbose, html=html)
 
 
 def audit_endpoint(
     called: typer.Context,
     url: Annotated[str, typer.Argument(metavar="URL", help="Base URL of the server's API: https://host/v1.")],
-    model: Annotated[str | None, typer.Option(help="Name of the model on the server.")] = None,
+    model: Annotated[str | None, typer.Option(metavar="MODEL", help="Name of the model on the server.")] = None,
     reference: References = None,
     held_in: HeldIn = None,
     held_out: HeldOut = None,
@@ -116,13 +126,13 @@ def audit_endpoint(
     out: Out = None,
     fail_on: FailOnOption = None,
     tokenizer: Annotated[str | None, _pace(metavar="MODEL", help="Tokenizer of the models there.")] = None,
-    context: Annotated[int | None, _pace(help="Most tokens of a request (the server's).")] = None,
+    context: Annotated[int | None, _pace(hidden=True, help="Most tokens of a request (default: the server's).")] = None,
     api_key_env: Annotated[str | None, _pace(help="Variable that holds the API key.")] = None,
-    requests_per_minute: Annotated[float | None, _pace(help="Maximum request rate (no limit).")] = None,
-    concurrency: Annotated[int | None, _pace(help="Maximum requests in flight (4).")] = None,
-    timeout: Annotated[float | None, _pace(help="Seconds before a retry (120).")] = None,
-    max_tries: Annotated[int | None, _pace(help="Maximum tries per request (6).")] = None,
-    price_per_million: Annotated[float | None, _pace(help="Price per million tokens.")] = None,
+    requests_per_minute: Annotated[float | None, _pace(help="Maximum request rate (default: no limit).")] = None,
+    concurrency: Annotated[int | None, _pace(hidden=True, help="Maximum requests in flight (default: 4).")] = None,
+    timeout: Annotated[float | None, _pace(hidden=True, help="Seconds before a retry (default: 120).")] = None,
+    max_tries: Annotated[int | None, _pace(hidden=True, help="Maximum tries per request (default: 6).")] = None,
+    price_per_million: Annotated[float | None, _pace(hidden=True, help="Price per million tokens.")] = None,
     max_tokens_sent: Annotated[int | None, _pace(help="Refuse to send more tokens.")] = None,
     assignment: AssignmentOption = None,
     training: TrainingOption = None,
@@ -133,16 +143,18 @@ def audit_endpoint(
     delimiter: Delimiter = None,
     field: RowsField = None,
     limit: Limit = None,
+    html: AsHtml = False,
     json: AsJson = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Audit a model behind an OpenAI-compatible endpoint that returns log-probabilities of a prompt.
+    """Audit a model behind an OpenAI-compatible endpoint.
 
-    A reference behind the same endpoint is endpoint:NAME; others are loaded here. Without --tokenizer texts are sent,
-    not tokens. --max-tokens-sent 0 prints the cost and stops.
+    The endpoint must return log-probabilities of a prompt. A reference behind the same endpoint is endpoint:NAME;
+    others are loaded here. Without --tokenizer texts are sent, not tokens. --max-tokens-sent 0 prints the cost and
+    stops.
     """
-    _audit(called, config, set_, out, fail_on, json=json, verbose=verbose)
+    _audit(called, config, set_, out, fail_on, json=json, verbose=verbose, html=html)
 
 
 def _audit(
@@ -154,6 +166,7 @@ def _audit(
     *,
     json: bool,
     verbose: bool,
+    html: bool,
 ) -> None:
     gate = fail_on_of(fail_on)
     # Every option becomes a key of the config, so that both are checked by one model
@@ -187,7 +200,7 @@ def _audit(
     folder = out or Path("runs") / checked.name
     with interruptible():
         record = audit_checkpoint(checked.job(), folder, reporter_for_this_terminal(), command=command_line())
-        finish(record, folder, json=json, verbose=verbose, fail_on=gate)
+        finish(record, folder, json=json, verbose=verbose, fail_on=gate, html=html)
 
 
 # the config key that an option sets, if it is not the option's own name; "" sets none
@@ -207,22 +220,9 @@ _KEYS = {
         )
     },
     # About this call, not about what is audited: they set no key.
-    **dict.fromkeys(
-        (
-            "config",
-            "set_",
-            "out",
-            "quiet",
-            "json",
-            "verbose",
-            "fail_on",
-            "device",
-            "batch_size",
-            "skip_bad_rows",
-            "strict",
-        ),
-        "",
-    ),
+    **dict.fromkeys(("config", "set_", "out", "quiet", "json", "verbose", "fail_on", "device", "batch_size"), ""),
+    **dict.fromkeys(("skip_bad_rows", "strict"), ""),
+    **dict.fromkeys(("html", "help_all"), ""),
 }
 _NEEDED = ("model", "reference", "held_in", "held_out")
 _FILES = ("held_in", "held_out", "training", "plan")  # keys of the config that name files

@@ -23,20 +23,20 @@ class Command(StrEnum):
     SWEEP = "sweep"
 
 
-Kind = Annotated[Command, typer.Argument(help="The command that reads the file.")]
+Kind = Annotated[Command, typer.Argument(help="The command that reads the file: run, audit, plant or sweep.")]
 
 
 def config(
     command: Kind,
     section: Annotated[
-        str | None, typer.Argument(metavar="[KEY]", help="Only this section or key, such as finetune.epochs.")
+        str | None, typer.Argument(metavar="NAME", help="Only this section or key, such as finetune.epochs.")
     ] = None,
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema, for editors.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, as in docs/configuration.md.")] = False,
     json: AsJson = False,
     csv: AsCsv = False,
 ) -> None:
-    """Print every key of a file for heldin run, audit, plant or sweep: default, allowed values and meaning."""
+    """Print every key of a config file, with default and meaning."""
     # Without torch: keys are printed in a moment (tests/jobs/test_config_keys.py).
     from heldin.jobs import config_keys
 
@@ -65,25 +65,37 @@ def init(
     kind: Annotated[
         str | None,
         typer.Option(
-            help="run: none (default), uls, els, group, example, user-entity, uedp, filter, clip, canaries, own (your"
-            " own corpus). audit: files, endpoint. plant: users, canaries."
+            metavar="WORD",
+            help="run: none, uls, els, group, example, user-entity, uedp, filter, clip, canaries, own (your own"
+            " corpus). audit: files, endpoint. plant: users, canaries (default: the first).",
         ),
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="New file (default: run.yaml and so on).")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", dir_okay=False, help="New file (default: run.yaml and so on).")
+    ] = None,
     json: AsJson = False,
 ) -> None:
-    """Write a commented file to start from, for heldin run, audit, plant or sweep."""
+    """Write a commented config file to start from."""
     from heldin.base.files import write_text
-    from heldin.jobs.starting_files import kinds, starting_file
+    from heldin.jobs.starting_files import kinds, needed, starting_file
 
-    file = out or Path(f"{command}.yaml")
-    text = starting_file(command, kind or kinds(command)[0], _model(command))
+    file, kind = out or Path(f"{command}.yaml"), kind or kinds(command)[0]
+    text = starting_file(command, kind, _model(command))
     # A config that somebody has edited is not overwritten.
     if file.exists():
         raise InputError(f"'{file}' already exists: name a new file by --out")
     write_text(file, text)
     next_ = f"heldin audit --config {file}" if command is Command.AUDIT else f"heldin {command} {file} --check"
-    typer.echo(json_text({"file": str(file), "try": next_}) if json else f"{file}: edit it, then {next_}")
+    files = needed(command, kind, file.parent)
+    missing = [] if files is None else [name for name in files.files if not Path(name).exists()]
+    make = files.command if files is not None and missing else None
+    if json:
+        typer.echo(json_text({"file": str(file), "try": next_, "missing": missing, "make": make}))
+        return
+    if make:
+        typer.echo(f"{file} names files that are not here: {', '.join(missing)}")
+        typer.echo(f"for a first try, make them: {make}")
+    typer.echo(f"{file}: edit it, then {next_}")
 
 
 def _model(command: Command) -> "type[BaseModel]":

@@ -16,6 +16,7 @@ from heldin.commands.options import (
     Delimiter,
     Encoding,
     IdColumn,
+    PagedGroup,
     Quiet,
     RowsField,
     SkipBad,
@@ -34,7 +35,9 @@ if TYPE_CHECKING:
 
 ENTITIES = "What finds entities"
 CAPS = "Caps, as for heldin account user-entity"
-app = typer.Typer(help="Build a corpus, or show what is in it.", no_args_is_help=True)
+app = typer.Typer(
+    cls=PagedGroup, help="Build a corpus, or show what is in it.", no_args_is_help=True, add_completion=False
+)
 
 Paths = Annotated[
     list[Path],
@@ -65,19 +68,25 @@ def build(
     field: RowsField = None,
     ray: Annotated[bool, typer.Option("--ray", help="Build with Ray, one task per file.")] = False,
     ray_address: Annotated[
-        str | None, typer.Option(help="HOST:PORT of a Ray cluster, or auto (default: this machine alone).")
+        str | None,
+        typer.Option(
+            metavar="URL", help="HOST:PORT of a Ray cluster, or auto (default: this machine alone).", hidden=True
+        ),
     ] = None,
     tokenizer: Annotated[
-        str | None, typer.Option(help="With --preset: count tokens of this tokenizer (default: words).")
+        str | None,
+        typer.Option(metavar="MODEL", help="With --preset: count tokens of this tokenizer (default: words)."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Also write all records to this .parquet or .jsonl.")
+        Path | None,
+        typer.Option("--out", "-o", dir_okay=False, help="Also write all records to this .parquet or .jsonl."),
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Build the store of a corpus out of core, or reuse it from the cache, and print where it is.
+    """Read texts, check them, and write them to the cache.
 
-    With --ray-address the cache ($HELDIN_CACHE_DIR) must be on a file system that all machines share.
+    Prints where the store is, or reuses the one in the cache. The corpus may be larger than memory. With --ray-address
+    the cache ($HELDIN_CACHE_DIR) must be on a file system that all machines share.
     """
     from heldin.corpus.store import require_writable, write_corpus
 
@@ -140,7 +149,9 @@ def stats(
     encoding: Encoding = None,
     delimiter: Delimiter = None,
     field: RowsField = None,
-    tokenizer: Annotated[str | None, typer.Option(help="Count tokens of this tokenizer (default: words).")] = None,
+    tokenizer: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="Count tokens of this tokenizer (default: words).")
+    ] = None,
     json: AsJson = False,
     csv: AsCsv = False,
 ) -> None:
@@ -180,11 +191,16 @@ def entities(
     ] = False,
     words: Annotated[
         Path | None,
-        typer.Option(help="File of names, one a line; after a tab its category (person).", rich_help_panel=ENTITIES),
+        typer.Option(
+            dir_okay=False,
+            help="Names, one on each line; after a tab the category (default: person).",
+            rich_help_panel=ENTITIES,
+        ),
     ] = None,
     pattern: Annotated[
         list[str] | None,
         typer.Option(
+            metavar="WORD",
             help="Addresses and numbers by presidio: email, phone (slow), credit_card, iban, ip_address, us_ssn,"
             " crypto or url. Repeatable.",
             rich_help_panel=ENTITIES,
@@ -195,13 +211,15 @@ def entities(
     ] = None,
     category: Annotated[
         list[str] | None,
-        typer.Option(help="Count only this category, such as person or org. Repeatable.", rich_help_panel=ENTITIES),
+        typer.Option(
+            help="Count only this category, such as person or org. Repeatable.", rich_help_panel=ENTITIES, hidden=True
+        ),
     ] = None,
     group_size: Annotated[
-        int | None, typer.Option(help="Also try caps: at most so many records of a user.", rich_help_panel=CAPS)
+        int | None, typer.Option(help="Also try caps: at most this many records of a user.", rich_help_panel=CAPS)
     ] = None,
     entity_cap: Annotated[
-        int | None, typer.Option(help="At most so many records that name an entity.", rich_help_panel=CAPS)
+        int | None, typer.Option(help="At most this many records that name an entity.", rich_help_panel=CAPS)
     ] = None,
     sentences: Annotated[
         bool, typer.Option("--sentences", help="Count sentences as records.", rich_help_panel=ENTITIES)
@@ -220,9 +238,10 @@ def entities(
     json: AsJson = False,
     csv: AsCsv = False,
 ) -> None:
-    """Count who and what is named: entities by category, records and authors per entity. Prints no name.
+    """Count names and numbers in texts. Prints none of them.
 
-    Give one of --gold, --words, --pattern and --pipeline. For a CoNLL file recall and precision are printed too.
+    Counts entities for each category, and records and authors for each entity. Give one of --gold, --words, --pattern
+    and --pipeline. For a CoNLL file recall and precision are printed too.
     """
     from heldin.base.progress import reporter_for_this_terminal
     from heldin.corpus.entities.study import chosen_source, entity_table, known_categories, study_entities
@@ -265,7 +284,7 @@ def entities(
 
 @app.command()
 def presets(json: AsJson = False) -> None:
-    """List the papers' datasets: published format, user, steps, thresholds and what each step looks at."""
+    """List the papers' datasets, and what each preset does."""
     from heldin.corpus.presets.catalogue import presets_dict, presets_table
 
     typer.echo(json_text({"presets": presets_dict()}) if json else presets_table())
@@ -281,19 +300,17 @@ def formats(json: AsJson = False) -> None:
 
 @app.command()
 def example(
-    out: Annotated[Path, typer.Option("--out", "-o", help="New folder.")],
+    out: Annotated[Path, typer.Option("--out", "-o", file_okay=False, help="New folder.")],
     users: Annotated[int, typer.Option(help="Number of made-up users; every other one is public.")] = 400,
     seed: Annotated[int, typer.Option(min=0, help="Equal seeds give equal files.")] = 0,
     models: Annotated[
         bool,
-        typer.Option(
-            "--models", help="Also train a small base model and a fine-tuned one (a minute or two on two cores)."
-        ),
+        typer.Option("--models", help="Also train a small base model and a fine-tuned one (two minutes on two cores)."),
     ] = False,
     quiet: Quiet = False,
     json: AsJson = False,
 ) -> None:
-    """Write the built-in corpus as files for the other commands, and print what each is for."""
+    """Write example files for all commands, and print their use."""
     from heldin.base.progress import reporter_for_this_terminal
     from heldin.jobs.example import lines, write_example
 

@@ -29,13 +29,14 @@ def finish(
     json: bool = False,
     verbose: bool = False,
     fail_on: frozenset[FailOn] | None = None,
+    html: bool = False,
 ) -> NoReturn:
     """Write the report, print the findings (``json``: as one JSON object) and exit with the code of ``exit_code``."""
     code = exit_code(record, fail_on)
     if json:
-        typer.echo(json_text(findings_as_json(record, folder, code)))
+        typer.echo(json_text(findings_as_json(record, folder, code, html=html)))
     else:
-        tell(record, folder, code, verbose=verbose)
+        tell(record, folder, code, verbose=verbose, html=html)
     raise typer.Exit(code)
 
 
@@ -56,7 +57,7 @@ def exit_code(record: "Record", fail_on: frozenset[FailOn] | None) -> int:
     return ExitCode.GATED if reasons & {*fail_on, *worse, FailOn.NOT_VALID} else ExitCode.DONE
 
 
-def tell(record: "Record", folder: Path, code: int, *, verbose: bool = False) -> None:
+def tell(record: "Record", folder: Path, code: int, *, verbose: bool = False, html: bool = False) -> None:
     """Write the report and print page one as labelled lines; ``verbose``: with the statistics and conditions."""
     from heldin.reports.findings import explain_further
     from heldin.reports.page_one import summary_lines
@@ -74,7 +75,10 @@ def tell(record: "Record", folder: Path, code: int, *, verbose: bool = False) ->
             typer.echo(labelled("condition", line))
     if code:
         typer.echo(labelled("exit code", f"{code}: {ExitCode(code).meaning}"))
-    typer.echo(labelled("report", _report(record, folder) or "none"))
+    report, page = _reports(record, folder, html=html)
+    typer.echo(labelled("report", report or "none"))
+    if page is not None:
+        typer.echo(labelled("web page", page))
 
 
 def terminal_width() -> int:
@@ -94,14 +98,14 @@ def labelled(label: str, text: str) -> str:
     )
 
 
-def findings_as_json(record: "Record", folder: Path, code: int) -> dict[str, Any]:
+def findings_as_json(record: "Record", folder: Path, code: int, *, html: bool = False) -> dict[str, Any]:
     """Write the report; the findings as JSON has them: answer, people and recommendation first, then the facts."""
     from heldin.reports.page_one import summary_facts
 
     _log_answer(record, folder)
     summary = summary_facts(record)
-    report = _report(record, folder)
-    return {**summary, **_facts(record), "exit_code": code, "folder": str(folder), "report": report}
+    report, page = _reports(record, folder, html=html)
+    return {**summary, **_facts(record), "exit_code": code, "folder": str(folder), "report": report, "page": page}
 
 
 def _log_answer(record: "Record", folder: Path) -> None:
@@ -111,17 +115,26 @@ def _log_answer(record: "Record", folder: Path) -> None:
     log_line(folder, f"answer: {record.decision.decision.answer.value}")
 
 
-def _report(record: "Record", folder: Path) -> str | None:
-    """Return the path of the report; None, with a line that says why, if it cannot be typeset: the record stands."""
+def _reports(record: "Record", folder: Path, *, html: bool) -> tuple[str | None, str | None]:
+    """Return the paths of the PDF and the web page, None for one that was not written.
+
+    A PDF that cannot be typeset is a line that says why: the record stands.
+    """
     from heldin.base.errors import InputError
     from heldin.reports.record_report import report_record
     from heldin.reports.typesetting import write_pdf
 
+    made = report_record(record)
+    page = None
+    if html:
+        from heldin.reports.html import write_page
+
+        page = str(write_page(made, folder / "report.html"))
     try:
-        return str(write_pdf(report_record(record), folder / "report.pdf"))
+        return str(write_pdf(made, folder / "report.pdf")), page
     except InputError as error:
         typer.echo(f"error: {error}; the record is whole", err=True)
-        return None
+        return None, page
 
 
 def _facts(record: "Record") -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Commands on finished runs: report, compare, verify, export, purge, and the cache."""
+"""Commands on finished runs: report, runs, compare, verify, export, purge, and the cache."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from heldin.base.artefacts import require_not_purged
 from heldin.base.errors import ExitCode, InputError
+from heldin.commands.finish import terminal_width
 from heldin.commands.options import AsCsv, AsHtml, AsJson, answer, confirm, json_text
 
 if TYPE_CHECKING:
@@ -15,33 +15,34 @@ if TYPE_CHECKING:
 
 
 def report(
-    run: Annotated[Path, typer.Argument(help="Folder of a finished run, audit or sweep.")],
+    run: Annotated[Path, typer.Argument(file_okay=False, help="Folder of a finished run, audit or sweep.")],
     people: Annotated[
-        bool, typer.Option("--people", help="Print the most exposed users by name, from the owner-only people.parquet.")
+        bool, typer.Option("--people", help="Print the most exposed members by name, for the owner of the folder only.")
     ] = False,
     most: Annotated[int, typer.Option(min=1, help="With --people: print at most this many.")] = 20,
     scores: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE.csv",
-            help="Write every audited user's score and side to this owner-only CSV, for heldin bound and other tools;"
-            " canary users only where no real user is audited.",
+            dir_okay=False,
+            help="Write the score and the membership of every audited user to this owner-only CSV, for heldin bound"
+            " and other tools; of canary users only if no real user is audited.",
         ),
     ] = None,
     html: AsHtml = False,
     figures: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Write each figure to DIR as PDF, SVG and PNG, with its data as CSV."),
+        typer.Option(file_okay=False, help="Write each figure there as PDF, SVG and PNG, with its data as CSV."),
     ] = None,
     tables: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write each table to DIR as CSV, Markdown and LaTeX (booktabs).")
+        Path | None,
+        typer.Option(file_okay=False, help="Write each table there as CSV, Markdown and LaTeX (booktabs)."),
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Make report.pdf from a folder's record.json, or with --people or --scores list individual users.
+    """Write the report of a finished run, audit or sweep again.
 
-    The folder of a sweep gives the comparison of its cells. The report names nobody; the output of --people and
-    --scores does, and is for the owner of the folder.
+    Makes report.pdf from the record in the folder. With --people or --scores it lists single users instead: the report
+    names nobody, and these lists do.
     """
     if scores is not None:
         if people:
@@ -49,15 +50,19 @@ def report(
         _write_scores(run, scores, json)
         return
     if people:
-        from heldin.audit.exposed_users import people_table, read_people
+        from heldin.audit.exposed_users import people_table
+        from heldin.jobs.user_scores import exposed_members
 
-        require_not_purged(run)
-        # Names are read from the owner-only file: the record has none that this could print.
-        exposed = read_people(run / "people.parquet")
+        # Names are read from owner-only files: the record has none that this could print.
+        exposed = exposed_members(run)
         if not exposed:
             raise InputError(f"'{run}' lists nobody: no real user was audited")
         rows = [asdict(user) for user in exposed[:most]]
-        typer.echo(json_text({"users": len(exposed), "people": rows}) if json else people_table(exposed, most))
+        typer.echo(
+            json_text({"users": len(exposed), "people": rows})
+            if json
+            else people_table(exposed, most, terminal_width())
+        )
         return
     from heldin.reports.html import write_page
     from heldin.reports.typesetting import write_pdf
@@ -107,22 +112,57 @@ def _write_scores(run: Path, to: Path, json: bool) -> None:
     typer.echo(json_text({"scores": str(to), "users": len(scores)}) if json else message)
 
 
+def runs(
+    folder: Annotated[
+        Path, typer.Argument(file_okay=False, help="Folder with your runs; folders in it are searched too.")
+    ] = Path("runs"),
+    html: Annotated[
+        bool,
+        typer.Option("--html", help="Also write index.html there: a table to sort, with a link to each report."),
+    ] = False,
+    json: AsJson = False,
+    csv: AsCsv = False,
+) -> None:
+    """List runs and audits: kind, date, answer, people, epsilon.
+
+    People: audited members and non-members. A sweep is one line. Damaged and unfinished folders are listed as such. The
+    list names nobody.
+    """
+    from heldin.reports.runs import list_runs, runs_page, runs_table
+
+    listed = list_runs(folder)
+    page = None
+    if html:
+        from heldin.reports.html import write_page
+
+        page = write_page(runs_page(listed, folder), folder / "index.html")
+    rows = [run.as_dict() for run in listed]
+    fields = {"folder": str(folder), "page": None if page is None else str(page), "runs": rows}
+    answer(runs_table(listed, folder, terminal_width()), fields, rows, json=json, csv=csv)
+    if page is not None and not (json or csv):
+        typer.echo(f"web page: {page}")
+
+
 def compare(
-    runs: Annotated[list[Path], typer.Argument(help="Folders of finished runs, or the folder of a sweep.")],
+    runs: Annotated[
+        list[Path], typer.Argument(file_okay=False, help="Folders of finished runs, or the folder of a sweep.")
+    ],
     over: Annotated[
         str | None,
         typer.Option(help="What varies: a config key such as finetune.epochs, or parameters, users or records."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder to write compare.svg and compare.json to.")
+        Path | None,
+        typer.Option("--out", "-o", file_okay=False, help="Folder to write compare.svg and compare.json to."),
     ] = None,
     json: AsJson = False,
     csv: AsCsv = False,
 ) -> None:
-    """Compare finished runs side by side: epsilon, validation loss, AUROC, TPR at low FPR, ceiling and verdict.
+    """Compare finished runs side by side.
 
-    With --out also draw a figure: AUROC and loss over --over, ROC curves, and canary users by substring length.
-    The folder of a sweep gives what heldin sweep printed.
+    Prints epsilon, validation loss, AUROC, TPR at low FPR, bound on AUROC, answer and verdict. With --out also draw a
+    figure: AUROC and loss over --over, ROC curves, and canary users by substring length. The folder of a sweep gives
+    what heldin sweep printed.
     """
     if len(runs) == 1 and (runs[0] / "sweep.json").is_file():
         from heldin.commands.sweep import print_sweep
@@ -145,7 +185,7 @@ def compare(
         for name, content in (("compare.svg", comparison_figure(compared)), ("compare.json", json_text(fields))):
             write_text(private_directory(out) / name, content)
     rows = [_cells(row.as_dict()) for row in compared.rows]
-    answer(engine.table(compared), fields, rows, json=json, csv=csv)
+    answer(engine.table(compared, terminal_width()), fields, rows, json=json, csv=csv)
 
 
 def _cells(row: dict[str, Any]) -> dict[str, Any]:
@@ -162,17 +202,18 @@ def _cells(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def verify(
-    run: Annotated[Path | None, typer.Argument(help="Folder of a finished run or audit.")] = None,
+    run: Annotated[Path | None, typer.Argument(file_okay=False, help="Folder of a finished run or audit.")] = None,
     exported: Annotated[
-        Path | None, typer.Option(help="Instead of a run: check the files of a folder that heldin export wrote.")
+        Path | None,
+        typer.Option(file_okay=False, help="Instead of a run: check the files of a folder that heldin export wrote."),
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Recompute every number of a record from scores, ledger and plan, and compare files with their digests.
+    """Recompute every number of a record, and check its files.
 
-    Exit code 2 if anything differs or was changed; files that nothing was compared with are named.
-
-    With --exported DIR check that every file of an exported model is the one its plan names.
+    Computes the numbers from scores, ledger and plan, and compares files with their digests. Exit code 2 if anything
+    differs; files that were compared with nothing are named. --exported checks that every file of an exported model is
+    the one in its plan.
     """
     if (run is None) == (exported is None):
         raise InputError("name the folder of a finished run, or --exported and the folder that heldin export wrote")
@@ -194,11 +235,14 @@ def verify(
 
 
 def export(
-    run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="New folder for the exported files.")],
+    run: Annotated[Path, typer.Argument(file_okay=False, help="Folder of a finished run.")],
+    out: Annotated[Path, typer.Option("--out", "-o", file_okay=False, help="New folder for the exported files.")],
     json: AsJson = False,
 ) -> None:
-    """Write what may be released: the model folder with a model card and the public plan, nothing else."""
+    """Write the files that may be released, and nothing else.
+
+    These are the model folder with a model card, and the public plan.
+    """
     from heldin.jobs.export import export_run
 
     files = export_run(run, out)
@@ -206,17 +250,20 @@ def export(
 
 
 def purge(
-    folder: Annotated[Path, typer.Argument(help="Folder of a finished run, audit or sweep.")],
+    folder: Annotated[Path, typer.Argument(file_okay=False, help="Folder of a finished run, audit or sweep.")],
     keep: Annotated[
-        str, typer.Option(help="What stays, with commas: record (with config and plan), report, log, model.")
+        str,
+        typer.Option(
+            metavar="WORD", help="What stays, with commas: record (with config and plan), report, log, model."
+        ),
     ] = "record,report",
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     json: AsJson = False,
 ) -> None:
-    """Remove weights, scores, ledger and keys, and say what can no longer be verified.
+    """Delete the weights, scores, ledger and keys of a run.
 
-    Of a sweep all cells are purged. Files are unlinked; backups and snapshots are beyond it. Only what has heldin's
-    names is removed, in folders that heldin made; links are not followed.
+    Prints what can no longer be verified. Purges all runs of a sweep. Deletes only files that heldin wrote, and does
+    not follow links. Copies in backups and snapshots stay.
     """
     from heldin.jobs import purge as engine
 
@@ -237,14 +284,18 @@ def purge(
 
 def cache(
     kind: Annotated[
-        str | None, typer.Argument(help="Only one kind: corpora, scores, pretrained, references, sweeps or pld.")
+        str | None,
+        typer.Argument(metavar="WORD", help="Only this kind: corpora, scores, pretrained, references, sweeps or pld."),
     ] = None,
     clear: Annotated[bool, typer.Option("--clear", help="Remove it; refused while it is in use.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="With --clear: do not ask for confirmation.")] = False,
     json: AsJson = False,
     csv: AsCsv = False,
 ) -> None:
-    """Show what the cache ($HELDIN_CACHE_DIR, else ~/.cache/heldin) holds and its size, or clear it."""
+    """Show the contents and size of the cache, or clear it.
+
+    The cache is the folder $HELDIN_CACHE_DIR, or else ~/.cache/heldin.
+    """
     from heldin.base import cache as engine
     from heldin.base.files import cache_root
 

@@ -36,8 +36,9 @@ ALGORITHM = "uedp: Algorithm 1 of the paper"
 Delta = Annotated[
     str | None,
     typer.Option(
-        help="delta of the guarantee: a number from 1e-11; units^-1.1 (default), a power of the number of users, or of"
-        " examples where these are protected; or examples^-1.1."
+        metavar="NUMBER",
+        help="delta of the guarantee: a number from 1e-11, units^-1.1 (units: the users, or the examples where these"
+        " are protected) or examples^-1.1 (default: units^-1.1).",
     ),
 ]
 _norm = partial(typer.Option, rich_help_panel="Clip norms, estimated from public users' texts")
@@ -47,7 +48,9 @@ def account(
     context: typer.Context,
     kind: Annotated[
         str,
-        typer.Argument(metavar="KIND", help=f"{', '.join(KINDS)}; or a plan.json, whose numbers are computed again."),
+        typer.Argument(
+            metavar="WORD", help=f"{', '.join(KINDS)}; or a file plan.json, whose numbers are computed again."
+        ),
     ],
     steps: Annotated[int | None, typer.Option(help="Number of optimizer steps T.")] = None,
     delta: Delta = None,
@@ -61,40 +64,56 @@ def account(
         typer.Option(help="Expected number of users per step M; the rate is M / N.", rich_help_panel=USERS),
     ] = None,
     cap: Annotated[
-        int | None, typer.Option(help="uls: maximum number of users in a step.", rich_help_panel=USERS)
+        int | None,
+        typer.Option(help="uls: maximum number of users in a step.", rich_help_panel=USERS, hidden=True),
     ] = None,
     examples: Annotated[int | None, typer.Option(help="Public number of examples.", rich_help_panel=RECORDS)] = None,
     batch: Annotated[
         float | None, typer.Option(help="Expected number of examples per step.", rich_help_panel=RECORDS)
     ] = None,
     exposed: Annotated[
-        str | None, typer.Option(help="Numbers of texts of the curve, such as 1,4,16.", rich_help_panel=TEXTS)
+        str | None,
+        typer.Option(metavar="NUMBER", help="How many texts; several values, such as 1,4,16.", rich_help_panel=TEXTS),
     ] = None,
     entity_cap: Annotated[
         int | None, typer.Option(help="Maximum number of texts that name an entity, k.", rich_help_panel=TEXTS)
     ] = None,
     entity_rate: Annotated[
         float | None,
-        typer.Option(help="Probability that an entity is sampled in a step (default: 0.5).", rich_help_panel=ALGORITHM),
+        typer.Option(
+            help="Probability that an entity is sampled in a step (default: 0.5).",
+            rich_help_panel=ALGORITHM,
+            hidden=True,
+        ),
     ] = None,
     sensitive_share: Annotated[
         float | None,
-        typer.Option(help="Share of records with a recognised entity: also give f_E+.", rich_help_panel=ALGORITHM),
+        typer.Option(
+            help="Share of records with a recognised entity: also give f_E+.", rich_help_panel=ALGORITHM, hidden=True
+        ),
     ] = None,
     holders: Annotated[
         str | None,
-        typer.Option(help="Numbers of other users who name the entity: 1,16,946.", rich_help_panel=ALGORITHM),
+        typer.Option(
+            metavar="NUMBER",
+            help="How many other users name the entity; several values, such as 1,16,946.",
+            rich_help_panel=ALGORITHM,
+            hidden=True,
+        ),
     ] = None,
     noise_scale: Annotated[
         str | None,
         typer.Option(
-            help="Of what the noise is a multiple: cohort (default; line 14) or clip-norm.", rich_help_panel=ALGORITHM
+            metavar="WORD",
+            help="The noise is a multiple of this: cohort (as in line 14) or clip-norm (default: cohort).",
+            rich_help_panel=ALGORITHM,
+            hidden=True,
         ),
     ] = None,
     json: AsJson = False,
     csv: AsCsv = False,
 ) -> None:
-    """Noise, epsilon and the bound on any attacker for a mechanism, without training.
+    """Compute noise, epsilon and the bound on any attacker.
 
     uls: user-level sampling (Charles et al., Algorithm 2), epsilon per user. els: example-level sampling, at most
     --group-size examples per user (their Theorem 1), epsilon per user. group: the same with exactly that many (Chua et
@@ -195,8 +214,8 @@ def choose(
     delta: Delta = None,
     examples: Annotated[int | None, typer.Option(help="Public number of examples, for examples^-1.1.")] = None,
     els_group_size: Annotated[int | None, typer.Option(help="Examples per user in the ELS row.")] = None,
-    public_texts: Annotated[Path | None, _norm(help="File of public users' texts.")] = None,
-    model: Annotated[str | None, _norm(help="Base model whose gradients are measured.")] = None,
+    public_texts: Annotated[Path | None, _norm(help="Texts of public users.")] = None,
+    model: Annotated[str | None, _norm(metavar="MODEL", help="Base model whose gradients are measured.")] = None,
     user: Annotated[str, _norm(help="Column that names the user.")] = "user",
     text: Annotated[str, _norm(help="Column that holds the text.")] = "text",
     sequence_length: Annotated[int, _norm(min=1, help="Tokens per text.")] = 128,
@@ -204,11 +223,11 @@ def choose(
     json: AsJson = False,
     csv: AsCsv = False,
 ) -> None:
-    """Compare ULS group sizes and ELS at one compute budget by the noise that each adds, and choose.
+    """Choose between ULS and ELS at one compute budget.
 
-    Without public texts every clip norm counts as 1, and the option with the least noise is named. With them clip norms
-    and the ELS group size are estimated from these users only, and Estimate-and-Double chooses (Charles et al., section
-    6).
+    Compares ULS group sizes and ELS by the noise that each adds. Without public texts every clip norm counts as 1, and
+    the option with the least noise is named. With them clip norms and the ELS group size are estimated from these users
+    only, and Estimate-and-Double chooses (Charles et al., section 6).
     """
     from heldin.base.progress import reporter_for_this_terminal
     from heldin.defenses.accounting import choose as engine
@@ -240,14 +259,17 @@ def choose(
 
 
 def bound(
-    scores: Annotated[Path, typer.Argument(help="CSV with the columns user, score, member.")],
-    higher_is: Annotated[str, typer.Option(help="Whom a higher score indicates: member or non-member.")] = "member",
+    scores: Annotated[Path, typer.Argument(dir_okay=False, help="CSV with the columns user, score, member.")],
+    higher_is: Annotated[
+        str, typer.Option(metavar="WORD", help="Whom a higher score indicates: member or non-member.")
+    ] = "member",
     assignment: Annotated[
         str,
         typer.Option(
+            metavar="WORD",
             help="How membership was decided. coin: an independent fair coin for each user, not an exact half"
             " and not one of each pair. fixed: any other known way, by hand or by date included. unknown: you do not"
-            " know."
+            " know.",
         ),
     ] = "unknown",
     independent_trainings: Annotated[
@@ -255,9 +277,12 @@ def bound(
     ] = False,
     delta: Annotated[float | None, typer.Option(help="delta of the bounds (default: the first claim's).")] = None,
     claim: Annotated[
-        list[str] | None, typer.Option(help="Claim to test, such as epsilon=4,delta=1e-6. Repeatable.")
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="Claim to test, such as epsilon=4,delta=1e-6. Repeatable."),
     ] = None,
-    plan: Annotated[Path | None, typer.Option(help="plan.json whose privacy curve is tested as a claim.")] = None,
+    plan: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="plan.json whose privacy curve is tested as a claim.")
+    ] = None,
     guesses: Annotated[int | None, typer.Option(help="Number of guesses, chosen before looking at the scores.")] = None,
     threshold: Annotated[
         list[float] | None, typer.Option(help="Score threshold chosen before looking at the scores. Repeatable.")
@@ -268,9 +293,10 @@ def bound(
     json: AsJson = False,
     csv: AsCsv = False,
 ) -> None:
-    """Bounds and verdict from any tool's scores: which are valid for this design, which are refused and why.
+    """Compute bounds and a verdict from any tool's scores.
 
-    Exit codes: 3 certified violation of a claim, 4 indicative violation.
+    Prints which bounds are valid for this design, and which are refused and why. Exit codes: 3 if a claim is
+    contradicted (certified), 4 if it is contradicted (indicative).
     """
     from heldin.bounds import judgement as engine
     from heldin.bounds.csv_scores import bound_scores, read_scores
@@ -299,7 +325,8 @@ def power(
     auroc: Annotated[float, typer.Option(help="Expected AUROC of the attack.")],
     delta: Annotated[float, typer.Option(help="delta of the epsilons.")] = 1e-5,
     claim: Annotated[
-        list[str] | None, typer.Option(help="Claim to test, such as epsilon=4,delta=1e-6. Repeatable.")
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="Claim to test, such as epsilon=4,delta=1e-6. Repeatable."),
     ] = None,
     scores: Annotated[
         int, typer.Option(help="Number of scores judged together: attacks times ways to aggregate.")
@@ -309,7 +336,7 @@ def power(
     json: AsJson = False,
     csv: AsCsv = False,
 ) -> None:
-    """Estimate what an audit could certify, falsify or exclude, before you pay for it."""
+    """Estimate what an audit could show, before you pay for it."""
     from heldin.audit.exclusion import exclusion, lines
     from heldin.bounds import power as planning
     from heldin.bounds.verdict import parse_claim

@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +20,68 @@ if TYPE_CHECKING:
 
 RUNNING = "How it runs, and what is printed"
 READING = "How files are read"
+_EVERYTHING = "heldin.help_all"
+
+
+class PagedCommand(typer.core.TyperCommand):
+    """A command whose help page is made by ``commands.help``, which is loaded when it is needed."""
+
+    rare: Sequence[Any] | None = None
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the page, which ends with the number of rare options that it leaves out."""
+        from heldin.commands.help import page
+
+        with page(self, ctx.command_path, everything=_EVERYTHING in ctx.meta):
+            super().format_help(ctx, formatter)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        """Return completions, of rare options too."""
+        from heldin.commands.help import describe
+
+        describe(self, ctx.command_path)
+        return super().shell_complete(ctx, incomplete)
+
+    def get_help_option(self, ctx: Any) -> Any:
+        """Return ``--help``, which takes no value."""
+        return _flag(super().get_help_option(ctx))
+
+
+class PagedGroup(typer.core.TyperGroup):
+    """A group of commands with such a page."""
+
+    rare: Sequence[Any] | None = None
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the page."""
+        from heldin.commands.help import page
+
+        with page(self, ctx.command_path, everything=_EVERYTHING in ctx.meta):
+            super().format_help(ctx, formatter)
+
+    def get_help_option(self, ctx: Any) -> Any:
+        """Return ``--help``, which takes no value."""
+        return _flag(super().get_help_option(ctx))
+
+
+def _flag(option: Any) -> Any:
+    if option is not None:
+        option.metavar = ""
+    return option
+
+
+def _show_everything(context: typer.Context, wanted: bool) -> None:
+    if wanted:
+        context.meta[_EVERYTHING] = True
+        typer.echo(context.get_help())
+        raise typer.Exit
+
+
+# Without a row of its own: where there are rare options, the last line of the page names it.
+HelpAll = Annotated[
+    bool,
+    typer.Option("--help-all", help="Show all options.", hidden=True, is_eager=True, callback=_show_everything),
+]
 
 
 class FailOn(StrEnum):
@@ -79,10 +142,10 @@ DeviceOption = Annotated[
     _Device | None,
     typer.Option(
         "--device",
-        metavar="DEVICE",
-        help="cpu, cuda, or auto: all GPUs and memory.",
+        help="cpu, cuda, or auto: all GPUs and memory (default: auto).",
         rich_help_panel=RUNNING,
         callback=_use,
+        hidden=True,
     ),
 ]
 
@@ -95,24 +158,39 @@ def beginning(
         bool, typer.Option("--quiet", "-q", help="No progress: print only the answer and errors.", callback=be_quiet)
     ] = False,
     device: DeviceOption = None,
+    help_all: HelpAll = False,
 ) -> None:
     """Options before the command; typer shows the app's help instead of this line."""
 
 
-Out = Annotated[Path | None, typer.Option("--out", "-o", help="For the results (default: runs/NAME).")]
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", "-o", file_okay=False, help="For the results (default: runs/ and the name in the config)."),
+]
 Set = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a key of the config. Repeatable.")
 ]
 Claims = Annotated[
-    list[str] | None, typer.Option("--claim", metavar="CLAIM", help="Claim to test: epsilon=8,delta=1e-6.")
+    list[str] | None, typer.Option("--claim", metavar="KEY=VALUE", help="Claim to test: epsilon=8,delta=1e-6.")
 ]
 FailOnOption = Annotated[
     str | None,
-    typer.Option("--fail-on", metavar="WORDS", help="Exit code 8: leaks,inconclusive,not-valid."),
+    typer.Option(
+        "--fail-on",
+        metavar="WORD",
+        help="Words for exit code 8: leaks, inconclusive, not-valid, contradicted.",
+    ),
 ]
 BatchSize = Annotated[
     int | None,
-    typer.Option("--batch-size", min=1, help="Texts per forward pass.", callback=_set_batch, rich_help_panel=RUNNING),
+    typer.Option(
+        "--batch-size",
+        min=1,
+        help="Texts per forward pass.",
+        callback=_set_batch,
+        rich_help_panel=RUNNING,
+        hidden=True,
+    ),
 ]
 UserColumn = Annotated[str, typer.Option(help="Column that names the user.")]
 TextColumn = Annotated[str, typer.Option(help="Column that holds the text.")]
@@ -123,7 +201,10 @@ Noise = Annotated[float | None, typer.Option("--noise-multiplier", help="Noise s
 Target = Annotated[float | None, typer.Option("--target-epsilon", help="Calibrate the noise to this epsilon.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON; null is unknown or infinite.")]
 AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV; an empty cell is unknown.")]
-AsHtml = Annotated[bool, typer.Option("--html", help="Also write report.html: one page, which needs no network.")]
+AsHtml = Annotated[
+    bool,
+    typer.Option("--html", help="Also write report.html, one page that needs no network.", rich_help_panel=RUNNING),
+]
 Quiet = Annotated[
     bool,
     typer.Option("--quiet", "-q", help="Print only the answer and errors.", callback=_hush, rich_help_panel=RUNNING),
@@ -140,29 +221,18 @@ Verbose = Annotated[
 SkipBad = Annotated[
     bool, typer.Option("--skip-bad-rows", help="Skip and count all rows that cannot be used.", rich_help_panel=READING)
 ]
-Strict = Annotated[
-    bool,
-    typer.Option("--strict", help="Refuse rows without text, which are skipped else.", rich_help_panel=READING),
-]
-Encoding = Annotated[
-    str | None,
-    typer.Option("--encoding", metavar="NAME", help="Of text files, such as cp1252.", rich_help_panel=READING),
-]
-Delimiter = Annotated[
-    str | None,
-    typer.Option("--delimiter", metavar="WORD", help="Sign between the fields of CSV.", rich_help_panel=READING),
-]
-RowsField = Annotated[
-    str | None,
-    typer.Option("--field", metavar="NAME", help="Key of the list of rows in a JSON object.", rich_help_panel=READING),
-]
+_reading = partial(typer.Option, rich_help_panel=READING, hidden=True)
+Strict = Annotated[bool, _reading("--strict", help="Refuse rows without text, which are skipped otherwise.")]
+Encoding = Annotated[str | None, _reading("--encoding", metavar="NAME", help="Of text files, such as cp1252.")]
+Delimiter = Annotated[str | None, _reading("--delimiter", metavar="WORD", help="Sign between the fields of CSV.")]
+RowsField = Annotated[str | None, _reading("--field", metavar="NAME", help="Key of the list of rows in a JSON object.")]
 ExcludeAuroc = Annotated[
-    float | None, typer.Option(help="Answer 'no leak found' only if an AUROC above this is excluded (default: 0.60).")
+    float | None, typer.Option(help="Answer 'no leak found' only if it rules out a larger AUROC (default: 0.60).")
 ]
 ExcludeTpr = Annotated[
     float | None, typer.Option(help="Likewise for the true-positive rate at 5 % FPR (default: 0.15).")
 ]
-Aliases = Annotated[Path | None, typer.Option(help="YAML file that lists each person's aliases.")]
+Aliases = Annotated[Path | None, typer.Option(dir_okay=False, help="YAML file that lists each person's aliases.")]
 
 
 def rows_rule(skip_bad_rows: bool, strict: bool) -> "OnBadRows":

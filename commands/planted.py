@@ -9,6 +9,8 @@ from heldin.base.errors import ExitCode, InputError
 from heldin.base.wording import counted
 from heldin.commands.finish import command_line, exit_code, findings_as_json, finish, interruptible, tell
 from heldin.commands.options import (
+    RUNNING,
+    AsHtml,
     AsJson,
     BatchSize,
     Claims,
@@ -36,10 +38,10 @@ if TYPE_CHECKING:
 
 
 def plant(
-    config: Annotated[Path, typer.Argument(help="YAML file: the training set, who is audited, and the audit.")],
+    config: Annotated[Path, typer.Argument(dir_okay=False, help="Config; heldin config plant lists the keys.")],
     out: Out = None,
     canaries_only: Annotated[
-        bool, typer.Option("--canaries-only", help="Audit canary users alone; all real users stay in.")
+        bool, typer.Option("--canaries-only", help="Audit canary users only; all real users stay in.")
     ] = False,
     audit_fraction: Annotated[
         float | None, typer.Option(help="Audit a real user with this probability; all others stay in.")
@@ -47,28 +49,28 @@ def plant(
     evidence: Annotated[
         str | None,
         typer.Option(
-            help="How it will be known what the model was given. callback: by the log of heldin.AuditCallback or"
-            " heldin.watch_training; without it nothing is certified. declared: by the person who signs."
+            metavar="WORD",
+            help="How to know what the model was trained on. callback: from the log of heldin.AuditCallback or"
+            " heldin.watch_training; without a log nothing is certified. declared: from the person who signs.",
         ),
     ] = None,
-    looks: Annotated[int | None, typer.Option(help="Checkpoints that will be audited, which share the level.")] = None,
+    looks: Annotated[int | None, typer.Option(help="Number of checkpoints to audit; they share the level.")] = None,
     set_: Set = None,
     skip_bad_rows: SkipBad = False,
     strict: Strict = False,
     check: Annotated[
-        bool, typer.Option("--check", help="Show all problems, cost and power; throw no coin and write nothing.")
+        bool, typer.Option("--check", help="Draw and write nothing: print problems, cost and power.")
     ] = False,
     quiet: Quiet = False,
     device: DeviceOption = None,
     json: AsJson = False,
 ) -> None:
-    """Prepare an audit of a training that somebody else runs: draw coins, and write a training set to train on.
+    """Prepare an audit of a training that someone else runs.
 
-    OUT/training has a file or folder of the same name, format and columns as
-    yours, without the rows of held-out users and with those of canary users.
-    OUT/manifest.json may go with it; OUT/ledger must stay with you. Train on it,
-    and then audit it: heldin audit-planted OUT --model MODEL. If killed, the
-    same command goes on.
+    Draws coins and writes a training set to the folder training/ of --out: the same name, format and columns as yours,
+    without the rows of held-out users and with those of canary users. manifest.json there may go with it; ledger/ must
+    stay with you. After training: heldin audit-planted FOLDER --model MODEL, with the folder of --out. If killed, the
+    same command resumes.
     """
     from heldin.base.progress import reporter_for_this_terminal
     from heldin.jobs.planted.plant import plant as do
@@ -109,18 +111,17 @@ def _check(config: "PlantConfig", path: Path, json: bool) -> None:
 
 
 def audit_planted(
-    planted: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder that heldin plant wrote.")],
+    planted: Annotated[Path, typer.Argument(file_okay=False, help="Folder that heldin plant wrote.")],
     model: Annotated[
         list[str] | None,
-        typer.Option(metavar="MODEL", help="Model that was trained on it. Repeatable: checkpoints, each a look."),
+        typer.Option(metavar="MODEL", help="Model that was trained on it. Repeat it for checkpoints."),
     ] = None,
     claim: Claims = None,
     declared_by: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME",
-            help="Who declares what cannot be checked, such as that the model was trained on that set and no other text"
-            " of its users. The report lists every such condition.",
+            help="Who declares what heldin cannot check, such as that the model was trained on that set and on no other"
+            " text of its users. The report lists each such condition.",
         ),
     ] = None,
     endpoint: Annotated[
@@ -130,23 +131,38 @@ def audit_planted(
     set_: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="KEY=VALUE", help="With --endpoint: tokenizer=FOLDER, concurrency=8. Repeatable."
+            "--set",
+            metavar="KEY=VALUE",
+            help="With --endpoint: tokenizer=FOLDER, concurrency=8. Repeatable.",
+            hidden=True,
         ),
     ] = None,
-    dtype: Annotated[ScoringPrecision | None, typer.Option(help="Arithmetic of scoring (fp32).")] = None,
+    dtype: Annotated[
+        ScoringPrecision | None,
+        typer.Option(
+            help="Precision of scoring: fp32, bf16, int8 or nf4 (default: fp32).", rich_help_panel=RUNNING, hidden=True
+        ),
+    ] = None,
     batch_size: BatchSize = None,
-    out: Out = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", file_okay=False, help="For the results (default: audits/LOOK there, LOOK = 1, 2, ...)."
+        ),
+    ] = None,
     fail_on: FailOnOption = None,
+    html: AsHtml = False,
+    json: AsJson = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
     device: DeviceOption = None,
-    json: AsJson = False,
 ) -> None:
-    """Audit a model that was trained on what heldin plant wrote: heldin knows who was held in.
+    """Audit a model that was trained on a set of heldin plant.
 
-    A --claim states its unit, as in epsilon=8,delta=1e-6,unit=user. A contradicted claim is certified if every
-    condition was checked or declared. Users, texts and attacks were fixed when the set was planted. All options of an
-    endpoint are those of the section endpoint in heldin config audit.
+    heldin drew the members of such a set, so results can be certified. A --claim states its unit, as in
+    epsilon=8,delta=1e-6,unit=user. A contradicted claim is certified if every condition was checked or declared. Users,
+    texts and attacks were fixed when the set was planted. All options of an endpoint are those of the section endpoint
+    in heldin config audit.
     """
     from heldin.base.progress import reporter_for_this_terminal
     from heldin.jobs.planted.audit import audit_planted as do
@@ -166,14 +182,19 @@ def audit_planted(
     with interruptible():
         if len(jobs) == 1:
             record, folder = do(jobs[0], out, reporter_for_this_terminal(), command=command_line())
-            finish(record, folder, json=json, verbose=verbose, fail_on=gate)
+            finish(record, folder, json=json, verbose=verbose, fail_on=gate, html=html)
         require_distinct(jobs, read_planted(jobs[0].planted)[0])
         looks = (do(job, None, reporter_for_this_terminal(), command=command_line()) for job in jobs)
-        _finish_all(looks, json=json, verbose=verbose, fail_on=gate)
+        _finish_all(looks, json=json, verbose=verbose, fail_on=gate, html=html)
 
 
 def _finish_all(
-    looks: "Iterator[tuple[Record, Path]]", *, json: bool, verbose: bool, fail_on: frozenset[FailOn] | None
+    looks: "Iterator[tuple[Record, Path]]",
+    *,
+    json: bool,
+    verbose: bool,
+    fail_on: frozenset[FailOn] | None,
+    html: bool,
 ) -> NoReturn:
     """Print the findings on each model when they are ready, then a line for each, and exit with the gravest code.
 
@@ -182,6 +203,7 @@ def _finish_all(
         json: print one object at the end.
         verbose: print every condition and count.
         fail_on: what else the caller wants to fail for.
+        html: also write each report as a web page.
     """
     lines: list[str] = []
     objects: list[dict[str, Any]] = []
@@ -193,10 +215,10 @@ def _finish_all(
             code = exit_code(record, fail_on)
             codes.add(code)
             if json:
-                objects.append(findings_as_json(record, folder, code))
+                objects.append(findings_as_json(record, folder, code, html=html))
             else:
                 typer.echo(f"look {record.planted.look}: {record.target.name}")
-                tell(record, folder, code, verbose=verbose)
+                tell(record, folder, code, verbose=verbose, html=html)
     except InputError as error:
         if not lines:
             raise

@@ -10,6 +10,7 @@ from heldin.base.errors import ExitCode, InputError
 from heldin.base.wording import counted
 from heldin.commands.finish import command_line, finish, finish_without_model, interruptible
 from heldin.commands.options import (
+    AsHtml,
     AsJson,
     DeviceOption,
     FailOn,
@@ -30,19 +31,20 @@ if TYPE_CHECKING:
 
 
 def run(
-    config: Annotated[Path, typer.Argument(help="YAML configuration; heldin config run lists the keys.")],
+    config: Annotated[Path, typer.Argument(dir_okay=False, help="Config; heldin config run lists the keys.")],
     out: Out = None,
     set_: Set = None,
     check: Annotated[
         bool,
-        typer.Option("--check", help="Only check: print every problem (exit code 2), or what the run would do."),
+        typer.Option("--check", help="Train nothing: print every problem (exit code 2), or what the run would do."),
     ] = False,
     gpu_memory: Annotated[
         float | None,
         typer.Option(
             min=0.1,
-            help="With --check: GiB of a GPU; say what the run would hold there, and refuse what cannot fit (default:"
-            " those of the GPU here, if there is one).",
+            help="With --check: GiB of a GPU; print what the run needs there, and refuse what cannot fit (default:"
+            " the memory of the GPU here, if there is one).",
+            hidden=True,
         ),
     ] = None,
     skip_bad_rows: SkipBad = False,
@@ -51,11 +53,13 @@ def run(
     quiet: Quiet = False,
     verbose: Verbose = False,
     device: DeviceOption = None,
+    html: AsHtml = False,
     json: AsJson = False,
 ) -> None:
-    """Corpus to report: split users by coin, fine-tune, attack, and write record.json and report.pdf.
+    """Train a model, attack it, and write the report.
 
-    If the run is killed, the same command resumes it. Relative paths in a config count from the current folder.
+    Splits users by coin, fine-tunes, attacks, and writes record.json and report.pdf to the folder of --out. If the run
+    is killed, the same command resumes it. Relative paths in a config count from the current folder.
     """
     from heldin.stages.run_config import load_config
 
@@ -68,7 +72,7 @@ def run(
     if check:
         _check(config, overrides, out, json, gpu_memory)
         return
-    _run(load_config(config, overrides), out, json=json, verbose=verbose, fail_on=gate)
+    _run(load_config(config, overrides), out, json=json, verbose=verbose, fail_on=gate, html=html)
 
 
 def _check(path: Path, overrides: list[str], out: Path | None, json: bool, gpu_memory: float | None) -> None:
@@ -99,7 +103,13 @@ def _check(path: Path, overrides: list[str], out: Path | None, json: bool, gpu_m
 
 
 def _run(
-    config: "RunConfig", out: Path | None, *, json: bool, verbose: bool, fail_on: frozenset[FailOn] | None
+    config: "RunConfig",
+    out: Path | None,
+    *,
+    json: bool,
+    verbose: bool,
+    fail_on: frozenset[FailOn] | None,
+    html: bool,
 ) -> None:
     from heldin.base.progress import reporter_for_this_terminal
     from heldin.jobs.run import run as run_pipeline
@@ -110,7 +120,7 @@ def _run(
         record = run_pipeline(config, folder, reporter_for_this_terminal(), command=command_line())
         # ``finish`` does not return: what follows is for a run without a record.
         if record is not None:
-            finish(record, folder, json=json, verbose=verbose, fail_on=fail_on)
+            finish(record, folder, json=json, verbose=verbose, fail_on=fail_on, html=html)
     # Only the first of torchrun's processes prints. A RANK without others is somebody else's variable.
     if os.environ.get("WORLD_SIZE", "1") == "1" or os.environ.get("RANK", "0") == "0":
         finish_without_model(folder, fail_on, json=json)

@@ -31,21 +31,25 @@ _LISTS = {"differs", "ceiling", "canaries", "bands"}
 
 
 def sweep(
-    file: Annotated[Path, typer.Argument(help="YAML file of the sweep: base, variants, axes and blocks.")],
+    file: Annotated[
+        Path, typer.Argument(dir_okay=False, help="YAML of the sweep; heldin config sweep lists the keys.")
+    ],
     out: Out = None,
     set_: Set = None,
-    scale: Annotated[str | None, typer.Option(help="Another size, which the file has under scales: tiny.")] = None,
+    scale: Annotated[str | None, typer.Option(help="Another size: a name under scales in the file.")] = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Only check: print every problem (exit code 2), or all variants.")
+        bool, typer.Option("--check", help="Train nothing: print every problem (exit code 2), or all variants.")
     ] = False,
     mirror: Annotated[
-        str | None, typer.Option(metavar="URL", help="Copy records and reports there at the end: a folder, s3://...")
+        str | None,
+        typer.Option(metavar="URL", help="At the end copy records and reports there: a folder, s3://...", hidden=True),
     ] = None,
     ray_address: Annotated[
         str | None,
         typer.Option(
-            metavar="ADDRESS",
+            metavar="URL",
             help="Run on a Ray cluster, from one of its machines: HOST:PORT, or auto (extra cluster).",
+            hidden=True,
         ),
     ] = None,
     skip_bad_rows: SkipBad = False,
@@ -56,11 +60,12 @@ def sweep(
     json: AsJson = False,
     csv: AsCsv = False,
 ) -> None:
-    """Run variants of a config on the same held-in and held-out users, and compare them.
+    """Train several variants on the same users, and compare them.
 
-    Each is an ordinary run in OUT/cells/BLOCK/VARIANT. If the sweep is killed, the same command goes on with it.
-    At the end OUT has comparison.json and report.pdf. Ledgers, keys and scores are never mirrored.
-    On a Ray cluster OUT must be on a file system that all machines share.
+    Each variant is an ordinary run, in cells/REPETITION/VARIANT of the folder of --out; comparison.json and report.pdf
+    of the whole are in the folder itself. If the sweep is killed, the same command resumes. Ledgers, keys and scores
+    are never mirrored. For a Ray cluster --out is on a file system that all machines share.
+
     Exit code 3 counts claims of all runs together; with 5 some runs failed, and the others are compared.
     """
     from heldin.sweeps.load import load_sweep
@@ -81,7 +86,12 @@ def sweep(
 
 
 def demo(
-    out: Out = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", file_okay=False, help="For the results (default: runs/demo; --all: runs/demo-all)."
+        ),
+    ] = None,
     every: Annotated[
         bool, typer.Option("--all", help="Compare plain training and four defenses, which takes about twice as long.")
     ] = False,
@@ -90,9 +100,10 @@ def demo(
     device: DeviceOption = None,
     json: AsJson = False,
 ) -> None:
-    """Compare plain training and two defenses on the built-in corpus, in about three minutes on two cores.
+    """See what heldin does: three models and a report.
 
-    Each is trained and attacked five times, and a decision rule selects one. Prints the path of the PDF.
+    Compares plain training and two defenses on a made-up corpus, in about three minutes on two cores. Each is trained
+    and attacked five times, and a decision rule selects one. Prints the path of the PDF.
     """
     from heldin.sweeps.load import demo_sweep
 

@@ -8,6 +8,7 @@ import typer
 
 from heldin.commands.finish import command_line, finish, interruptible
 from heldin.commands.options import (
+    AsHtml,
     AsJson,
     Claims,
     DeviceOption,
@@ -31,39 +32,50 @@ RECORDS = "Records are sampled: els, example"
 
 
 def retrain(
-    config: Annotated[Path, typer.Argument(help="YAML of the run whose training and plan are tested.")],
+    config: Annotated[
+        Path, typer.Argument(dir_okay=False, help="Config of the run whose training and plan are tested.")
+    ],
     trainings: Annotated[
         int, typer.Option(min=2, help="Number of trainings; each includes the worst-case user with probability 1/2.")
     ] = 200,
     set_: Set = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="For the results (default: runs/NAME-retrained).")
+        Path | None,
+        typer.Option(
+            "--out", "-o", file_okay=False, help="For the results (default: runs/ and the config's name, -retrained)."
+        ),
     ] = None,
-    processes: Annotated[int | None, typer.Option(min=1, help="Trainings in parallel (default: cores).")] = None,
+    processes: Annotated[
+        int | None, typer.Option(min=1, help="Trainings in parallel (default: the number of cores).")
+    ] = None,
     target: Annotated[
-        str, typer.Option(help="What to train: defense (the config's), or none as a control.")
+        str, typer.Option(metavar="WORD", help="What to train: defense (the config's), or none as a control.")
     ] = "defense",
     documents: Annotated[
-        int | None, typer.Option(min=1, help="Documents of the worst-case user (default: the group size).")
+        int | None, typer.Option(min=1, help="Documents of the worst-case user (default: group size).", hidden=True)
     ] = None,
     threshold: Annotated[
         float | None,
-        typer.Option(help="Score threshold, fixed beforehand (default: a quarter of the trainings picks it)."),
+        typer.Option(
+            help="Score threshold, fixed beforehand (default: a quarter of the trainings picks it).", hidden=True
+        ),
     ] = None,
     claim: Claims = None,
     skip_bad_rows: SkipBad = False,
     strict: Strict = False,
     fail_on: FailOnOption = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Seed, instead of the config's.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed (default: the config's).", hidden=True)] = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
     device: DeviceOption = None,
+    html: AsHtml = False,
     json: AsJson = False,
 ) -> None:
-    """Audit how models are trained: train many small ones, with or without a worst-case user, and bound epsilon below.
+    """Audit a way of training by many small trainings.
 
-    Each training runs the config's whole defense under its own key and yields one score; Clopper-Pearson limits at one
-    threshold certify a lower bound on epsilon per user (docs/retraining.md). If killed, the same command resumes.
+    Each has or lacks a worst-case user, and together they bound epsilon from below. Each training runs the config's
+    whole defense under its own key and yields one score; Clopper-Pearson limits at one threshold certify a lower bound
+    on epsilon per user (docs/retraining.md). If killed, the same command resumes.
     """
     from heldin.base.progress import reporter_for_this_terminal
     from heldin.bounds.verdict import parse_claim
@@ -88,12 +100,14 @@ def retrain(
     folder = out or Path("runs") / f"{checked.name}-retrained"  # ``heldin run`` of the config writes to runs/NAME
     with interruptible():
         record = audit_trainings(job, folder, reporter_for_this_terminal(), command=command_line(), processes=processes)
-        finish(record, folder, json=json, verbose=verbose, fail_on=gate)
+        finish(record, folder, json=json, verbose=verbose, fail_on=gate, html=html)
 
 
 def white_box(
-    plan: Annotated[Path | None, typer.Option(help="plan.json of the mechanism to audit.")] = None,
-    kind: Annotated[str | None, typer.Option(help="Kind of mechanism, without --plan: uls, els or example.")] = None,
+    plan: Annotated[Path | None, typer.Option(dir_okay=False, help="plan.json of the mechanism to audit.")] = None,
+    kind: Annotated[
+        str | None, typer.Option(metavar="WORD", help="Mechanism, if not by --plan: uls, els, example.")
+    ] = None,
     users: Annotated[int | None, typer.Option(help="uls: public number of users.")] = None,
     cohort: Annotated[float | None, typer.Option(help="uls: expected number of users per step.")] = None,
     examples: Annotated[int | None, typer.Option(help="Public number of examples.", rich_help_panel=RECORDS)] = None,
@@ -111,7 +125,7 @@ def white_box(
     step: Annotated[
         str | None,
         typer.Option(
-            metavar="MODULE:NAME", help="Step function to audit; without it heldin's own trainer.", rich_help_panel=HOW
+            help="Step function to audit, as MODULE:NAME (default: heldin's own trainer).", rich_help_panel=HOW
         ),
     ] = None,
     canaries: Annotated[
@@ -124,17 +138,27 @@ def white_box(
         ),
     ] = 3,
     directions: Annotated[
-        str, typer.Option(help="Direction of the canaries' gradients: coordinate or random.", rich_help_panel=HOW)
+        str,
+        typer.Option(
+            metavar="WORD",
+            help="Direction of the canaries' gradients: coordinate or random.",
+            rich_help_panel=HOW,
+            hidden=True,
+        ),
     ] = "coordinate",
     model: Annotated[
-        str, typer.Option(help="Tiny model to audit on: gpt-neo or gpt2.", rich_help_panel=HOW)
+        str,
+        typer.Option(metavar="WORD", help="Tiny model to audit on: gpt-neo or gpt2.", rich_help_panel=HOW, hidden=True),
     ] = "gpt-neo",
     untied: Annotated[
         bool,
-        typer.Option("--untied", help="Give it a head of its own instead of tied embeddings.", rich_help_panel=HOW),
+        typer.Option(
+            "--untied", help="Give it a head of its own instead of tied embeddings.", rich_help_panel=HOW, hidden=True
+        ),
     ] = False,
     one_process: Annotated[
-        bool, typer.Option("--one-process", help="Do not also train in two processes.", rich_help_panel=HOW)
+        bool,
+        typer.Option("--one-process", help="Do not also train in two processes.", rich_help_panel=HOW, hidden=True),
     ] = False,
     accept: Annotated[
         list[Acceptable] | None,
@@ -142,14 +166,15 @@ def white_box(
             help="Finding that does not count towards the exit code: non-finite, a unit whose gradient is not finite"
             " breaks the step. It is still reported. Repeatable.",
             rich_help_panel=HOW,
+            hidden=True,
         ),
     ] = None,
     quiet: Quiet = False,
     json: AsJson = False,
 ) -> None:
-    """White-box audit of a trainer: canary users included by coin, every step watched and checked.
+    """Audit the code of a trainer: watch and check each step.
 
-    Without --step it is heldin's own. A step function of yours, or Opacus
+    Canary users are included by coin. Without --step, audits heldin's own trainer. A step function of yours, or Opacus
     (heldin.white_box.opacus_step:opacus), has the signature that
     docs/white-box.md describes, and runs in one process.
 

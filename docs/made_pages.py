@@ -53,6 +53,9 @@ def cli_page() -> str:
 
 
 def _command(command: Any, name: str, parent: Any) -> Iterator[str]:
+    from heldin.commands.help import describe
+
+    describe(command, name)
     context = command.make_context(name, [], parent=parent, resilient_parsing=True)
     yield f"## `{name}`\n\n{_markdown(inspect.cleandoc(command.help or ''))}\n"
     yield f"```text\n{name} {' '.join(command.collect_usage_pieces(context))}\n```\n"
@@ -72,10 +75,10 @@ def _command(command: Any, name: str, parent: Any) -> Iterator[str]:
 
 
 def _epilog(text: str) -> str:
-    first, *examples = text.split("\n\n")
+    first, _, examples = text.partition("\n")
     if not first.startswith("Example"):
         return _markdown(text) + "\n"
-    return "\n".join([f"**{first.rstrip(':')}**", "", "```text", *examples, "```", ""])
+    return "\n".join([f"**{first.rstrip(':')}**", "", "```text", examples, "```", ""])
 
 
 def _markdown(text: str) -> str:

@@ -27,7 +27,7 @@ from heldin.defenses.choices import (
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.noise import NoiseSource
 from heldin.defenses.sampling import Draws
-from heldin.defenses.texts.selection import select_records
+from heldin.defenses.texts.data_side import select_records
 from heldin.finetune.sampled_units import Copies, LocalWork, SampledUnit, Units, Writers, require_unique
 
 if TYPE_CHECKING:

@@ -6,8 +6,10 @@ CPU cores run in minutes.
 
 import copy
 import difflib
+import shlex
 import textwrap
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -178,8 +180,7 @@ _KINDS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "own": (
-        'A corpus of your own: corpus.jsonl, a line for each text, {"author": ..., "body": ...}.'
-        " `heldin corpus example --out example` writes one.",
+        'A corpus of your own, such as a file with a line for each text: {"author": ..., "body": ...}.',
         {},
     ),
 }
@@ -188,7 +189,7 @@ _ROWS = {**_COLUMNS, "id": "id", "date": "date"}
 _TEXTS = {"held_in": "example/held_in.jsonl", "held_out": "example/held_out.jsonl", "columns": _COLUMNS}
 _DECISION = {"auroc": 0.6, "tpr": 0.15}
 _RELEASE = {"access": "weights", "owner": "who is responsible for it", "purpose": "what the model is for"}
-_SERVED = {"url": "http://localhost:8000/v1", "tokenizer": "TOKENIZER", "api_key_env": "API_KEY", "concurrency": 4}
+_SERVED = {"url": "http://localhost:8000/v1", "tokenizer": "example/base", "api_key_env": "API_KEY", "concurrency": 4}
 # By what a file is for, its kinds: a title and the content. The first kind is the default.
 _OTHERS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
     "audit": {
@@ -225,7 +226,7 @@ _OTHERS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
     },
     "sweep": {
         "defenses": (
-            "Defenses compared on the same users. It changes run.yaml, which `heldin init run` writes next to it.",
+            "Defenses compared on the same users. It changes run.yaml, which is next to it.",
             {"name": "defenses", "base": "run.yaml", **COMPARED},
         ),
     },
@@ -237,12 +238,50 @@ _OTHERWISE = {
 }
 
 
+_CORPUS = Path("example/corpus.jsonl")
+
+
 def kinds(command: str) -> tuple[str, ...]:
     """Return the kinds of starting files for a "run", "audit", "plant" or "sweep"; the first is the default."""
     return tuple(_KINDS if command == "run" else _OTHERS[command])
 
 
-def starting_file(command: str, kind: str, model: type[BaseModel], corpus: Path = Path("corpus.jsonl")) -> str:
+@dataclass(frozen=True)
+class Needed:
+    """Files that a starting file names, and the command that writes them for a first try."""
+
+    files: tuple[str, ...]
+    command: str
+
+    @property
+    def words(self) -> str:
+        """Name the files in a sentence."""
+        *others, last = self.files
+        return f"{', '.join(others)} and {last}" if others else last
+
+
+def needed(command: str, kind: str, folder: Path = Path()) -> Needed | None:
+    """Return what a starting file in ``folder`` names; None if it names no file."""
+    if command == "sweep":
+        base = str(folder / "run.yaml")
+        return Needed((base,), "heldin init run" + ("" if base == "run.yaml" else f" --out {shlex.quote(base)}"))
+    _, content = _run_file(kind, _CORPUS) if command == "run" else _OTHERS[command][kind]
+    files = tuple(dict.fromkeys(text for text in _texts(content) if text.startswith("example/")))
+    return Needed(files, "heldin corpus example --out example --models") if files else None
+
+
+def _texts(content: Any) -> Iterator[str]:
+    match content:
+        case str():
+            yield content
+        case dict():
+            yield from _texts(list(content.values()))
+        case list():
+            for part in content:
+                yield from _texts(part)
+
+
+def starting_file(command: str, kind: str, model: type[BaseModel], corpus: Path = _CORPUS) -> str:
     """Return a commented file that loads as it is, once the files that it names exist.
 
     Args:
@@ -262,13 +301,16 @@ def starting_file(command: str, kind: str, model: type[BaseModel], corpus: Path 
     looked_over = {"audit": "heldin audit --config THIS-FILE reads it"}.get(
         command, f"heldin {command} THIS-FILE --check looks it over"
     )
+    files = needed(command, kind)
+    written = [] if files is None else _comment(f"For a first try, `{files.command}` writes {files.words}.")
     body: list[str] = []
     for line in _Meanings(model).lines(content, "", ""):
         if body and not line.startswith((" ", "#")) and line.endswith(":"):  # a blank line before its comment
             at = next(i for i in range(len(body), -1, -1) if i == 0 or not body[i - 1].startswith("#"))
             body.insert(at, "")
         body.append(line)
-    return "\n".join([*_comment(title), f"# heldin config {command} lists every key; {looked_over}.", "", *body]) + "\n"
+    head = [*_comment(title), *written, f"# heldin config {command} lists every key; {looked_over}."]
+    return "\n".join([*head, "", *body]) + "\n"
 
 
 def _run_file(kind: str, corpus: Path) -> tuple[str, dict[str, Any]]:

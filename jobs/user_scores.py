@@ -1,12 +1,14 @@
 """Every user's score by a run's or an audit's primary attack, with membership, for ``heldin bound`` and other tools."""
 
 import csv
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 
+from heldin.audit.exposed_users import PEOPLE, ScoredMember, members_by_score, read_people
 from heldin.audit.limits import AurocDifference, auroc_difference
 from heldin.audit.scored_users import scored_users
 from heldin.base.artefacts import require_not_purged, require_whole
@@ -48,6 +50,24 @@ def leading_scores(folder: Path) -> list[UserScore]:
     # The first aggregation leads (``Record.primary``).
     scores = table.scores(record.primary_attack, record.config["attack"]["aggregations"][0])
     return [UserScore(u, float(s), bool(m)) for u, s, m in zip(table.users, scores, table.member, strict=True)]
+
+
+def exposed_members(folder: Path) -> Sequence[ScoredMember]:
+    """Return the members of a run or an audit, most exposed first; empty if no real user was audited.
+
+    Those of a run come from its owner-only table. An audit keeps no membership: its two files are read again.
+
+    Raises:
+        InputError: as ``leading_scores``; or the table is missing or not as it was written.
+    """
+    record = read_record(folder / "record.json")
+    require_not_purged(folder)
+    if record.kind == "trainings":
+        raise InputError(f"'{folder}' is an audit of many trainings: it has no people to list")
+    if record.kind != "audit":
+        return read_people(folder / PEOPLE)
+    scores = leading_scores(folder)
+    return members_by_score([s.user for s in scores], [s.score for s in scores], [s.member for s in scores])
 
 
 def paired_difference(first: Path, other: Path) -> AurocDifference | None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import textwrap
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from heldin.audit.bootstrap import Estimate
 from heldin.audit.flagged import Flagged
 from heldin.audit.limits import AurocDifference, independent_difference
 from heldin.base.errors import InputError
+from heldin.base.tabular import fitted
 from heldin.bounds.verdict import NO_CLAIM, describe_outcome
 from heldin.record.document import Record, read_record
 from heldin.record.facts import TrainingFacts
@@ -118,14 +120,14 @@ def compare(folders: Sequence[Path], over: str | None = None, pair: Pair | None 
     return Comparison(tuple(records), (first, *rows[1:]), tuple(_notes(records, rows)), over)
 
 
-def table(compared: Comparison) -> str:
-    """Return the rows as plain text, the notes below."""
+def table(compared: Comparison, width: int) -> str:
+    """Return the rows as plain text in lines of at most ``width`` characters, the notes below."""
     rows, over = compared.rows, compared.over
     fprs = [fpr for fpr, _ in rows[0].tpr_at]
     head = ["run", *([over] if over else []), "defense", "epsilon", "validation loss", "perplexity"]
-    head += ["flagged of 100 / wrongly, by", "highest AUROC", "AUROC of the primary attack (95 %)", "less the first"]
-    head += [*(f"TPR at {f:.2g}" for f in fprs), "AUROC ceiling", "answer", "verdict"]
-    cells = [head]
+    head += ["flagged of 100 / wrongly, by", "highest AUROC", "AUROC of the primary attack (95 %)"]
+    head += ["that less the first run's", *(f"TPR at {f:.2g}" for f in fprs), "bound on AUROC", "answer", "verdict"]
+    cells = []
     for row in rows:
         tprs = dict(row.tpr_at)
         cells.append(
@@ -146,9 +148,11 @@ def table(compared: Comparison) -> str:
                 row.verdict or "-",
             ]
         )
-    widths = [max(len(line[i]) for line in cells) for i in range(len(head))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
-    return "\n".join([*lines, *(f"note: {note}" for note in compared.notes)])
+    notes = [
+        textwrap.fill(f"note: {note}", width, subsequent_indent="      ", break_on_hyphens=False)
+        for note in compared.notes
+    ]
+    return "\n".join([*fitted(head, cells, width), *notes])
 
 
 def _people(flagged: Flagged | None) -> str:

@@ -336,9 +336,10 @@ def read_record(path: Path, *, checked: bool = True) -> Record:
     """
     if not path.is_file():
         folder = path.parent
-        cells = f"; '{folder}' is a sweep's: name one of its cells, as {folder}/cells/BLOCK/VARIANT"
-        of_a_sweep = cells if (folder / "sweep.json").is_file() else ": name the folder of a finished run or audit"
-        raise InputError(f"no record at '{path}'{of_a_sweep}")
+        cells = next((f", such as '{cell.parent}'" for cell in sorted(folder.glob("cells/*/*/record.json"))), "")
+        of_a_sweep = f"; '{folder}' is a sweep's: name one of its training runs{cells}"
+        remedy = of_a_sweep if (folder / "sweep.json").is_file() else ": name the folder of a finished run or audit"
+        raise InputError(f"no record at '{path}'{remedy}")
     content = read_document(path, _AGAIN, checked=checked)
     try:
         return Record.model_validate(content)

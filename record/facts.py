@@ -124,6 +124,20 @@ class Overlaps(Facts):
     audited_texts_in_public: Count
 
 
+class TrainingFile(Facts):
+    """The file that the user of an audit named as the training data, searched for the audited users.
+
+    Attributes:
+        texts: number of scored texts of members.
+        texts_there: those of them that the file has, word for word.
+        members_there: members whose names are in the file.
+    """
+
+    texts: int
+    texts_there: int
+    members_there: int
+
+
 class SplitFacts(Facts):
     """Members and non-members: how they were chosen, and how heldin knows it.
 
@@ -140,6 +154,7 @@ class SplitFacts(Facts):
         ledger_commitment: hash of the ledger; null if heldin drew no coins.
         overlaps: texts that both groups have.
         audited: whose membership is tested.
+        training_file: the file that was named as the training data; null if none was named or needed.
     """
 
     assignment: str
@@ -154,6 +169,7 @@ class SplitFacts(Facts):
     ledger_commitment: str | None
     overlaps: Overlaps
     audited: Literal["users", "entities", "both", "canaries"] = "users"
+    training_file: TrainingFile | None = None
 
     @property
     def standing_reason(self) -> str:

@@ -358,6 +358,7 @@ class SweepResult(Facts):
         composed: what all cells, and those that tuned them, together cost a user; null without a private one.
         tried: what tuning tried; empty if nothing was tuned.
         tuning_contradicted: whether a cell that tuned violates a claim jointly, certified.
+        folder: the sweep's folder, as its user named it; no part of the document, which may be moved.
     """
 
     internal: Literal[True] = True
@@ -377,6 +378,11 @@ class SweepResult(Facts):
     composed: Composed | None = None
     tried: list[Tried] = Field(default_factory=list)
     tuning_contradicted: bool = False
+    folder: Path = Field(exclude=True)
+
+    def cell_folder(self, block: int | None, variant: str) -> Path:
+        """Return the folder of a training run."""
+        return self.folder / "cells" / str(block) / variant
 
     @property
     def not_valid(self) -> set[str]:
@@ -414,6 +420,6 @@ def read_sweep(folder: Path) -> SweepResult:
         )
     content = read_document(path, again)
     try:
-        return SweepResult.model_validate(content)
+        return SweepResult.model_validate({**content, "folder": folder})
     except ValidationError as error:
         raise InputError(f"'{path}' is damaged: {again}") from error

@@ -1,12 +1,18 @@
 """The command line of the replications; nothing but wiring."""
 
+import inspect
+
 import typer
 
 from heldin.commands.cli import call, complete
+from heldin.commands.options import PagedGroup
 from replication import experiments, studies
 
 app = typer.Typer(
-    help="Compute published results again with heldin.", add_completion=False, pretty_exceptions_enable=False
+    cls=PagedGroup,
+    help="Compute published results again with heldin.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
 )
 
 
@@ -19,7 +25,7 @@ def _without_name(context: typer.Context) -> None:
 def listing() -> str:
     """Return a line for each result that can be computed again."""
     summaries = {
-        str(command.name): (command.help or "").split("\n\n")[0]
+        str(command.name): (command.help or inspect.getdoc(command.callback) or "").split("\n\n")[0].replace("\n", " ")
         for part in (studies.app, experiments.app)
         for command in part.registered_commands
     }

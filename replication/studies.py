@@ -118,7 +118,9 @@ def proposition(
 @app.command("text-classification")
 def text_classification(
     config: Annotated[Path, typer.Argument(help="YAML configuration; replication/configs/ag-news.yaml is one.")],
-    to: Annotated[Path | None, typer.Option("--out", help="New folder for the results; default: runs/NAME.")] = None,
+    to: Annotated[
+        Path | None, typer.Option("--out", help="New folder for the results (default: runs/ and the study's name).")
+    ] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="Override, in YAML: users=200, finetune.epochs=1. Repeatable.")
     ] = None,

@@ -58,6 +58,7 @@ class Table:
         numeric: columns that are aligned to the right.
         widths: shares of the page's width, None for as much as a column needs; empty if all columns are like that.
         dense: use smaller letters, for many columns.
+        links: in a web page, addresses that the first cells of the rows link to; "" for a row without one.
     """
 
     head: Sequence[str]
@@ -66,6 +67,7 @@ class Table:
     numeric: Sequence[int] = ()
     widths: Sequence[float | None] = ()
     dense: bool = False
+    links: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -284,6 +286,8 @@ def texts(content: Any) -> Iterator[str]:
             | Beside()
             | Reference()
         ):
-            yield from texts([getattr(content, field.name) for field in fields(content) if field.name != "name"])
+            yield from texts(
+                [getattr(content, field.name) for field in fields(content) if field.name not in ("name", "links")]
+            )
         case Blanks() | Signature() | Verbatim() | Attachment():
             yield from texts([getattr(content, field.name) for field in fields(content)])

@@ -17,6 +17,7 @@ from heldin.bounds.design import Design
 from heldin.bounds.verdict import NO_CLAIM, Outcome, Standing, Verdict
 from heldin.corpus.sources.bad_rows import skipped_by_fault
 from heldin.record.document import Record
+from heldin.record.facts import SplitFacts
 from heldin.record.planted_facts import ControlOutcome, Known, Reason, deciding
 from heldin.record.release import Release, release_of
 from heldin.reports.blocks import Banner, Block, FactList, Paragraph, Signature
@@ -94,6 +95,24 @@ def _find_nothing(record: Record, decision: Decision, subjects: Statement) -> St
         return Found.LEARNED_NOTHING(subjects=subjects)
     too_few = Found.LEARNED_NOTHING_TOO_FEW if learned(record) is False else Found.TOO_FEW
     return too_few(subjects=subjects)
+
+
+def _state_training_file(split: SplitFacts) -> list[Statement]:
+    """Return what the named training file has of the audited users, and what nobody checked; empty without a file."""
+    file = split.training_file
+    texts, users = split.overlaps.held_out_texts_in_training.count, split.overlaps.held_out_users_in_training.count
+    if file is None or texts is None or users is None:
+        return []
+    if not file.texts_there:
+        there = Evidence.MEMBERS_IN_FILE(count=file.members_there, members=split.held_in)
+    elif file.texts_there == file.texts:
+        there = Evidence.ALL_IN_FILE(texts=file.texts)
+    else:
+        there = Evidence.SOME_IN_FILE(count=file.texts_there, texts=file.texts)
+    others = Evidence.OTHERS_NOT_IN_FILE(others=split.held_out)
+    if texts or users:
+        others = Evidence.OTHERS_IN_FILE(count=users, others=split.held_out, texts=texts)
+    return [there, others, Evidence.FILE_STATED()]
 
 
 def _by_claim_alone(record: Record) -> bool:
@@ -205,8 +224,10 @@ def state_evidence(record: Record) -> list[Statement]:
             return [Evidence.NOT_MET(condition=ConditionStated[others[0].name.name]())]
         return [Evidence.NOT_DECLARED(count=len(undeclared))]
     if not decision.exact:
-        not_by_coins = record.split.reason.states(SplitReason.ASSERTED_NO_COINS)
-        return [(Evidence.NOT_BY_COINS if not_by_coins else Evidence.STATED)()]
+        checked = _state_training_file(record.split)
+        if record.split.reason.states(SplitReason.ASSERTED_NO_COINS):
+            return [Evidence.NOT_BY_COINS(), *checked]
+        return [Evidence.PARTLY_CHECKED(), *checked] if checked else [Evidence.STATED()]
     how = (Evidence.BY_HALVES if record.split.reason.states(SplitReason.EXACT_HALF) else Evidence.BY_COINS)()
     # A contradicted guarantee has the standing of its own verdict.
     if _by_claim_alone(record) and _gravest(_contradicted(record)).standing is not Standing.CERTIFIED:

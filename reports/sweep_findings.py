@@ -1,5 +1,6 @@
 """Page one of a sweep's report, and the comparison in the terminal."""
 
+import shlex
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -9,6 +10,7 @@ from heldin.audit.blocks import LEAST_BLOCKS, Summary
 from heldin.audit.decision import Answer
 from heldin.audit.shipping import LEAST_BLOCKS as LEAST_OF_RULE
 from heldin.audit.shipping import CandidateResult, Shipping, Tested
+from heldin.base.tabular import fitted
 from heldin.base.wording import counted
 from heldin.bounds.verdict import describe_outcome
 from heldin.record.release import release_of
@@ -43,9 +45,9 @@ _HEAD = (
     "defense",
     "epsilon",
     "AUROC (95 %)",
-    "vs the first",
+    "AUROC vs the first",
     "loss",
-    "vs the first",
+    "loss vs the first",
     "perplexity",
     "gain over base",
     "of plan",
@@ -183,7 +185,7 @@ def _although(result: SweepResult, shipping: Shipping) -> Statement | None:
             leaking = list(answers.values()).count(Answer.LEAKS.value)
             reasons.append(Chosen.INCONCLUSIVE(leaking=leaking, count=len(answers)))
             if shipping.block is not None and answers.get(shipping.block) == Answer.LEAKS.value:
-                reasons.append(Chosen.OWN_LEAK(block=shipping.block, variant=variant))
+                reasons.append(Chosen.OWN_LEAK(folder=str(result.cell_folder(shipping.block, variant))))
         case Answer.NOT_VALID:
             reasons.append(Chosen.NOT_VALID())
         case _:
@@ -316,10 +318,12 @@ def _advise(result: SweepResult, shipping: Shipping | None) -> Statement:
         leaking = _by_answer(result, answer_of)[Answer.LEAKS]
         return SweepAdvice.LEAKING(variants=_list(leaking), next=advice) if leaking else advice
     if shipping.variant is not None:
-        values = {"block": shipping.block, "variant": shipping.variant}
+        folder = str(result.cell_folder(shipping.block, shipping.variant))
         if answer_of(result, shipping.variant) is Answer.NOT_VALID:
-            return SweepAdvice.NOT_VALID(**values)
-        return SweepAdvice.EXPORT(**values, although=_although(result, shipping))
+            return SweepAdvice.NOT_VALID(variant=shipping.variant, folder=folder)
+        return SweepAdvice.EXPORT(
+            variant=shipping.variant, folder=folder, quoted=shlex.quote(folder), although=_although(result, shipping)
+        )
     if shipping.answer == "none passes":
         return SweepAdvice.NONE()
     needed = [candidate.blocks_needed for candidate in shipping.candidates if candidate.blocks_needed is not None]
@@ -507,8 +511,8 @@ def describe_attacker(result: SweepResult) -> str:
 
 
 def comparison_text(result: SweepResult, width: int) -> str:
-    """Return the comparison as plain text without its notes: a table, or a paragraph for each variant if too wide."""
-    rows = [list(_HEAD)]
+    """Return the comparison as plain text without its notes, in lines of at most ``width`` characters."""
+    rows = []
     for variant in result.variants:
         rows.append(
             [
@@ -525,12 +529,15 @@ def comparison_text(result: SweepResult, width: int) -> str:
                 f"{variant.cells}/{result.blocks}",
             ]
         )
-    widths = [max(len(row[i]) for row in rows) for i in range(len(_HEAD))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    if max(map(len, lines)) > width:
-        cells = ([f"{name} {cell}" for name, cell in zip(_HEAD, row, strict=True) if cell != "-"] for row in rows[1:])
-        lines = [textwrap.fill(", ".join(row), width, subsequent_indent="  ", break_on_hyphens=False) for row in cells]
-    return "\n".join([*lines, *_list_failed(result), *_list_tuned(result)])
+    lines = [
+        *fitted(_HEAD, rows, width),
+        *(_filled(line, width) for line in (*_list_failed(result), *_list_tuned(result))),
+    ]
+    return "\n".join(lines)
+
+
+def _filled(line: str, width: int) -> str:
+    return textwrap.fill(line, width, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)
 
 
 def _list_failed(result: SweepResult) -> Iterator[str]:

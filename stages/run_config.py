@@ -135,7 +135,7 @@ class RunConfig(MeasureKeys):
     """One run: corpus to report."""
 
     name: JobName
-    """Name of the run: letters, digits, dot, underscore, hyphen. Its folder is runs/NAME unless --out names one."""
+    """Name of the run: letters, digits, dot, underscore, hyphen. Results go to runs/ and this name, or to --out."""
     seed: Seed = 0
     """Seed of public choices, such as samples of users and set-asides. Membership coins and noise have a secret key."""
     corpus: CorpusConfig

@@ -86,6 +86,7 @@ def compare_cells(
         composed=together,
         tried=tries(sweep, out),
         config=masked(sweep.variants[0].config.model_dump(mode="json")),
+        folder=out,
     )
 
 

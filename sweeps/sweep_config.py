@@ -64,7 +64,7 @@ class SweepConfig(Section):
     """A sweep."""
 
     name: Name
-    """Name of the sweep; its folder is runs/NAME unless --out names one."""
+    """Name of the sweep. Results go to runs/ and this name, or to --out."""
     base: str
     """Config of a run, named relative to this file, that all variants change."""
     variants: dict[Name, dict[str, Any] | None] = Field(min_length=1)

@@ -1,5 +1,7 @@
 """The document of a made-up sweep, for what reads one."""
 
+from pathlib import Path
+
 import numpy as np
 
 from heldin.audit.blocks import over_blocks
@@ -61,6 +63,7 @@ def made_sweep(names=("none", "cap10", "uls"), blocks=5, *, shipped=None, domina
         )
     return SweepResult(
         name="made-up",
+        folder=Path("runs/made-up"),
         sweep="ab" * 32,
         blocks=blocks,
         variants=variants,

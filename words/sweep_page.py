@@ -24,7 +24,7 @@ class Chosen(Code):
     CANARIES_LEAK = ("its canary users leak", " and ")
     INCONCLUSIVE = ("its audits are inconclusive ({leaking} of {count} report a leak)", " and ")
     NOT_VALID = ("its comparison is not valid", " and ")
-    OWN_LEAK = ("the audit of the model in cells/{block}/{variant} reports a leak", " and ")
+    OWN_LEAK = ("the audit of the model in {folder} reports a leak", " and ")
     NONE_PASSES = "{leaking}No candidate keeps the limits of the decision rule."
     UNDECIDED = "{leaking}The decision rule selects nothing yet."
     NO_RULE = "{leaking}The sweep file sets no decision rule, so no defense is selected."
@@ -81,12 +81,10 @@ class Compared(Code):
 class SweepAdvice(Code):
     """What to do next."""
 
-    NOT_VALID = (
-        "Release no model yet: the comparison for {variant} is not valid. Read the report in cells/{block}/{variant}."
-    )
+    NOT_VALID = "Release no model yet: the comparison for {variant} is not valid. Read the report in {folder}."
     EXPORT = (
-        "Release of {variant} is within your limits{although}. Read the report in cells/{block}/{variant} before you"
-        " run heldin export OUT/cells/{block}/{variant} --out FOLDER."
+        "Release of {variant} is within your limits{although}. Read the report in {folder} before you run heldin export"
+        " {quoted} --out public."
     )
     NONE = (
         "Release none of these models. Try another defense, more users or more texts, or other limits, in a new sweep."

@@ -105,7 +105,7 @@ class CheckpointConfig(MeasureKeys):
     """One audit of a model that somebody else trained."""
 
     name: str = Field("audit", pattern=r"^[^/\x00-\x1f]*[^/.\x00-\x1f][^/\x00-\x1f]*$")
-    """Name of the audit, for the report. Its folder is runs/NAME unless --out names one."""
+    """Name of the audit, for the report. Results go to runs/ and this name, or to --out."""
     model: ExpandedName
     """Folder or hub name of the model, which may be a LoRA adapter; with ``endpoint``, its name on the server."""
     reference: Annotated[

@@ -17,7 +17,16 @@ from heldin.bounds.design import Assignment
 from heldin.jobs.checkpoint.job import CheckpointAudit, Groups, training_records
 from heldin.models.score_cache import ScoredModel
 from heldin.record.document import Body
-from heldin.record.facts import LARGEST_DRIFT, CorpusFacts, ModelFacts, Overlaps, ScoredTexts, SkippedRows, SplitFacts
+from heldin.record.facts import (
+    LARGEST_DRIFT,
+    CorpusFacts,
+    ModelFacts,
+    Overlaps,
+    ScoredTexts,
+    SkippedRows,
+    SplitFacts,
+    TrainingFile,
+)
 from heldin.record.overlaps import NOT_KNOWN, measured, skipped_alike, texts_in, training_flaws
 from heldin.stages.measures.measure import Fingerprinted, Measure, MeasuredUsers, MeasureFolder
 from heldin.stages.measures.scores import Setting, TextScores, scoring_rule
@@ -191,7 +200,16 @@ def _split_facts(groups: Groups, assignment: Assignment) -> SplitFacts:
         key_commitment=None,
         ledger_commitment=None,
         overlaps=_overlaps(groups),
+        training_file=_training_file(groups),
     )
+
+
+def _training_file(groups: Groups) -> TrainingFile | None:
+    if groups.seen is None:
+        return None
+    texts = sum(map(len, groups.of_side(True).values()))
+    seen = groups.seen[True]
+    return TrainingFile(texts=texts, texts_there=seen.anywhere, members_there=len(seen.users))
 
 
 def _overlaps(groups: Groups) -> Overlaps:

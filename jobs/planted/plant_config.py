@@ -105,7 +105,7 @@ class PlantConfig(MeasureKeys):
     """A training set to be planted: everything about the audit is fixed here, before any coin."""
 
     name: JobName = "planted"
-    """Name of the audit: letters, digits, dot, underscore, hyphen. Its folder is runs/NAME unless --out names one."""
+    """Name of the audit: letters, digits, dot, underscore, hyphen. Results go to runs/ and this name, or to --out."""
     training: ExpandedPath
     """The training set: a JSON or CSV file (also .gz, .zst), a Parquet file, or a folder of save_to_disk."""
     dataset_split: str | None = None

@@ -126,7 +126,7 @@ def test_single_users_stand_in_a_file_that_its_owner_alone_can_read(tmp_path):
     write_people(users, tmp_path / "people.parquet")
     assert stat.S_IMODE((tmp_path / "people.parquet").stat().st_mode) == 0o600
     assert read_people(tmp_path / "people.parquet") == users
-    printed = people_table(users, 2)
+    printed = people_table(users, 2, 300)
     assert users[0].user in printed
     assert users[2].user not in printed
     assert names(printed.splitlines()[-1], "2", "40")

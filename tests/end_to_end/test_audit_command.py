@@ -1,5 +1,6 @@
 """Auditing a checkpoint that someone else trained, from two files."""
 
+import csv
 import json
 import shutil
 import sys
@@ -106,6 +107,34 @@ def test_page_one_of_a_command_has_people_limits_advice_and_what_the_attack_need
     assert found["best_attack"]["among"] == record.decision.scores
     assert [each["status"] for each in found["limits"]][-1] == "not_shown"
     assert found["grade"] == "not_on_this_evidence"
+
+
+def test_members_are_listed_by_score_and_the_web_page_is_written(call, finished, files, tmp_path):
+    """An audit keeps no membership: its files are read again, for the owner alone."""
+    audit = tmp_path / "audit"
+    code, out, err = call(*_arguments(finished, files, audit), "--html")
+    assert code == 0, err
+    assert names(out, audit / "report.pdf", audit / "report.html")
+    assert (audit / "report.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    assert call("report", audit, "--scores", tmp_path / "scores.csv")[0] == 0
+    rows = list(csv.DictReader((tmp_path / "scores.csv").read_text(encoding="utf-8").splitlines()))
+    members = sorted((r for r in rows if r["member"] == "1"), key=lambda r: (-float(r["score"]), r["user"]))
+    others = [float(r["score"]) for r in rows if r["member"] == "0"]
+    code, out, err = call("report", audit, "--people", "--json", "--most", 5)
+    assert code == 0, err
+    listed = json.loads(out)
+    assert listed["users"] == len(members) > 5
+    assert [row["user"] for row in listed["people"]] == [row["user"] for row in members[:5]]
+    for row, of_file in zip(listed["people"], members, strict=False):
+        assert row["score"] == float(of_file["score"])
+        assert row["above"] == pytest.approx(sum(score < row["score"] for score in others) / len(others))
+        assert set(row) == {"user", "score", "above"}
+    code, out, _ = call("report", audit, "--people")
+    assert names(out, members[0]["user"], members[-1]["user"], len(members))
+    files[0].unlink()
+    code, out, err = call("report", audit, "--people")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert names(err, files[0].name)
 
 
 def _assert_what_nobody_looked_at_is_not_known(record):
@@ -349,6 +378,18 @@ def test_a_look_at_the_training_file_tells_fresh_texts_from_those_trained_on(cal
     assert (record.scored_texts.kind, record.scored_texts.known_by) == ("fresh", "measured")
     assert record.split.overlaps.held_out_users_in_training.count == 0
     assert record.decision.decision.flaws == ()
+    # What was checked and what was not: these texts are fresh, and their authors are in the file.
+    evidence = state_evidence(record)
+    assert [said.code for said in evidence] == [
+        code().code
+        for code in (
+            Evidence.PARTLY_CHECKED,
+            Evidence.MEMBERS_IN_FILE,
+            Evidence.OTHERS_NOT_IN_FILE,
+            Evidence.FILE_STATED,
+        )
+    ]
+    assert values_of(evidence, Evidence.MEMBERS_IN_FILE) == {"count": 13, "members": 13}
 
     held_in = [json.loads(line) for line in files[0].read_text(encoding="utf-8").splitlines()]
     both = _training(finished, tmp_path / "more.jsonl", [r["author"] for r in held_in], [r["body"] for r in held_in])
@@ -357,6 +398,18 @@ def test_a_look_at_the_training_file_tells_fresh_texts_from_those_trained_on(cal
     record = read_record(tmp_path / "known" / "record.json")
     assert (record.scored_texts.kind, record.scored_texts.known_by) == ("training", "measured")
     assert record.split.overlaps.scored_texts_in_same_users_training.count == len(held_in)
+    assert values_of(state_evidence(record), Evidence.ALL_IN_FILE) == {"texts": len(held_in)}
+    assert not states(state_evidence(record), Evidence.STATED)
+    texts = [r["body"] for r in held_in]
+    some = _training(finished, tmp_path / "some.jsonl", [r["author"] for r in held_in[1:]], texts[1:])
+    some.write_text(some.read_text(encoding="utf-8").replace(texts[0], "another text"), encoding="utf-8")
+    code, out, err = call(*_arguments(finished, files, tmp_path / "some"), "--training", some, "--assignment", "fixed")
+    assert code == 0, err
+    said = state_evidence(read_record(tmp_path / "some" / "record.json"))
+    assert said[0].states(Evidence.NOT_BY_COINS)
+    counted = values_of(said, Evidence.SOME_IN_FILE)
+    assert counted["count"] < counted["texts"] == len(held_in)
+    assert written(said) in " ".join(out.split())
     assert verify(tmp_path / "known", LineReporter(lambda line: None)).differences == ()
 
 

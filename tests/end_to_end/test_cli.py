@@ -134,7 +134,7 @@ def test_a_folder_with_other_things_in_it_is_not_taken(call, small_config, tmp_p
     assert err.count("\n") == 1
     code, _, err = call("run", small_config, "--out", tmp_path / "notes.txt")
     assert code == 2
-    assert call.refused(by="_require_empty", naming=("notes.txt'", "--out"))
+    assert call.refused(naming=("notes.txt'", "--out"))
 
 
 def test_too_few_users_say_how_many_passed_and_why_the_others_did_not(call, small_config, tmp_path):

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from heldin.commands.cli import EXAMPLES
+from heldin.commands.help import EXAMPLES
 from heldin.models.loading import load_language_model
 from tests.completions_server import CompletionsServer, serving
 

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 from types import SimpleNamespace
 
 import pytest
@@ -35,8 +34,7 @@ def _nothing_is_read(monkeypatch):
 def test_every_starting_file_passes(call, tmp_path, monkeypatch, kind):
     monkeypatch.chdir(tmp_path)
     if kind == "own":
-        write_example(tmp_path / "files", users=20, reporter=LineReporter(lambda line: None))
-        shutil.copy(tmp_path / "files" / "corpus.jsonl", tmp_path)
+        write_example(tmp_path / "example", users=20, reporter=LineReporter(lambda line: None))
     (tmp_path / "start.yaml").write_text(starting_file("run", kind, RunConfig), encoding="utf-8")
     before = sorted(tmp_path.rglob("*"))
     code, out, err = call("run", "start.yaml", "--check")

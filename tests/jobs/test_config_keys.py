@@ -3,6 +3,7 @@
 import itertools
 import json
 import re
+import shlex
 from pathlib import Path
 
 import jsonschema
@@ -19,6 +20,7 @@ from heldin.stages.run_config import RunConfig, load_config, parse_config
 from heldin.stages.train.plan import mechanism_of
 from heldin.sweeps.load import load_sweep
 from heldin.sweeps.sweep_config import SweepConfig
+from tests.refusals import names
 
 ROOT = Path(__file__).resolve().parents[2]
 # Files for sweeps have keys of their own.
@@ -190,6 +192,43 @@ def test_the_starting_files_of_audits_planted_sets_and_sweeps_load_and_explain_t
             assert what != "sweep" or len(load_sweep(tmp_path / "start.yaml").variants) == 3
             keys = [i for i, line in enumerate(text.splitlines()) if re.match(r"(?!canaries)\w+:", line)]
             assert all(text.splitlines()[i - 1].startswith("#") for i in keys)
+
+
+@pytest.mark.parametrize(("command", "kind"), [(c, k) for c in ("run", "audit", "plant", "sweep") for k in kinds(c)])
+def test_init_says_which_command_makes_what_its_file_names(call, tmp_path, monkeypatch, command, kind):
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = call("init", command, "--kind", kind, "--json")
+    assert code == 0
+    said = json.loads(out)
+    named = set(re.findall(r"^[^#]*?\b(example/[\w.]+|run\.yaml)", Path(said["file"]).read_text("utf-8"), re.MULTILINE))
+    assert set(said["missing"]) == named
+    assert (said["make"] is None) == (not named)
+    assert named or (command, kind) != ("plant", "users")
+    if not named:
+        return
+    call("init", command, "--kind", kind, "--out", "again.yaml")
+    _, out, _ = call("init", command, "--kind", kind, "--out", "third.yaml")
+    assert names(out, *named, said["make"])
+    # The command makes them: models would take a minute, and are listed with the files.
+    if command == "sweep":
+        call(*shlex.split(said["make"])[1:])
+    else:
+        call(*shlex.split(said["make"].removesuffix(" --models"))[1:], "--users", "20")
+        for model in ("example/base", "example/model"):
+            Path(model).mkdir()
+    assert all(Path(name).exists() for name in named)
+    code, out, _ = call("init", command, "--kind", kind, "--out", "fourth.yaml", "--json")
+    assert (json.loads(out)["missing"], json.loads(out)["make"]) == ([], None)
+
+
+def test_init_in_another_folder_names_the_base_next_to_its_file(call, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a b").mkdir()
+    _, out, _ = call("init", "sweep", "--out", "a b/sweep.yaml", "--json")
+    assert json.loads(out)["make"] == "heldin init run --out 'a b/run.yaml'"
+    call(*shlex.split(json.loads(out)["make"])[1:])
+    code, _, err = call("sweep", "a b/sweep.yaml", "--check")
+    assert code == 0, err
 
 
 def test_the_command_prints_keys_schema_and_starting_files_and_refuses_two_at_once(call, tmp_path):

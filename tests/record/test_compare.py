@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -40,7 +41,7 @@ def test_rows_hold_the_records_numbers(finished, tmp_path):
     assert [row.difference for row in paired] == [None, None]
     assert len(notes) == 3
     assert len({r.training.selection for r in (record, other)}) == 2
-    printed = table(compared)
+    printed = table(compared, 300)
     assert "2 per user" in printed
     assert f"{rows[0].auroc:.3f} ({rows[0].auroc_low:.3f} to {rows[0].auroc_high:.3f})" in printed
 
@@ -54,7 +55,17 @@ def test_runs_that_are_alike_compare(finished):
 def test_the_command_prints_a_table_or_json(call, finished, tmp_path):
     code, out, _ = call("compare", finished, finished)
     assert code == 0
-    assert out.splitlines()[0].startswith("run    defense")
+    # As long as a line of a terminal that has 80 columns, also for many runs with long names.
+    assert out.startswith("run ")
+    assert max(map(len, out.splitlines())) <= 80
+    copies = [tmp_path / f"a-run-of-the-third-series-with-seed-{seed}" for seed in range(9)]
+    for copy in copies:
+        shutil.copytree(finished, copy)
+    code, out, _ = call("compare", *copies, "--over", "finetune.learning_rate")
+    assert max(map(len, out.splitlines())) <= 80
+    assert out.count("0.003") == out.count("a-run-of-the-") == len(copies)
+    code, out, _ = call("compare", finished, finished, "--csv")
+    assert (code, len(out.splitlines())) == (0, 3)
     code, out, _ = call("compare", finished, finished, "--json")
     assert json.loads(out)["runs"][0]["defense"] == "none"
     code, _, err = call("compare", finished, tmp_path)
@@ -111,7 +122,7 @@ def test_runs_are_set_over_a_key_or_a_fact(finished, over, value):
     }
     compared = compare([finished, finished], over)
     assert [row.value for row in compared.rows] == [facts.get(over, value)] * 2
-    assert over in table(compared)
+    assert over in table(compared, 300)
 
 
 @pytest.mark.parametrize(

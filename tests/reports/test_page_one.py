@@ -13,7 +13,7 @@ from heldin.audit.decision import Answer
 from heldin.audit.flagged import AttackChoice, flagged_by
 from heldin.audit.results import TrainingsFacts
 from heldin.commands.finish import labelled
-from heldin.record.facts import Ceiling
+from heldin.record.facts import Ceiling, TrainingFile
 from heldin.record.planted_facts import Condition, ControlFacts, ControlOutcome, Known, PlantedFacts, Reason
 from heldin.reports import page_one
 from heldin.reports.blocks import Banner, FactList, Paragraph, Place, Table
@@ -331,6 +331,30 @@ def test_evidence_is_certified_only_for_a_leak_that_coins_of_heldin_show(record)
     ):
         split = asserted.split.model_copy(update={"reason": reason})
         assert _line(changed_record(asserted, split=split.model_dump()), Label.EVIDENCE)[0].states(code)
+
+
+def test_evidence_states_what_the_training_file_shows_and_what_nobody_checked(record, approved):
+    asserted = decided_record(record, evidence(LEAK, exact=False))
+    split = asserted.split.model_dump() | {"reason": SplitReason.ASSERTED_BY_FILES().model_dump(), "held_in": 150}
+    split["held_out"] = 150
+    nobody = {"held_out_texts_in_training": 0, "held_out_users_in_training": 0}
+    for case, file, others in (
+        ("all texts", TrainingFile(texts=3171, texts_there=3171, members_there=150), nobody),
+        ("some texts", TrainingFile(texts=3171, texts_there=12, members_there=150), nobody),
+        ("no text", TrainingFile(texts=3171, texts_there=0, members_there=149), nobody),
+        ("non-members too", TrainingFile(texts=3171, texts_there=3171, members_there=150),
+         {"held_out_texts_in_training": 3, "held_out_users_in_training": 2}),
+    ):  # fmt: skip
+        counted = {name: {"count": count, "known_by": "measured"} for name, count in others.items()}
+        named = {**split, "training_file": file.model_dump(), "overlaps": {**split["overlaps"], **counted}}
+        made = changed_record(asserted, split=named)
+        line = _line(made, Label.EVIDENCE)
+        assert states(line, Evidence.PARTLY_CHECKED, Evidence.FILE_STATED)
+        assert approved(case, written(line))
+    # Without a count of non-members nothing is said of the file: unknown is no zero.
+    unknown = {**split, "training_file": file.model_dump()}
+    unknown["overlaps"] = {name: {"count": None, "known_by": "not known"} for name in split["overlaps"]}
+    assert states(_line(changed_record(asserted, split=unknown), Label.EVIDENCE), Evidence.STATED)
 
 
 def test_evidence_of_a_planted_audit_names_who_declared_the_deciding_condition(record):

@@ -221,7 +221,7 @@ def test_a_released_model_whose_own_audit_leaks_is_said_so_in_the_same_sentence(
 
     assert values_of(against(2, 3), Chosen.INCONCLUSIVE) == {"leaking": 2, "count": 5}
     assert not states(against(2, 3), Chosen.OWN_LEAK)
-    assert values_of(against(1), Chosen.OWN_LEAK) == {"block": 1, "variant": "uls"}
+    assert values_of(against(1), Chosen.OWN_LEAK) == {"folder": "runs/made-up/cells/1/uls"}
 
 
 def test_missing_repetitions_are_counted_beside_the_answer():
@@ -355,5 +355,7 @@ def test_unfinished_cells_and_missing_numbers_are_shown_as_such():
 
 def test_the_document_comes_back_as_it_was():
     for result in CASES.values():
-        assert SweepResult.model_validate(json.loads(result.model_dump_json())) == result
+        content = json.loads(result.model_dump_json())
+        assert "folder" not in content
+        assert SweepResult.model_validate({**content, "folder": result.folder}) == result
     assert isinstance(CASES["rule"].variants[0].auroc, Summary)

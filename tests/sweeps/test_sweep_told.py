@@ -110,7 +110,7 @@ def test_a_command_for_runs_says_that_a_folder_is_a_sweep_s(swept, call):
     for words in (("verify", out), ("compare", out, out / "cells/1/uls")):
         code, _, err = call(*words)
         assert code == 2
-        assert names(err, out, out / "cells/BLOCK/VARIANT")
+        assert names(err, out, out / "cells/1/apart")
 
 
 def test_the_table_of_a_sweep_as_csv_has_a_row_for_each_variant(swept, call):
