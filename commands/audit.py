@@ -22,7 +22,7 @@ from heldin.commands.options import (
     Verbose,
     fail_on_of,
 )
-from heldin.models.model_config import ScoringPrecision
+from heldin.models.model_config import PrecisionChoice
 
 KNOWN = "What is known about the two groups"
 _pace = partial(typer.Option, rich_help_panel="Requests and cost")
@@ -54,6 +54,12 @@ Limit = Annotated[
 ]
 
 
+AdapterBaseOption = Annotated[
+    str | None,
+    typer.Option("--adapter-base", metavar="MODEL", help="Base of adapters (their config's).", rich_help_panel=RUNNING),
+]
+
+
 def audit(
     called: typer.Context,
     model: Annotated[str | None, typer.Option(metavar="MODEL", help="Folder or hub name; may be an adapter.")] = None,
@@ -74,9 +80,14 @@ def audit(
     seed: Annotated[int | None, typer.Option(min=0, help="Public seed of all draws.", rich_help_panel=RUNNING)] = None,
     batch_size: BatchSize = None,
     dtype: Annotated[
-        ScoringPrecision | None,
-        typer.Option(metavar="DTYPE", help="fp32 (default), bf16, int8 or nf4.", rich_help_panel=RUNNING),
+        PrecisionChoice | None,
+        typer.Option(
+            metavar="WORD",
+            help="fp32, auto (the model's own), bf16, fp16, int8 or nf4.",
+            rich_help_panel=RUNNING,
+        ),
     ] = None,
+    adapter_base: AdapterBaseOption = None,
     device: DeviceOption = None,
     json: AsJson = False,
     quiet: Quiet = False,
@@ -117,6 +128,7 @@ def audit_endpoint(
     training: TrainingOption = None,
     texts: TextsOption = None,
     limit: Limit = None,
+    adapter_base: AdapterBaseOption = None,
     json: AsJson = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -152,6 +164,7 @@ def _audit(
         models = [*references] if isinstance(references, list) else [references]
         # With an endpoint --model is a name on that server, and no folder has to exist.
         models += [] if content.get("endpoint") else [content["model"]]
+        models += [content["adapter_base"]] if content.get("adapter_base") else []
         # Before the imports below, which take seconds and which a mistyped path should not wait for.
         _look_for(models, [content[key] for key in _FILES if key in content])
 

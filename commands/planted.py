@@ -22,7 +22,7 @@ from heldin.commands.options import (
     fail_on_of,
     json_text,
 )
-from heldin.models.model_config import ScoringPrecision
+from heldin.models.model_config import PrecisionChoice
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -127,7 +127,12 @@ def audit_planted(
             "--set", metavar="KEY=VALUE", help="With --endpoint: tokenizer=FOLDER, concurrency=8. Repeatable."
         ),
     ] = None,
-    dtype: Annotated[ScoringPrecision | None, typer.Option(help="Arithmetic of scoring (fp32).")] = None,
+    dtype: Annotated[
+        PrecisionChoice | None, typer.Option(metavar="WORD", help="As heldin audit --dtype (the plan's).")
+    ] = None,
+    adapter_base: Annotated[
+        str | None, typer.Option("--adapter-base", metavar="MODEL", help="Base of an adapter (its config's).")
+    ] = None,
     batch_size: BatchSize = None,
     out: Out = None,
     fail_on: FailOnOption = None,
@@ -153,7 +158,7 @@ def audit_planted(
     if len(model) > 1 and out is not None:
         raise InputError("--out goes with one --model: several go to audits/LOOK in the planted folder")
     remote = _remote(endpoint, set_ or [])
-    jobs = [PlantedAudit(planted, name, tuple(claim or ()), declared_by, remote, dtype) for name in model]
+    jobs = [PlantedAudit(planted, name, tuple(claim or ()), declared_by, remote, dtype, adapter_base) for name in model]
     # All of them before the first is scored: a look that was taken is paid for.
     for job in jobs:
         job.check()

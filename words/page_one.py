@@ -13,6 +13,7 @@ class Label(Code):
     LEARNED = "Learned anything"
     GUARANTEE = "Guarantee"
     RECOMMENDATION = "Recommendation"
+    LEFT_OUT = "Left out"
     NOT_TESTED = "Not tested"
     CHANGE = "Would change it"
 
@@ -25,6 +26,18 @@ class Handling(Code):
         " may be released."
     )
     AUDITED = "Internal: contains exact statistics about private users. Do not publish."
+
+
+class LeftOut(Code):
+    """Attacks of the audit's plan that did not run."""
+
+    OTHER_TOKENIZER = (
+        "{attacks}, because the reference model has another tokenizer than the target, and these attacks compare"
+        " tokens. A better reference is the model that the target was fine-tuned from, with the same tokenizer"
+    )
+    NO_VOCABULARY = (
+        "{attacks}, because no endpoint gives the whole vocabulary's probabilities. An audit of the weights has them"
+    )
 
 
 class Found(Code):

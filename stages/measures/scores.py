@@ -18,6 +18,7 @@ from heldin.base.errors import InputError
 from heldin.base.files import cache_directory, text_sha256
 from heldin.base.progress import Reporter
 from heldin.stages.measures.measure import Fingerprinted, Measure, loaded
+from heldin.words.page_one import LeftOut
 from heldin.words.split import ScoredTokens, ScoringRule
 from heldin.words.statement import Statement
 
@@ -136,6 +137,22 @@ def scoring_rule(max_characters: int, part: Statement | None = None, *, endpoint
     """Return what part of a text is scored; ``part`` names it if it is not the whole text."""
     tokens = ScoredTokens.ALL() if part is None else ScoredTokens.ANSWERS(part=part)
     return ScoringRule.WHOLE(characters=max_characters, tokens=tokens, endpoint=endpoint)
+
+
+def left_out(names: Sequence[str], *, per_text: bool, served: bool = False) -> list[Statement]:
+    """Return which of these attacks do not run, and why.
+
+    Args:
+        per_text: whether the models have different tokenizers.
+        served: whether a model is behind an endpoint.
+    """
+    from heldin.attacks.statistics import get_attack, needs_vocabulary
+
+    attacks = [get_attack(name) for name in names]
+    unanswered = [attack.name for attack in attacks if served and needs_vocabulary(attack)]
+    apart = [attack.name for attack in attacks if per_text and attack.compares_tokens and attack.name not in unanswered]
+    by_code = {LeftOut.OTHER_TOKENIZER: apart, LeftOut.NO_VOCABULARY: unanswered}
+    return [code(attacks=", ".join(names)) for code, names in by_code.items() if names]
 
 
 def score_leading(
