@@ -29,6 +29,7 @@ from heldin.models.loading import (
 )
 from heldin.models.model_config import ScoringPrecision
 from heldin.models.model_names import (
+    PICKLES,
     fingerprint_folder,
     is_adapter,
     require_hub_name,
@@ -118,7 +119,14 @@ def require_adapter_of_weights(folder: Path) -> None:
     from peft import PeftConfig
 
     if not (folder / "adapter_model.safetensors").is_file():
-        raise InputError(f"'{folder}' has an adapter_config.json but no adapter_model.safetensors")
+        pickled = next((path.name for path in folder.iterdir() if path.suffix in PICKLES), None)
+        hint = (
+            f"; '{pickled}' is pickled, which can run code when loaded: where you trust it, load it with peft and call"
+            " save_pretrained(folder)"
+        )
+        raise InputError(
+            f"'{folder}' has an adapter_config.json but no adapter_model.safetensors{hint if pickled else ''}"
+        )
     with reading(str(folder), f"cannot read '{folder / 'adapter_config.json'}'"):
         config = PeftConfig.from_pretrained(str(folder))
     # Virtual tokens stand in no layer of the base: its scores would pass for those of the adapter.
@@ -140,7 +148,6 @@ def on_base(base: LanguageModel, folder: Path) -> tuple[Any, PreTrainedTokenizer
     tokenizer. Raises InputError if the adapter cannot be loaded, or its tokenizer does not fit."""
     from peft import PeftModel
 
-    require_adapter_of_weights(folder)
     with reading(str(folder), f"cannot load the adapter '{folder}'"):
         try:
             adapted = PeftModel.from_pretrained(base.model, str(folder)).eval()
@@ -158,6 +165,7 @@ def load_adapter(
     folder: Path, *, device: torch.device | None, precision: ScoringPrecision, adapter_base: str | None
 ) -> LanguageModel:
     """Load the adapter in a folder with its base: the arguments and errors of ``load_language_model``."""
+    require_adapter_of_weights(folder)
     at = base_of(folder, adapter_base)
     _require_base(folder, at)
     base = load_language_model(

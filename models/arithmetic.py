@@ -48,7 +48,7 @@ def true_float32() -> Iterator[None]:
 
 _QUANTIZED = ("int8", "nf4")
 _FLOATS: dict[str, ScoringPrecision] = {"F32": "fp32", "BF16": "bf16", "F16": "fp16"}
-_DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def stored_in(files: Sequence[Path], config: Any, name: str) -> Stored:
 
 
 def loading_options(
-    precision: ScoringPrecision, device: torch.device | None, form: str | None = None
+    precision: ScoringPrecision, device: torch.device | None, stored: Stored | None = None
 ) -> dict[str, Any]:
     """Arguments of ``from_pretrained`` for weights in this precision.
 
@@ -119,21 +119,21 @@ def loading_options(
         precision: bf16 and fp16 have half the bytes of fp32; int8 (LLM.int8, arXiv 2208.07339) and nf4 (QLoRA, arXiv
             2305.14314) are bitsandbytes' and have everything but the matrices of linear layers in bfloat16.
         device: where the model goes; None: spread over all GPUs, and main memory for the rest.
-        form: the format of weights that are quantised already (``Stored.format``).
+        stored: how the weights are stored; None: they are plain numbers.
 
     Raises:
         InputError: bitsandbytes is not installed, the GPU has no bfloat16 arithmetic, or the weights are quantised
             already and have no such precision.
     """
-    options: dict[str, Any] = {"dtype": _DTYPES.get(precision, torch.bfloat16)}
-    if precision not in _DTYPES and _lacks_bf16(device):
+    options: dict[str, Any] = {"dtype": DTYPES.get(precision, torch.bfloat16)}
+    if precision not in ("fp32", "fp16") and _lacks_bf16(device):
         raise InputError(f"precision {precision}: the GPU has no bfloat16 arithmetic: choose fp32")
-    if device is None:
-        options["device_map"] = "auto"
-    if form is not None:
-        from heldin.models.quantized import placing_options
+    spread = {"device_map": "auto"} if device is None else {}
+    if stored is not None and stored.format is not None:
+        from heldin.models.quantized import fixed_options
 
-        return {**placing_options(form, precision, device), **options}
+        return {**fixed_options(stored, precision, device), **spread}
+    options |= spread
     if precision in _QUANTIZED:
         if importlib.util.find_spec("bitsandbytes") is None:
             raise InputError(f"{precision} needs bitsandbytes: pip install '.[quantized]' in a clone of heldin")

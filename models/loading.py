@@ -191,7 +191,7 @@ def load_language_model(
     placed = None if device is None and spreads() else device or default_device()
     config = read_config(name, revision)
     stored = stored_in(weight_files(name, revision), config, name)
-    options = loading_options(precision, placed, stored.format)
+    options = loading_options(precision, placed, stored)
     with reading(name, f"cannot load model '{name}'"):
         # All of its parts are loaded, as the checkpoint has them: a class for the text alone may have other names.
         loads = AutoModelForMultimodalLM if reads_more_than_text(config) else AutoModelForCausalLM
@@ -365,8 +365,9 @@ def load_target_and_reference(
         return load_language_model(name, precision=precision, revision=revision, adapter_base=adapter_base)
 
     if is_adapter(Path(target)):
-        from heldin.models.adapters import base_of, is_base, load_from_one_copy
+        from heldin.models.adapters import base_of, is_base, load_from_one_copy, require_adapter_of_weights
 
+        require_adapter_of_weights(Path(target))
         at = base_of(Path(target), adapter_base)
         if is_base(at, reference, revision):
             shared = load_from_one_copy(Path(target), at, load(reference, revision))

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from heldin.base.errors import InputError
+from heldin.models.arithmetic import DTYPES, Stored
 from heldin.models.model_config import ScoringPrecision
 
 _BITSANDBYTES = ("int8", "nf4", "fp4")
@@ -46,19 +47,19 @@ def format_of(stated: Any, name: str, plain: Sequence[str]) -> str | None:
     return form
 
 
-def placing_options(form: str, precision: ScoringPrecision, device: torch.device | None) -> dict[str, Any]:
-    """Return arguments of ``from_pretrained`` for weights of this format.
+def fixed_options(stored: Stored, precision: ScoringPrecision, device: torch.device | None) -> dict[str, Any]:
+    """Return arguments of ``from_pretrained`` for quantised weights, which transformers leaves as they are stored.
 
-    Raises InputError for a precision that they cannot have.
+    Raises InputError for a precision that they do not have; fp32, which is what nobody asks for, is no such precision.
     """
-    # transformers leaves weights of bitsandbytes as they are stored, whatever it is asked for.
-    fixed = form in _BITSANDBYTES
-    if precision not in (form, "fp32") and (fixed or precision in _BITSANDBYTES):
+    if precision not in ("fp32", stored.own):
         raise InputError(
-            f"precision {precision}: the weights are quantised already ({form}): leave the precision out (--dtype), or"
-            " name the same model in full precision"
+            f"precision {precision}: the weights are quantised already ({stored.format}): leave the precision out"
+            " (--dtype), or name the same model in full precision"
         )
-    return {"device_map": {"": device}} if fixed else {}
+    # The other weights have one type, and their products need it: asked for another one, these alone would change.
+    options: dict[str, Any] = {"dtype": DTYPES[stored.precision or "fp32"]}
+    return {**options, "device_map": {"": device}} if stored.format in _BITSANDBYTES else options
 
 
 def _named(stated: Any) -> str | None:

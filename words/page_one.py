@@ -32,11 +32,12 @@ class LeftOut(Code):
     """Attacks of the audit's plan that did not run."""
 
     OTHER_TOKENIZER = (
-        "{attacks}, because the reference model has another tokenizer than the target, and these attacks compare"
-        " tokens. A better reference is the model that the target was fine-tuned from, with the same tokenizer"
+        "Attacks that compare tokens ({attacks}), because the reference model has another tokenizer than the target. A"
+        " better reference is the model that the target was fine-tuned from, with the same tokenizer."
     )
     NO_VOCABULARY = (
-        "{attacks}, because no endpoint gives the whole vocabulary's probabilities. An audit of the weights has them"
+        "Attacks that need the whole vocabulary's probabilities ({attacks}), because no endpoint gives them. An audit of"
+        " the weights runs these attacks too."
     )
 
 

@@ -17,10 +17,8 @@ COMMON = ("gemma3", "llama4", "llava", "mistral3", "qwen2_5_vl", "qwen2_vl", "qw
 MOST_NUMBERS = 30_000_000
 
 # Where sizes of layers depend on each other.
-_MADE_WITH = dict.fromkeys(
-    ("gemma4", "gemma4_unified"),
-    {"text_config": {"num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"]}},
-)
+_TWO_LAYERS = {"num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"]}
+_MADE_WITH = {family: {"text_config": _TWO_LAYERS} for family in ("gemma4", "gemma4_unified")}
 _LARGEST = {
     **dict.fromkeys(("hidden_size", "embed_dim", "d_model", "out_hidden_size", "projection_dim", "n_embd"), 32),
     **dict.fromkeys(("vision_output_dim", "projector_input_dim", "projector_output_dim"), 32),
@@ -39,7 +37,7 @@ _LARGEST = {
 }
 
 
-def tiny_multimodal(family):
+def tiny_multimodal(family, seed=0):
     """A model of a family in evaluation mode.
 
     Raises whatever the library raises for sizes that do not go together, and ValueError for a model that stays large.
@@ -51,7 +49,7 @@ def tiny_multimodal(family):
             numbers = AutoModelForMultimodalLM.from_config(config).num_parameters()
         if numbers > MOST_NUMBERS:
             raise ValueError(f"{numbers:,} parameters")
-        torch.manual_seed(0)
+        torch.manual_seed(seed)
         return AutoModelForMultimodalLM.from_config(config).eval()
 
 
