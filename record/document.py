@@ -67,7 +67,7 @@ class PrecisionFacts(Facts):
     @property
     def line(self) -> str:
         """Return the facts as a sentence."""
-        why = {"own": ", the target's own", "memory": ", the target's own, because float32 needs more memory"}
+        why = {"own": ", the target's own", "memory": ", the target's own (the default where float32 does not fit)"}
         named = f"{self.precision}{why.get(self.reason, '')}"
         if self.mean_shift is None or self.largest_shift is None or self.deviation is None:
             return f"{named}; how far it moves scores was not measured: float32 did not fit into memory"

@@ -181,7 +181,7 @@ class ModelFacts(Facts):
             named = f" (its config names '{self.adapter.named}')" if self.adapter.named else ""
             parts.append(f"an adapter on '{self.adapter.base}'{named}")
             if self.adapter.beside:
-                parts.append(f"{counted(self.adapter.beside, 'other model')} in its folder not loaded")
+                parts.append(f"not loaded: {counted(self.adapter.beside, 'other model')} in its folder")
         return ", ".join(parts)
 
 

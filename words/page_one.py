@@ -36,8 +36,8 @@ class LeftOut(Code):
         " better reference is the model that the target was fine-tuned from, with the same tokenizer."
     )
     NO_VOCABULARY = (
-        "Attacks that need the whole vocabulary's probabilities ({attacks}), because no endpoint gives them. An audit of"
-        " the weights runs these attacks too."
+        "Attacks that need the whole vocabulary's probabilities ({attacks}), because no endpoint gives them. An audit"
+        " of the weights runs these attacks too."
     )
 
 
