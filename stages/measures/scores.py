@@ -176,7 +176,8 @@ def score_leading(
         if get_attack(attack.primary).compares_tokens:
             raise InputError(
                 f"the reference model '{reference.name}' has another tokenizer than the target, so their tokens cannot"
-                " be compared: choose the primary attack 'likelihood-ratio'"
+                " be compared: choose the primary attack 'likelihood-ratio', or a reference with the target's"
+                " tokenizer, such as the model that the target was fine-tuned from"
             )
         # The others are left out; the record says ``per_text``.
         attacks = [attack for attack in attacks if not attack.compares_tokens]
