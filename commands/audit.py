@@ -50,7 +50,7 @@ TextsOption = Annotated[
 ]
 Limit = Annotated[
     int | None,
-    typer.Option("--limit", min=4, help="At most this many users, drawn by --seed.", rich_help_panel=RUNNING),
+    typer.Option("--limit", min=4, help="At most this many users, by --seed.", rich_help_panel=RUNNING),
 ]
 
 
@@ -83,7 +83,7 @@ def audit(
         PrecisionChoice | None,
         typer.Option(
             metavar="WORD",
-            help="fp32, auto (the model's own), bf16, fp16, int8 or nf4.",
+            help="fp32, auto, bf16, fp16, int8, nf4.",
             rich_help_panel=RUNNING,
         ),
     ] = None,
