@@ -12,7 +12,7 @@ from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter, Reporter, reporter_for_this_terminal
 from heldin.base.tabular import Tabular
 from heldin.bounds.verdict import Verdict
-from heldin.models.model_config import ScoringPrecision
+from heldin.models.model_config import PrecisionChoice
 from heldin.record.document import Record, read_record
 
 Source = str | Path
@@ -252,7 +252,8 @@ def audit_planted(
     *,
     claims: Sequence[str] = (),
     declared_by: str | None = None,
-    precision: ScoringPrecision | None = None,
+    precision: PrecisionChoice | None = None,
+    adapter_base: Source | None = None,
     out: Source | None = None,
     quiet: bool = False,
 ) -> AuditResult:
@@ -263,7 +264,8 @@ def audit_planted(
         model: folder or hub name of the trained model; may be a LoRA adapter's folder.
         claims: such as "epsilon=8,delta=1e-6,unit=user".
         declared_by: who vouches for the conditions that heldin cannot check; None: nobody, and nothing is certified.
-        precision: arithmetic in which models are loaded; None: that of the plan.
+        precision: arithmetic in which models are loaded; auto: that in which the model is stored; None: the plan's.
+        adapter_base: base of an adapter, in place of the one that its config names.
         out: folder for the results (default: audits/LOOK in the planted folder).
 
     Raises:
@@ -273,7 +275,8 @@ def audit_planted(
     from heldin.jobs.planted.target import PlantedAudit
 
     folder = planted.folder if isinstance(planted, PlantedSet) else Path(planted)
-    job = PlantedAudit(folder, str(model), tuple(claims), declared_by, precision=precision)
+    base = None if adapter_base is None else str(adapter_base)
+    job = PlantedAudit(folder, str(model), tuple(claims), declared_by, precision=precision, adapter_base=base)
     record, at = _audit(job, Path(out) if out is not None else None, _reporter(quiet), command=_called("audit_planted"))
     return AuditResult(record, at)
 

@@ -11,12 +11,14 @@ from heldin.base.errors import InputError
 from heldin.commands.finish import command_line, finish, interruptible
 from heldin.commands.options import (
     RUNNING,
+    AdapterBase,
     AsHtml,
     AsJson,
     BatchSize,
     Claims,
     Delimiter,
     DeviceOption,
+    Dtype,
     Encoding,
     FailOnOption,
     Out,
@@ -29,7 +31,6 @@ from heldin.commands.options import (
     fail_on_of,
     rows_rule,
 )
-from heldin.models.model_config import ScoringPrecision
 
 KNOWN = "What is known about the two groups"
 _pace = partial(typer.Option, rich_help_panel="Requests and cost")
@@ -90,12 +91,8 @@ def audit(
         typer.Option(min=0, help="Public seed of all draws (default: 0).", rich_help_panel=RUNNING, hidden=True),
     ] = None,
     batch_size: BatchSize = None,
-    dtype: Annotated[
-        ScoringPrecision | None,
-        typer.Option(
-            help="Precision of scoring: fp32, bf16, int8 or nf4 (default: fp32).", rich_help_panel=RUNNING, hidden=True
-        ),
-    ] = None,
+    dtype: Dtype = None,
+    adapter_base: AdapterBase = None,
     device: DeviceOption = None,
     html: AsHtml = False,
     json: AsJson = False,
@@ -104,9 +101,9 @@ def audit(
 ) -> None:
     """Audit a model with texts by members and non-members.
 
-    Needs --model, --reference, --held-in and --held-out; trains nothing. Files are CSV, JSON, Parquet and others (heldin
-    corpus formats). If killed, the same command resumes. --assignment coin declares an independent fair coin for each
-    user, not an exact half.
+    Needs --model, --reference, --held-in and --held-out; trains nothing. Files are CSV, JSON, Parquet and others
+    (heldin corpus formats). If killed, the same command resumes. --assignment coin declares an independent fair coin
+    for each user, not an exact half.
     """
     _audit(called, config, set_, out, fail_on, json=json, verbose=verbose, html=html)
 
@@ -143,6 +140,7 @@ def audit_endpoint(
     delimiter: Delimiter = None,
     field: RowsField = None,
     limit: Limit = None,
+    adapter_base: AdapterBase = None,
     html: AsHtml = False,
     json: AsJson = False,
     quiet: Quiet = False,
@@ -183,6 +181,7 @@ def _audit(
         models = [*references] if isinstance(references, list) else [references]
         # With an endpoint --model is a name on that server, and no folder has to exist.
         models += [] if content.get("endpoint") else [content["model"]]
+        models += [content["adapter_base"]] if content.get("adapter_base") else []
         # Before the imports below, which take seconds and which a mistyped path should not wait for.
         _look_for(models, [content[key] for key in _FILES if key in content])
 

@@ -12,6 +12,7 @@ import typer
 
 from heldin.base.errors import InputError
 from heldin.base.machine import be_quiet, is_quiet, version
+from heldin.models.model_config import PrecisionChoice
 
 if TYPE_CHECKING:
     from heldin.audit.decision import DecisionConfig
@@ -220,6 +221,25 @@ Verbose = Annotated[
 ]
 SkipBad = Annotated[
     bool, typer.Option("--skip-bad-rows", help="Skip and count all rows that cannot be used.", rich_help_panel=READING)
+]
+Dtype = Annotated[
+    PrecisionChoice | None,
+    typer.Option(
+        "--dtype",
+        help="Precision of scoring: fp32, auto, bf16, fp16, int8 or nf4 (default: the config's).",
+        rich_help_panel=RUNNING,
+        hidden=True,
+    ),
+]
+AdapterBase = Annotated[
+    str | None,
+    typer.Option(
+        "--adapter-base",
+        metavar="MODEL",
+        help="Base of adapters (default: the one that their config names).",
+        rich_help_panel=RUNNING,
+        hidden=True,
+    ),
 ]
 _reading = partial(typer.Option, rich_help_panel=READING, hidden=True)
 Strict = Annotated[bool, _reading("--strict", help="Refuse rows without text, which are skipped otherwise.")]

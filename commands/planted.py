@@ -9,12 +9,13 @@ from heldin.base.errors import ExitCode, InputError
 from heldin.base.wording import counted
 from heldin.commands.finish import command_line, exit_code, findings_as_json, finish, interruptible, tell
 from heldin.commands.options import (
-    RUNNING,
+    AdapterBase,
     AsHtml,
     AsJson,
     BatchSize,
     Claims,
     DeviceOption,
+    Dtype,
     FailOn,
     FailOnOption,
     Out,
@@ -27,7 +28,6 @@ from heldin.commands.options import (
     json_text,
     rows_set,
 )
-from heldin.models.model_config import ScoringPrecision
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -137,12 +137,8 @@ def audit_planted(
             hidden=True,
         ),
     ] = None,
-    dtype: Annotated[
-        ScoringPrecision | None,
-        typer.Option(
-            help="Precision of scoring: fp32, bf16, int8 or nf4 (default: fp32).", rich_help_panel=RUNNING, hidden=True
-        ),
-    ] = None,
+    dtype: Dtype = None,
+    adapter_base: AdapterBase = None,
     batch_size: BatchSize = None,
     out: Annotated[
         Path | None,
@@ -175,7 +171,7 @@ def audit_planted(
     if len(model) > 1 and out is not None:
         raise InputError("--out goes with one --model: several go to audits/LOOK in the planted folder")
     remote = _remote(endpoint, set_ or [])
-    jobs = [PlantedAudit(planted, name, tuple(claim or ()), declared_by, remote, dtype) for name in model]
+    jobs = [PlantedAudit(planted, name, tuple(claim or ()), declared_by, remote, dtype, adapter_base) for name in model]
     # All of them before the first is scored: a look that was taken is paid for.
     for job in jobs:
         job.check()

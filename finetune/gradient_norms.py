@@ -22,7 +22,7 @@ from heldin.defenses.accounting.heuristics import median_group_size
 from heldin.defenses.gradients.per_unit_gradients import clipped_gradient_sum
 from heldin.finetune.batches import encode
 from heldin.finetune.passes import cut, whole_units
-from heldin.models.loading import LanguageModel, load_language_model
+from heldin.models.loading import LanguageModel, load_language_model, require_text_alone
 from heldin.models.model_names import require_model
 
 SAMPLED_USERS = 128  # as Charles et al. sample, Appendix F.1
@@ -52,6 +52,7 @@ def public_users(path: Path, columns: Columns, model: str, sequence_length: int,
     require_model(model)
     store = build_store(open_source(path, columns), cache_directory())
     lm = load_language_model(model)
+    require_text_alone(lm.model.config, model)
     most = min(sequence_length, lm.stated_context or sequence_length)
     users = {user: encode(lm.tokenizer, texts_of(store, store.rows(user)), most) for user in store.users}
 

@@ -33,7 +33,7 @@ from heldin.defenses.mechanism import Mechanism
 from heldin.jobs.costs import ON_HUB, RunCost, cost_lines, cost_of_run, sizes_of
 from heldin.jobs.memory_forecast import does_not_fit, memory_lines, run_memory
 from heldin.models.devices import Planned, default_device
-from heldin.models.loading import context_length
+from heldin.models.loading import context_length, require_text_alone
 from heldin.models.model_names import require_model
 from heldin.record.facts import PlanFit
 from heldin.record.plan_fit import figures_of, warnings_of
@@ -227,7 +227,9 @@ def _require_context(config: RunConfig) -> None:
     # The config alone, of some kilobytes: the weights are not downloaded for a check.
     revision = config.model.revision
     try:
-        context = context_length(AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=False))
+        shape = AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=False)
+        require_text_alone(shape, name)
+        context = context_length(shape)
     except (OSError, ValueError) as error:
         at = f" at revision '{revision}'" if revision else ""
         raise InputError(f"model.base: '{name}'{at} has no config that can be read ({first_line(error)})") from error

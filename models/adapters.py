@@ -1,20 +1,258 @@
-"""A LoRA adapter and its base from one copy of the base's weights: the base is the model with its adapter off.
+"""LoRA adapters: their folders, their bases, and how they are loaded.
 
-Only where switching off gives the base again: an adapter with trained biases, for one, writes them over the base's.
+An adapter alone is merged with its base. An adapter and its base can share one copy of the base's weights: the base is
+then the model with its adapter off. That holds only where switching off gives the base again: an adapter with trained
+biases, for one, writes them over the base's.
+
+An adapter's file must hold every tensor that its config asks for and no other: PEFT leaves a tensor without a key as it
+was drawn, and only warns; such an adapter scores as its base.
 """
 
+import re
 import warnings
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 import torch
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from heldin.base.files import text_sha256
-from heldin.models.checks import PROBE
-from heldin.models.loading import LanguageModel, on_base, with_tokens_of
-from heldin.models.model_names import fingerprint_folder
+from heldin.base.errors import InputError
+from heldin.base.files import read_json, text_sha256
+from heldin.models.loading import (
+    PROBE,
+    LanguageModel,
+    check_tokenizer,
+    load_language_model,
+    load_tokenizer,
+    with_tokens_of,
+)
+from heldin.models.model_config import ScoringPrecision
+from heldin.models.model_names import (
+    PICKLES,
+    fingerprint_folder,
+    is_adapter,
+    require_hub_name,
+    require_model,
+    require_on_hub,
+)
+from heldin.models.reading import first_sentence, reading
+
+# X-LoRA weighs its adapters by a pass over the whole text, Poly by a number that no text has.
+_MIXTURES = ("XLORA", "POLY")
+_BASE_KEYS = ("base_model_name_or_path", "revision")
+# Put before a parameter's name by training on several GPUs, by ``torch.compile`` and by Opacus.
+_WRAPPERS = re.compile(r"(^|\.)(module|_orig_mod|_fsdp_wrapped_module|_module)\.")
+
+
+@dataclass(frozen=True)
+class AdapterBase:
+    """The base model of an adapter.
+
+    Attributes:
+        name: folder or hub name.
+        revision: branch, tag or commit on the hub.
+        named: what the adapter's config names, if its user named ``name`` in its place.
+        beside: other adapters and models in the adapter's folder, by their names; none of them is loaded.
+    """
+
+    name: str
+    revision: str | None
+    named: str | None
+    beside: tuple[str, ...]
+
+
+def base_of(folder: Path, adapter_base: str | None = None) -> AdapterBase:
+    """Return the base model of a folder's adapter.
+
+    Args:
+        adapter_base: takes the place of the model that the config names; of adapters on adapters, at the last one.
+
+    Raises:
+        InputError: the config names none, adapters that name each other never end at a model, or ``adapter_base`` is an
+            adapter.
+    """
+    if adapter_base is not None and is_adapter(Path(adapter_base)):
+        raise InputError(f"--adapter-base '{adapter_base}' is an adapter: name the model below all adapters")
+    name, revision = _named_base(folder)
+    seen, base = {folder.resolve()}, Path(name)
+    while is_adapter(base):
+        if base.resolve() in seen:
+            raise InputError(
+                f"'{folder}/adapter_config.json': base_model_name_or_path leads from adapter to adapter and back to"
+                f" '{base}': name the model that the adapter was trained on"
+            )
+        seen.add(base.resolve())
+        base = Path(_named_base(base)[0])
+    weights = ("model.safetensors", "model.safetensors.index.json")
+    beside = (*sorted(path.parent.name for path in folder.glob("*/adapter_config.json")),)
+    beside += tuple(name for name in weights if (folder / name).is_file())
+    if adapter_base in (None, name) or is_adapter(Path(name)):
+        return AdapterBase(name, revision, None, beside)
+    return AdapterBase(str(adapter_base), None, name, beside)
+
+
+def is_base(at: AdapterBase, name: str, revision: str | None) -> bool:
+    """Return whether the base of an adapter is the model with this name and revision."""
+    if Path(at.name).is_dir() or Path(name).is_dir():
+        return Path(at.name).resolve() == Path(name).resolve()
+    return (at.name, at.revision) == (name, revision)
+
+
+def _named_base(folder: Path) -> tuple[str, str | None]:
+    file = folder / "adapter_config.json"
+    try:
+        content = read_json(file)
+    except (OSError, ValueError) as error:
+        raise InputError(f"'{file}' is damaged: {first_sentence(error)}") from error
+    name, revision = (content.get(key) if isinstance(content, dict) else None for key in _BASE_KEYS)
+    # PEFT writes null for a model that was made and not loaded.
+    if not (isinstance(name, str) and name.strip()):
+        raise InputError(f"'{file}' does not name a base model: set base_model_name_or_path to its folder or hub name")
+    if not isinstance(revision, str | None):
+        raise InputError(f"'{file}': revision is {revision!r}: give the name of a branch, tag or commit, or null")
+    return name, revision
+
+
+def require_adapter_of_weights(folder: Path) -> None:
+    """Raises InputError for an adapter whose weights are not there, or that is more than a change of the layers."""
+    from peft import PeftConfig
+
+    if not (folder / "adapter_model.safetensors").is_file():
+        pickled = next((path.name for path in folder.iterdir() if path.suffix in PICKLES), None)
+        hint = (
+            f"; '{pickled}' is pickled, which can run code when loaded: where you trust it, load it with peft and call"
+            " save_pretrained(folder)"
+        )
+        raise InputError(
+            f"'{folder}' has an adapter_config.json but no adapter_model.safetensors{hint if pickled else ''}"
+        )
+    with reading(str(folder), f"cannot read '{folder / 'adapter_config.json'}'"):
+        config = PeftConfig.from_pretrained(str(folder))
+    # Virtual tokens stand in no layer of the base: its scores would pass for those of the adapter.
+    if config.is_prompt_learning or config.is_adaption_prompt:
+        raise InputError(
+            f"'{folder / 'adapter_config.json'}': peft_type {config.peft_type.value} is a learned prompt, and heldin"
+            " scores only adapters that change what the layers of their base do: train with LoRA or the like"
+        )
+    if config.peft_type.value in _MIXTURES:
+        raise InputError(
+            f"'{folder / 'adapter_config.json'}': peft_type {config.peft_type.value} mixes adapters by the whole text"
+            " or by a task's number, so that a token's probability is not that of the tokens before it: audit one"
+            " adapter"
+        )
+
+
+def on_base(base: LanguageModel, folder: Path) -> tuple[Any, PreTrainedTokenizerBase]:
+    """The base model with a folder's adapter switched on (a PeftModel; the base's own layers are changed), and the
+    tokenizer. Raises InputError if the adapter cannot be loaded, or its tokenizer does not fit."""
+    from peft import PeftModel
+
+    with reading(str(folder), f"cannot load the adapter '{folder}'"):
+        try:
+            adapted = PeftModel.from_pretrained(base.model, str(folder)).eval()
+        except KeyError as error:  # for a layer that is trained whole and is not in the file
+            raise InputError(
+                f"'{folder / 'adapter_model.safetensors'}' lacks the key {error}: save the adapter again"
+            ) from error
+        check_adapter_keys(adapted, folder)
+    tokenizer = load_tokenizer(str(folder)) if (folder / "tokenizer.json").is_file() else base.tokenizer
+    check_tokenizer(tokenizer, str(folder), vocabulary=base.model.get_input_embeddings().weight.shape[0])
+    return adapted, tokenizer
+
+
+def load_adapter(
+    folder: Path, *, device: torch.device | None, precision: ScoringPrecision, adapter_base: str | None
+) -> LanguageModel:
+    """Load the adapter in a folder with its base: the arguments and errors of ``load_language_model``."""
+    require_adapter_of_weights(folder)
+    at = base_of(folder, adapter_base)
+    _require_base(folder, at)
+    base = load_language_model(
+        at.name, device=device, precision=precision, revision=at.revision, adapter_base=adapter_base
+    )
+    adapted, tokenizer = on_base(base, folder)
+    # Merged in float32, so that a forward pass costs what the base model's does. Coarser weights would round away what
+    # the adapter adds: there it stays beside them.
+    with reading(str(folder), f"cannot merge the adapter '{folder}' with its base"):
+        model = adapted.merge_and_unload() if precision == "fp32" and base.stored.format is None else base.model
+    name = text_sha256(base.fingerprint, fingerprint_folder(folder))
+    return replace(base, model=model, tokenizer=tokenizer, name=str(folder), fingerprint=name, adapter=at)
+
+
+def lines_about(name: str, at: AdapterBase) -> list[str]:
+    """Return what to say about how the adapter in the folder ``name`` was loaded."""
+    lines = list[str]()
+    if at.named is not None:
+        lines.append(f"adapter '{name}': loaded on '{at.name}', and its config names '{at.named}'")
+    if at.beside:
+        others = ", ".join(f"'{other}'" for other in at.beside)
+        lines.append(
+            f"adapter '{name}': the adapter at the top of the folder was loaded, and not {others} in it: name"
+            " the folder of another adapter to audit that one"
+        )
+    return lines
+
+
+def require_adapter(folder: Path, adapter_base: str | None) -> None:
+    """Raises InputError for an adapter that cannot be scored, or whose base is not there."""
+    require_adapter_of_weights(folder)
+    at = base_of(folder, adapter_base)
+    _require_base(folder, at)
+    require_model(at.name, adapter_base, at.revision)
+
+
+def _require_base(folder: Path, at: AdapterBase) -> None:
+    if Path(at.name).is_dir():
+        return
+    try:
+        require_hub_name(at.name)
+        require_on_hub(at.name, revision=at.revision)
+    except InputError as error:
+        source = "--adapter-base" if at.named is not None else f"'{folder / 'adapter_config.json'}'"
+        raise InputError(
+            f"{source} names the base model '{at.name}', which is not here ({error}): give the folder of the model"
+            " that the adapter was trained on, or of the same model in full precision, with --adapter-base"
+        ) from error
+
+
+def check_adapter_keys(adapted: Any, folder: Path) -> None:
+    """Check that the folder's file sets every tensor of the adapter and nothing that the model does not have.
+
+    Args:
+        adapted: the PeftModel into which the folder was loaded.
+        folder: contains ``adapter_model.safetensors``.
+
+    Raises:
+        InputError: gives the count and the first of the missing and of the unexpected keys.
+    """
+    from peft import get_peft_model_state_dict, set_peft_model_state_dict
+    from peft.utils import load_peft_weights
+
+    # Names are compared after loading, which translates those that older versions of PEFT wrote. The file is loaded
+    # again because PEFT keeps most of its report of the first time to itself.
+    report = set_peft_model_state_dict(adapted, load_peft_weights(str(folder), device="cpu"))
+    # What the adapter itself leaves unset when it is saved and loaded again is the base's.
+    base = set_peft_model_state_dict(adapted, get_peft_model_state_dict(adapted, save_embedding_layers=False))
+    ignored = getattr(adapted.get_base_model(), "_keys_to_ignore_on_load_unexpected", None) or ()
+    keys = {
+        "missing": sorted(set(report.missing_keys) - set(base.missing_keys)),
+        "unexpected": sorted(
+            k for k in report.unexpected_keys if not any(re.search(pattern, k) for pattern in ignored)
+        ),
+    }
+    if any(keys.values()):
+        counts = [f"{len(names)} {kind}, such as '{_as_saved(names[0])}'" for kind, names in keys.items() if names]
+        wrapped = any(map(_WRAPPERS.search, keys["unexpected"]))
+        raise InputError(
+            f"'{folder / 'adapter_model.safetensors'}' does not have the keys that its adapter_config.json asks for"
+            f" ({'; '.join(counts)}): {'unwrap the model and save' if wrapped else 'save'} the adapter again"
+        )
+
+
+def _as_saved(key: str) -> str:
+    """A tensor's key without the name that the adapter has in memory."""
+    return key.replace(".default.", ".").removesuffix(".default")
 
 
 class BaseAlone(torch.nn.Module):
@@ -46,7 +284,9 @@ class BaseAlone(torch.nn.Module):
             return self.adapted(**inputs)
 
 
-def load_from_one_copy(folder: Path, base: LanguageModel) -> tuple[LanguageModel, LanguageModel] | None:
+def load_from_one_copy(
+    folder: Path, at: AdapterBase, base: LanguageModel
+) -> tuple[LanguageModel, LanguageModel] | None:
     """Load the adapter in a folder on its base, and the base; None if the base is no longer what it was."""
     weights, logits = _weights(base.model), _logits(base)
     adapted, tokenizer = on_base(base, folder)
@@ -56,7 +296,7 @@ def load_from_one_copy(folder: Path, base: LanguageModel) -> tuple[LanguageModel
         return None
     name = text_sha256(base.fingerprint, fingerprint_folder(folder))
     # The layers of the base model now have the adapter in them.
-    on = LanguageModel(base.model, tokenizer, str(folder), name, base.size)
+    on = replace(base, tokenizer=tokenizer, name=str(folder), fingerprint=name, adapter=at)
     return with_tokens_of(on, off), off
 
 

@@ -1,13 +1,21 @@
-"""The arithmetic of a model: the precision in which it is loaded to score texts, and true float32 products."""
+"""The arithmetic of a model: how its weights are stored, the precision in which it scores texts, true float32 products.
+
+A config names the format of quantised weights, and the files show whether they have it: both are looked at before a
+weight is loaded.
+"""
 
 import contextlib
 import importlib.util
 import logging
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 
 from heldin.base.errors import InputError
 from heldin.models.model_config import ScoringPrecision
@@ -39,24 +47,93 @@ def true_float32() -> Iterator[None]:
 
 
 _QUANTIZED = ("int8", "nf4")
+_FLOATS: dict[str, ScoringPrecision] = {"F32": "fp32", "BF16": "bf16", "F16": "fp16"}
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def loading_options(precision: ScoringPrecision, device: torch.device | None) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Stored:
+    """How a model's weights are stored.
+
+    Attributes:
+        precision: of most numbers, without quantised ones; None: not known.
+        format: the format of quantised weights as the config names it, with bitsandbytes' types int8, nf4 and fp4 in
+            place of "bitsandbytes"; None: they are not quantised.
+        numbers: how many numbers are stored.
+        size: bytes.
+    """
+
+    precision: ScoringPrecision | None = None
+    format: str | None = None
+    numbers: int = 0
+    size: int = 0
+
+    @property
+    def own(self) -> ScoringPrecision:
+        """The precision in which another model is loaded to be compared with this one."""
+        match self.format:
+            case "int8" | "nf4":
+                return self.format
+            case _:
+                return self.precision or "fp32"
+
+    def bytes_in(self, precision: ScoringPrecision) -> int:
+        """Bytes of the weights when they are loaded in this precision."""
+        each = {"fp32": 4, "int8": 1, "nf4": 0.5}.get(precision, 2)
+        return self.size if self.format else int(each * self.numbers)
+
+
+def stored_in(files: Sequence[Path], config: Any, name: str) -> Stored:
+    """Return how weights are stored, from the headers of their files.
+
+    Raises InputError for a format that the files do not have, or that cannot be loaded here.
+    """
+    numbers, packed = Counter[str](), False
+    for file in files:
+        try:
+            with safe_open(file, framework="pt") as tensors:
+                for key in tensors.keys():  # noqa: SIM118 - no mapping
+                    part = tensors.get_slice(key)
+                    kind, shape = part.get_dtype(), part.get_shape()
+                    numbers[kind] += torch.Size(shape).numel()
+                    # Masks of older models are whole numbers too.
+                    packed |= len(shape) > 1 and kind not in (*_FLOATS, "F64", "BOOL") and not key.endswith("bias")
+        except Exception:  # loading tells what is wrong with a file
+            return Stored()
+    floats = [kind for kind, _ in numbers.most_common() if kind in _FLOATS]
+    form, stated = None, getattr(config, "quantization_config", None)
+    if stated is not None:
+        from heldin.models.quantized import format_of
+
+        form = format_of(stated, name, [] if packed else floats)
+    size = sum(file.stat().st_size for file in files)
+    return Stored(_FLOATS[floats[0]] if floats else None, form, sum(numbers.values()), size)
+
+
+def loading_options(
+    precision: ScoringPrecision, device: torch.device | None, stored: Stored | None = None
+) -> dict[str, Any]:
     """Arguments of ``from_pretrained`` for weights in this precision.
 
     Args:
-        precision: bf16 has half the bytes of fp32; int8 (LLM.int8, arXiv 2208.07339) and nf4 (QLoRA, arXiv 2305.14314)
-            are bitsandbytes' and have everything but the matrices of linear layers in bfloat16.
+        precision: bf16 and fp16 have half the bytes of fp32; int8 (LLM.int8, arXiv 2208.07339) and nf4 (QLoRA, arXiv
+            2305.14314) are bitsandbytes' and have everything but the matrices of linear layers in bfloat16.
         device: where the model goes; None: spread over all GPUs, and main memory for the rest.
+        stored: how the weights are stored; None: they are plain numbers.
 
     Raises:
-        InputError: bitsandbytes is not installed, or the GPU has no bfloat16 arithmetic.
+        InputError: bitsandbytes is not installed, the GPU has no bfloat16 arithmetic, or the weights are quantised
+            already and have no such precision.
     """
-    options: dict[str, Any] = {"dtype": torch.float32 if precision == "fp32" else torch.bfloat16}
-    if precision != "fp32" and _lacks_bf16(device):
+    options: dict[str, Any] = {"dtype": DTYPES.get(precision, torch.bfloat16)}
+    if precision not in ("fp32", "fp16") and _lacks_bf16(device):
         raise InputError(f"precision {precision}: the GPU has no bfloat16 arithmetic: choose fp32")
-    if device is None:
-        options["device_map"] = "auto"
+    spread = {"device_map": "auto"} if device is None else {}
+    if stored is not None and stored.format is not None:
+        from heldin.models.quantized import fixed_options
+
+        return {**fixed_options(stored, precision, device), **spread}
+    options |= spread
     if precision in _QUANTIZED:
         if importlib.util.find_spec("bitsandbytes") is None:
             raise InputError(f"{precision} needs bitsandbytes: pip install '.[quantized]' in a clone of heldin")
@@ -68,7 +145,7 @@ def loading_options(precision: ScoringPrecision, device: torch.device | None) ->
 
 def in_fingerprint(precision: ScoringPrecision) -> str:
     """Return the precision's part of a model's fingerprint, which keeps scores of different precisions apart."""
-    return {"fp32": "torch.float32", "bf16": "torch.bfloat16"}.get(precision, precision)
+    return {"fp32": "torch.float32", "fp16": "torch.float16", "bf16": "torch.bfloat16"}.get(precision, precision)
 
 
 @contextmanager

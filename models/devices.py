@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from heldin.base.errors import InputError
+from heldin.base.machine import main_memory
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -85,6 +86,15 @@ def memory_of(device: torch.device) -> int:
     """Bytes of a GPU's memory, or of the one that is planned for."""
     planned = _PLANNED.get()
     return int(torch.cuda.get_device_properties(device).total_memory) if planned is None else planned.memory
+
+
+def scoring_memory() -> int:
+    """Bytes of memory where models are loaded to score: of the GPU or the CPU, or of all if models are spread."""
+    if spreads():
+        gpus = [memory_of(torch.device("cuda", number)) for number in range(torch.cuda.device_count())]
+        return sum(gpus) + main_memory()
+    device = default_device()
+    return memory_of(device) if device.type == "cuda" else main_memory()
 
 
 def default_device() -> torch.device:

@@ -16,7 +16,6 @@ from transformers import PreTrainedTokenizerBase
 
 from heldin.base.errors import InputError, ResumableError
 from heldin.base.files import text_sha256
-from heldin.models.checks import PROBE
 from heldin.models.endpoint_answers import (
     Echoed,
     NoLogprobs,
@@ -28,7 +27,7 @@ from heldin.models.endpoint_answers import (
     values_of_tokens,
 )
 from heldin.models.endpoint_client import Connection, RefusedRequest
-from heldin.models.loading import load_tokenizer, start_token
+from heldin.models.loading import PROBE, load_tokenizer, start_token
 from heldin.models.logprobs import cut_into_windows
 from heldin.models.token_scores import TokenScores
 from heldin.models.tokens import token_lists
@@ -245,7 +244,15 @@ def _style_of(connection: Connection, name: str, prompt: str | list[int]) -> tup
                 values = values_of_tokens(answer, style, prompt)
         except RefusedRequest as error:
             if error.status == 404:  # no such address or model: another style would not help
-                raise InputError(f"{error}{_listed_instead(_listed_if_asked_once(connection), name)}") from error
+                listed = _listed_if_asked_once(connection)
+                if name in listed:  # so that address and name are right
+                    raise InputError(
+                        f"'{connection.endpoint.base}' lists the model '{name}' and has no {COMPLETIONS} (HTTP 404): it"
+                        " answers chats alone, which return no log-probabilities of a given text, and an audit needs"
+                        " these. Serve the model where it takes completions, as vLLM does, or audit its weights with"
+                        " heldin audit"
+                    ) from error
+                raise InputError(f"{error}{_listed_instead(listed, name)}") from error
             refusals.append(f"asked for {style}: {error}")
         except NoLogprobs as error:
             refusals.append(f"asked for {style} it returns {error}")

@@ -196,7 +196,9 @@ class Connection:
         if status == 404:
             quoted = f"'{response.url}' answers HTTP 404{self._quoted(response)}"
             raise RefusedRequest(
-                f"{quoted}: give the address up to /v1, and the model's name as the server lists it", status
+                f"{quoted}: give the address up to /v1, and the model's name as the server lists it (a server of chats"
+                " alone has no completions, and cannot be audited)",
+                status,
             )
         if status != 200:
             raise RefusedRequest(f"'{response.url}' answers HTTP {status}{self._quoted(response)}", status)

@@ -20,7 +20,7 @@ from transformers.core_model_loading import revert_weight_conversion
 
 from heldin.base.errors import InputError
 from heldin.base.files import text_sha256
-from heldin.models.model_names import base_of, is_adapter
+from heldin.models.model_names import is_adapter, weight_files
 from heldin.models.reading import reading
 
 # Keys that change nothing that a model computes of a text. Every other key is a part of the model.
@@ -94,10 +94,14 @@ def fingerprint_of_model(model: torch.nn.Module, tokenizer: Any) -> Fingerprint 
     return None if hashed is None else Fingerprint(*hashed, _keys_of(config), tokens_of(tokenizer))
 
 
-def fingerprint_in_folder(folder: Path) -> Fingerprint:
+def fingerprint_in_folder(folder: Path, adapter_base: str | None = None) -> Fingerprint:
     """Return the fingerprint of the model or adapter that a folder is loaded as.
 
-    Raises InputError for damaged files.
+    Args:
+        adapter_base: the base of an adapter, in place of the one that its config names.
+
+    Raises:
+        InputError: for damaged files.
     """
     tensors = _by_plain_name((name, _hash(tensor)) for name, tensor in _tensors_in(folder))
     with reading(str(folder), f"cannot read the config in '{folder}'"):
@@ -109,7 +113,10 @@ def fingerprint_in_folder(folder: Path) -> Fingerprint:
             config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     at, revision = str(folder), None
     if is_adapter(folder) and not (folder / "tokenizer_config.json").is_file():
-        at, revision = base_of(folder)
+        from heldin.models.adapters import base_of
+
+        base = base_of(folder, adapter_base)
+        at, revision = base.name, base.revision
     with reading(at, f"cannot load the tokenizer of '{at}'"):
         tokenizer = AutoTokenizer.from_pretrained(at, revision=revision, trust_remote_code=False)
     return Fingerprint(tensors, {}, _keys_of(config), tokens_of(tokenizer))
@@ -176,9 +183,15 @@ def _keys_of(config: Any) -> dict[str, Any]:
     """Every key of a config but harmless ones, as JSON has it."""
     if config is None:
         return {}
-    kept = {key: value for key, value in config.to_dict().items() if key not in HARMLESS and not key.startswith("_")}
-    content: dict[str, Any] = json.loads(json.dumps(kept, default=_as_json))
+    content: dict[str, Any] = json.loads(json.dumps(_kept(config.to_dict()), default=_as_json))
     return content
+
+
+def _kept(content: Any) -> Any:
+    """Return a part of a config without harmless keys, also of configs in it: of a text model, of one for images."""
+    if not isinstance(content, Mapping):
+        return content
+    return {key: _kept(value) for key, value in content.items() if key not in HARMLESS and not str(key).startswith("_")}
 
 
 def _as_json(value: Any) -> Any:
@@ -205,18 +218,8 @@ def _tensors_in(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _loaded(folder: Path) -> list[Path]:
-    """The files that a model is loaded from; others may lie beside them."""
-    adapter, whole, index = (
-        folder / name for name in ("adapter_model.safetensors", "model.safetensors", "model.safetensors.index.json")
-    )
-    if is_adapter(folder):
-        return [adapter] if adapter.is_file() else []
-    if whole.is_file():
-        return [whole]
-    if not index.is_file():
-        return []
-    try:
-        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"'{index}' is damaged: save the model again") from error
-    return [folder / name for name in sorted(names)]
+    """The files that a model or an adapter is loaded from; others may be in the same folder."""
+    if not is_adapter(folder):
+        return weight_files(str(folder))
+    file = folder / "adapter_model.safetensors"
+    return [file] if file.is_file() else []

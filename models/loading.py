@@ -1,36 +1,48 @@
 """Load a causal language model and its tokenizer safely, or say in one line why that fails.
 
 Weights are read only from safetensors, and no code that comes with a model is run. A LoRA adapter is loaded onto its
-base model and merged.
+base model and merged. Of a model that reads images or sound as well, all weights are loaded and texts alone are scored.
 """
 
 import json
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    MODEL_FOR_MULTIMODAL_LM_MAPPING,
+    AutoModelForCausalLM,
+    AutoModelForMultimodalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from heldin.base.errors import InputError
 from heldin.base.files import text_sha256
 from heldin.base.section import MANY
-from heldin.models.arithmetic import loading_options
+from heldin.models.arithmetic import Stored, loading_options, stored_in, tokens_rounded_apart
 from heldin.models.attention import use_exact_attention
-from heldin.models.checks import check_adapter_keys, check_causal, check_tokenizer
 from heldin.models.devices import default_device, spreads
 from heldin.models.model_config import ScoringPrecision
 from heldin.models.model_names import (
-    base_of,
-    fingerprint_folder,
     fingerprint_in,
     is_adapter,
-    require_adapter_of_weights,
+    read_config,
     require_folder_or_hub_name,
     require_hub_name,
     require_on_hub,
+    weight_files,
 )
-from heldin.models.reading import reading
+from heldin.models.reading import reading, text_config
+
+if TYPE_CHECKING:
+    from heldin.models.adapters import AdapterBase
+
+PROBE = "The quick brown fox met 12 people on Tuesday."
+_CAUSAL_PROBE = 8  # tokens
 
 
 @dataclass(frozen=True)
@@ -44,6 +56,8 @@ class LanguageModel:
         fingerprint: identifies the exact weights, so that scores can be cached under it.
         size: number of parameters, without those of an adapter; None: count them.
         window: most tokens of a pass; None: as many as the model states.
+        stored: how its weights are stored, without those of an adapter.
+        adapter: the base of the adapter that was loaded; None: there is none.
     """
 
     model: PreTrainedModel
@@ -52,6 +66,8 @@ class LanguageModel:
     fingerprint: str
     size: int | None = None
     window: int | None = None
+    stored: Stored = field(default_factory=Stored)
+    adapter: "AdapterBase | None" = None
 
     @property
     def stated_context(self) -> int | None:
@@ -98,6 +114,20 @@ class LanguageModel:
         return self.size or self.model.num_parameters()
 
 
+def reads_more_than_text(config: Any) -> bool:
+    """Return whether a model with this config also reads images, sound or the like."""
+    return type(config) in MODEL_FOR_MULTIMODAL_LM_MAPPING
+
+
+def require_text_alone(config: Any, name: str) -> None:
+    """Raises InputError for a model that also reads images or sound, which heldin scores and does not train."""
+    if reads_more_than_text(config):
+        raise InputError(
+            f"'{name}' ({config.model_type}) reads images or sound as well as text, and heldin trains models of text"
+            " alone: name such a model as model.base, or train it with your own trainer (heldin plant) and audit it"
+        )
+
+
 def context_length(config: Any) -> int:
     """Context length in tokens of a model with this config. Raises InputError if the config does not say."""
     stated = _stated(config)
@@ -107,7 +137,7 @@ def context_length(config: Any) -> int:
 
 
 def _stated(config: Any) -> int | None:
-    lengths = (getattr(config, key, None) for key in _CONTEXTS)
+    lengths = (getattr(text_config(config), key, None) for key in _CONTEXTS)
     return next((length for length in lengths if isinstance(length, int) and length > 0), None)
 
 
@@ -135,6 +165,7 @@ def load_language_model(
     precision: ScoringPrecision = "fp32",
     revision: str | None = None,
     context: int | None = None,
+    adapter_base: str | None = None,
 ) -> LanguageModel:
     """Load a model by hub name or folder, in evaluation mode.
 
@@ -144,21 +175,30 @@ def load_language_model(
         precision: of the weights; anything but fp32 is for scoring.
         revision: branch, tag or commit on the hub.
         context: most tokens of a pass, where the model does not state them or takes more.
+        adapter_base: the base of an adapter, in place of the one that its config names.
 
     Raises:
         InputError: there is no such folder, or it has no weights, only pickled ones or incomplete ones; or there is no
-            tokenizer, or it does not fit the model or yields no tokens; or the precision is not to be had here.
+            tokenizer, or it does not fit the model or yields no tokens; or the precision or the format of the weights
+            is not to be had here.
     """
     folder = Path(name)
     if is_adapter(folder):
-        return _load_adapter(folder, device=device, precision=precision).within(context)
+        from heldin.models.adapters import load_adapter
+
+        return load_adapter(folder, device=device, precision=precision, adapter_base=adapter_base).within(context)
     require_folder_or_hub_name(name)
     placed = None if device is None and spreads() else device or default_device()
-    options = loading_options(precision, placed)
+    config = read_config(name, revision)
+    stored = stored_in(weight_files(name, revision), config, name)
+    options = loading_options(precision, placed, stored)
     with reading(name, f"cannot load model '{name}'"):
+        # All of its parts are loaded, as the checkpoint has them: a class for the text alone may have other names.
+        loads = AutoModelForMultimodalLM if reads_more_than_text(config) else AutoModelForCausalLM
         # Tensors that are missing are filled with random numbers without an error; only the report tells.
-        model, report = AutoModelForCausalLM.from_pretrained(
+        model, report = loads.from_pretrained(
             name,
+            config=config,
             revision=revision,
             use_safetensors=True,
             trust_remote_code=False,
@@ -182,8 +222,31 @@ def load_language_model(
         check_tokenizer(tokenizer, name, vocabulary=model.get_input_embeddings().weight.shape[0])
         check_causal(model, name)
     # Counted now: on a CPU bitsandbytes packs its matrices otherwise when they are first used.
-    lm = LanguageModel(model, tokenizer, name, fingerprint_in(name, revision, precision), model.num_parameters())
-    return lm.within(context)
+    fingerprint, size = fingerprint_in(name, revision, precision), model.num_parameters()
+    return LanguageModel(model, tokenizer, name, fingerprint, size, stored=stored).within(context)
+
+
+def stored_weights(name: str, adapter_base: str | None = None, revision: str | None = None) -> tuple[str, Stored]:
+    """Return whose weights are loaded for a name (of an adapter, the base's), and how they are stored.
+
+    Raises InputError for the reasons of ``load_language_model`` that files show.
+    """
+    if is_adapter(Path(name)):
+        from heldin.models.adapters import base_of
+
+        base = base_of(Path(name), adapter_base)
+        return stored_weights(base.name, adapter_base, base.revision)
+    require_folder_or_hub_name(name)
+    return name, stored_in(weight_files(name, revision), read_config(name, revision), name)
+
+
+def say_how_loaded(model: object, say: Callable[[str], object]) -> None:
+    """Say which adapter and which base were loaded, where there was a choice."""
+    if isinstance(model, LanguageModel) and model.adapter is not None:
+        from heldin.models.adapters import lines_about
+
+        for line in lines_about(model.name, model.adapter):
+            say(line)
 
 
 def load_tokenizer(name: str, *, revision: str | None = None) -> PreTrainedTokenizerBase:
@@ -196,6 +259,50 @@ def load_tokenizer(name: str, *, revision: str | None = None) -> PreTrainedToken
             name, revision=revision, trust_remote_code=False
         )
     return tokenizer
+
+
+def check_tokenizer(tokenizer: PreTrainedTokenizerBase, name: str, *, vocabulary: int) -> None:
+    """Raises InputError for a tokenizer that yields no tokens, only unknown ones, or ids without an embedding."""
+    # transformers makes an empty tokenizer of some folders without an error, and texts of no or unknown tokens say
+    # nothing.
+    ids = tokenizer(PROBE, add_special_tokens=False)["input_ids"]
+    if not ids or set(ids) == {tokenizer.unk_token_id}:
+        yielded = "no tokens" if not ids else "only unknown tokens"
+        raise InputError(
+            f"the tokenizer of '{name}' makes {yielded} of plain English: its vocabulary is empty or not its own"
+            " (load it from a folder with tokenizer.json)"
+        )
+    highest = max(tokenizer.get_vocab().values())
+    # Fewer ids than embeddings are fine: models pad their embeddings to a round number.
+    if highest >= vocabulary:
+        raise InputError(
+            f"the tokenizer of '{name}' does not match the model: token ids go up to {highest},"
+            f" the model has {vocabulary} embeddings: copy tokenizer.json and tokenizer_config.json of the model that"
+            " it was trained from into its folder, or resize the embeddings and save both again"
+        )
+
+
+def check_causal(model: PreTrainedModel, name: str) -> None:
+    """Raises InputError for a model in which a later token changes an earlier prediction.
+
+    BERT-like models load as such a model unless ``is_decoder`` is set.
+    """
+    # The model would score texts that it has already read; under private training the gradient of one unit would also
+    # depend on the padding that other units cause.
+    vocabulary = model.get_input_embeddings().weight.shape[0]
+    ids = torch.arange(1, _CAUSAL_PROBE + 1, device=model.device)[None] % vocabulary
+    other = ids.clone()
+    # The last token alone differs, so that every earlier prediction must be the same.
+    other[0, -1] = (ids[0, -1] + 1) % vocabulary
+    with torch.no_grad(), tokens_rounded_apart(model):
+        first, second = (model(input_ids=x, use_cache=False).logits[0, :-1].float() for x in (ids, other))
+    moved, scale = float((first - second).abs().max()), float(first.abs().max())
+    if moved > 1e-5 * scale:  # a causal model gives the same numbers up to rounding
+        raise InputError(
+            f"'{name}' ({type(model).__name__}) is not a causal language model: changing the last token of a text moved"
+            f" an earlier prediction by {moved:.2g}; a BERT-like model needs is_decoder: true in its config.json, and"
+            " to have been trained with it, and a prefix model, such as PaliGemma, reads the whole text first"
+        )
 
 
 def same_tokens(a: PreTrainedTokenizerBase | None, b: PreTrainedTokenizerBase | None) -> bool:
@@ -229,37 +336,6 @@ def _cuts(tokenizer: PreTrainedTokenizerBase) -> object:
     return [parts[name] for name in ("normalizer", "pre_tokenizer", "model")]
 
 
-def on_base(base: LanguageModel, folder: Path) -> tuple[Any, PreTrainedTokenizerBase]:
-    """The base model with a folder's adapter switched on (a PeftModel; the base's own layers are changed), and the
-    tokenizer. Raises InputError if the adapter cannot be loaded, or its tokenizer does not fit."""
-    from peft import PeftModel  # only adapter folders need it
-
-    require_adapter_of_weights(folder)
-    with reading(str(folder), f"cannot load the adapter '{folder}'"):
-        try:
-            adapted = PeftModel.from_pretrained(base.model, str(folder)).eval()
-        except KeyError as error:  # for a layer that is trained whole and is not in the file
-            raise InputError(
-                f"'{folder / 'adapter_model.safetensors'}' lacks the key {error}: save the adapter again"
-            ) from error
-        check_adapter_keys(adapted, folder)
-    tokenizer = load_tokenizer(str(folder)) if (folder / "tokenizer.json").is_file() else base.tokenizer
-    check_tokenizer(tokenizer, str(folder), vocabulary=base.model.get_input_embeddings().weight.shape[0])
-    return adapted, tokenizer
-
-
-def _load_adapter(folder: Path, *, device: torch.device | None, precision: ScoringPrecision) -> LanguageModel:
-    name, revision = base_of(folder)
-    base = load_language_model(name, device=device, precision=precision, revision=revision)
-    adapted, tokenizer = on_base(base, folder)
-    # Merged in float32, so that a forward pass costs what the base model's does. Coarser weights would round away what
-    # the adapter adds: there it stays beside them.
-    with reading(str(folder), f"cannot merge the adapter '{folder}' with its base"):
-        model = adapted.merge_and_unload() if precision == "fp32" else base.model
-    name = text_sha256(base.fingerprint, fingerprint_folder(folder))
-    return LanguageModel(model, tokenizer, str(folder), name, base.size)
-
-
 def load_target_and_reference(
     target: str,
     reference: str,
@@ -267,6 +343,7 @@ def load_target_and_reference(
     precision: ScoringPrecision = "fp32",
     revision: str | None = None,
     context: int | None = None,
+    adapter_base: str | None = None,
 ) -> tuple[LanguageModel, LanguageModel]:
     """Load both models; the base's weights are held once if the target is an adapter on it that can be switched off.
 
@@ -278,28 +355,23 @@ def load_target_and_reference(
         reference: folder or hub name.
         revision: of the reference, on the hub.
         context: most tokens of a pass of both, where they do not state them or take more.
+        adapter_base: the base of adapters, in place of the one that their configs name.
 
     Raises:
         InputError: for the reasons of ``load_language_model``.
     """
-    if _is_on(target, reference, revision):
-        # For adapters alone.
-        from heldin.models.adapters import load_from_one_copy
 
-        shared = load_from_one_copy(
-            Path(target), load_language_model(reference, precision=precision, revision=revision)
-        )
-        if shared is not None:
-            return shared[0].within(context), shared[1].within(context)
-    base = load_language_model(reference, precision=precision, revision=revision, context=context)
-    return with_tokens_of(load_language_model(target, precision=precision, context=context), base), base
+    def load(name: str, revision: str | None = None) -> LanguageModel:
+        return load_language_model(name, precision=precision, revision=revision, adapter_base=adapter_base)
 
+    if is_adapter(Path(target)):
+        from heldin.models.adapters import base_of, is_base, load_from_one_copy, require_adapter_of_weights
 
-def _is_on(target: str, reference: str, revision: str | None) -> bool:
-    """Return whether the target is an adapter of this very reference."""
-    if not is_adapter(Path(target)):
-        return False
-    named, at = base_of(Path(target))
-    if Path(named).is_dir() or Path(reference).is_dir():
-        return Path(named).resolve() == Path(reference).resolve()
-    return named == reference and at == revision
+        require_adapter_of_weights(Path(target))
+        at = base_of(Path(target), adapter_base)
+        if is_base(at, reference, revision):
+            shared = load_from_one_copy(Path(target), at, load(reference, revision))
+            if shared is not None:
+                return shared[0].within(context), shared[1].within(context)
+    base = load(reference, revision).within(context)
+    return with_tokens_of(load(target).within(context), base), base

@@ -20,8 +20,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from heldin.base.errors import InputError
 from heldin.models.arithmetic import true_float32
 from heldin.models.attention import unpacked
-from heldin.models.devices import in_chunks, kind_of, moved
+from heldin.models.devices import LOGITS_PER_CHUNK, in_chunks, kind_of, moved
 from heldin.models.loading import LanguageModel
+from heldin.models.reading import text_config
 from heldin.models.token_scores import TokenScores
 from heldin.models.tokens import MEMO
 
@@ -207,10 +208,15 @@ def stated_batch_size() -> int | None:
     return int(stated)
 
 
+def bytes_of_a_pass(kind: str) -> int:
+    """Bytes of a batch's logits on this kind of device, and of what is computed from a piece of them, in float32."""
+    return 4 * (LOGITS_PER_BATCH[kind] + 3 * LOGITS_PER_CHUNK[kind == "cuda"])
+
+
 def tokens_per_batch(model: PreTrainedModel) -> int:
     """Tokens of a scoring batch, padding included: each has a row of logits as long as the vocabulary."""
     on_gpu = kind_of(model.device) == "cuda"
-    tokens = LOGITS_PER_BATCH["cuda" if on_gpu else "cpu"] // int(model.config.vocab_size)
+    tokens = LOGITS_PER_BATCH["cuda" if on_gpu else "cpu"] // int(text_config(model.config).vocab_size)
     return min(tokens, TOKENS_PER_BATCH) if on_gpu else tokens
 
 

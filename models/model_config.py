@@ -11,7 +11,11 @@ from pydantic import Field
 from heldin.base.errors import InputError
 from heldin.base.section import DATACLASS_SECTION, Few, Many
 
-ScoringPrecision = Literal["fp32", "bf16", "int8", "nf4"]
+ScoringPrecision = Literal["fp32", "bf16", "fp16", "int8", "nf4"]
+# auto: that in which the target's weights are stored.
+PrecisionChoice = Literal[ScoringPrecision, "auto"]
+# default: nobody asked, and float32 fits; own: auto was asked for; memory: nobody asked, and float32 does not fit.
+PrecisionReason = Literal["asked", "default", "own", "memory"]
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,11 @@ Only weights in safetensors count, and no code that comes with a model is run.
 """
 
 from pathlib import Path
+from typing import Any
 
+from httpx2 import TransportError
 from huggingface_hub import HfApi, try_to_load_from_cache
-from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]  # of the client that it uses
+from huggingface_hub.errors import HTTPError, OfflineModeIsEnabled  # type: ignore[attr-defined]  # of its client
 from transformers import AutoConfig
 from transformers.utils.hub import cached_file, extract_commit_hash
 
@@ -20,26 +22,39 @@ from heldin.models.reading import first_sentence, reading
 _HUB_SECONDS = 10.0
 _FIRST_READ = ("config.json", "tokenizer_config.json")  # of what a repository of the hub holds
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
-# X-LoRA weighs its adapters by a pass over the whole text, Poly by a number that no text has.
-_MIXTURES = ("XLORA", "POLY")
-_BASE_KEYS = ("base_model_name_or_path", "revision")
 
 
-def require_model(name: str) -> None:
+def require_model(name: str, adapter_base: str | None = None, revision: str | None = None) -> None:
     """Check, before any work that needs it later, that there is a model under a hub name or in a folder.
 
-    Raises InputError if there is no model config, or the folder has no weights that may be loaded.
+    Args:
+        adapter_base: the base of an adapter, in place of the one that its config names.
+
+    Raises:
+        InputError: there is no model config, the folder has no weights that may be loaded, or an adapter has no base.
     """
     folder = Path(name)
-    # The base model of an adapter is checked when both are loaded.
     if is_adapter(folder):
-        require_adapter_of_weights(folder)
+        from heldin.models.adapters import require_adapter
+
+        require_adapter(folder, adapter_base)
         return
     require_folder_or_hub_name(name)
     if not folder.is_dir():
-        require_on_hub(name)
+        require_on_hub(name, revision=revision)
+    read_config(name, revision)
+
+
+def read_config(name: str, revision: str | None = None) -> Any:
+    """Return a model's config. Raises InputError if it cannot be read, or is of an encoder with a decoder."""
     with reading(name, f"cannot load model '{name}'"):
-        AutoConfig.from_pretrained(name, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=False)
+    if getattr(config, "is_encoder_decoder", False):
+        raise InputError(
+            f"'{name}' ({config.model_type}) reads a text with an encoder before it writes with a decoder, and heldin"
+            " scores models that predict each token from those before it: name such a model"
+        )
+    return config
 
 
 def require_on_hub(name: str, kind: str = "model", revision: str | None = None) -> None:
@@ -49,18 +64,31 @@ def require_on_hub(name: str, kind: str = "model", revision: str | None = None) 
             return
         # One request: a download would retry for minutes before it fails.
         HfApi().model_info(name, timeout=_HUB_SECONDS)
+    except OfflineModeIsEnabled as error:
+        raise InputError(
+            f"cannot find {kind} '{name}': no such folder, and the hub was not asked, because this process is offline"
+            " (HF_HUB_OFFLINE is set): give a folder, or unset HF_HUB_OFFLINE"
+        ) from error
+    except (TransportError, ConnectionError) as error:
+        raise InputError(
+            f"cannot find {kind} '{name}': no such folder, and the hub cannot be reached ({first_sentence(error)}):"
+            " give a folder, or connect this machine to the network"
+        ) from error
     except (OSError, ValueError, HTTPError) as error:
         raise InputError(
             f"there is no {kind} '{name}': no such folder, and the hub gives none ({first_sentence(error)})"
         ) from error
 
 
-def fingerprint_of(name: str, *, revision: str | None = None) -> str:
+def fingerprint_of(name: str, *, revision: str | None = None, adapter_base: str | None = None) -> str:
     """The fingerprint that a model has in float32, from its files alone. Raises InputError if they cannot be read."""
     folder = Path(name)
     if is_adapter(folder):
-        base, at = base_of(folder)
-        return text_sha256(fingerprint_of(base, revision=at), fingerprint_folder(folder))
+        from heldin.models.adapters import base_of
+
+        at = base_of(folder, adapter_base)
+        base = fingerprint_of(at.name, revision=at.revision, adapter_base=adapter_base)
+        return text_sha256(base, fingerprint_folder(folder))
     require_folder_or_hub_name(name)
     return fingerprint_in(name, revision, "fp32")
 
@@ -94,61 +122,6 @@ def is_adapter(folder: Path) -> bool:
     return (folder / "adapter_config.json").is_file()
 
 
-def base_of(folder: Path) -> tuple[str, str | None]:
-    """Name and revision of the model that a folder's adapter was trained on.
-
-    Raises InputError if it names none, or if the adapters that name each other never end at a model.
-    """
-    name, revision = _named_base(folder)
-    seen, base = {folder.resolve()}, Path(name)
-    while is_adapter(base):
-        if base.resolve() in seen:
-            raise InputError(
-                f"'{folder}/adapter_config.json': base_model_name_or_path leads from adapter to adapter and back to"
-                f" '{base}': name the model that the adapter was trained on"
-            )
-        seen.add(base.resolve())
-        base = Path(_named_base(base)[0])
-    return name, revision
-
-
-def _named_base(folder: Path) -> tuple[str, str | None]:
-    file = folder / "adapter_config.json"
-    try:
-        content = read_json(file)
-    except (OSError, ValueError) as error:
-        raise InputError(f"'{file}' is damaged: {first_sentence(error)}") from error
-    name, revision = (content.get(key) if isinstance(content, dict) else None for key in _BASE_KEYS)
-    # PEFT writes null for a model that was made and not loaded.
-    if not (isinstance(name, str) and name.strip()):
-        raise InputError(f"'{file}' does not name a base model: set base_model_name_or_path to its folder or hub name")
-    if not isinstance(revision, str | None):
-        raise InputError(f"'{file}': revision is {revision!r}: give the name of a branch, tag or commit, or null")
-    return name, revision
-
-
-def require_adapter_of_weights(folder: Path) -> None:
-    """Raises InputError for an adapter whose weights are not there, or that is more than a change of the layers."""
-    from peft import PeftConfig
-
-    if not (folder / "adapter_model.safetensors").is_file():
-        raise InputError(f"'{folder}' has an adapter_config.json but no adapter_model.safetensors")
-    with reading(str(folder), f"cannot read '{folder / 'adapter_config.json'}'"):
-        config = PeftConfig.from_pretrained(str(folder))
-    # Virtual tokens stand in no layer of the base: its scores would pass for those of the adapter.
-    if config.is_prompt_learning or config.is_adaption_prompt:
-        raise InputError(
-            f"'{folder / 'adapter_config.json'}': peft_type {config.peft_type.value} is a learned prompt, and heldin"
-            " scores only adapters that change what the layers of their base do: train with LoRA or the like"
-        )
-    if config.peft_type.value in _MIXTURES:
-        raise InputError(
-            f"'{folder / 'adapter_config.json'}': peft_type {config.peft_type.value} mixes adapters by the whole text"
-            " or by a task's number, so that a token's probability is not that of the tokens before it: audit one"
-            " adapter"
-        )
-
-
 def require_folder_or_hub_name(name: str) -> None:
     """Raises InputError for what is neither, or a folder without weights that may be loaded; the hub is not asked."""
     folder = Path(name)
@@ -156,6 +129,30 @@ def require_folder_or_hub_name(name: str) -> None:
         _require_safe_weights(folder)
     else:
         require_hub_name(name)
+
+
+def weight_files(name: str, revision: str | None = None) -> list[Path]:
+    """Return the files from which a model's weights are loaded, fetched from the hub; empty if they have other names.
+
+    Raises InputError if they cannot be fetched, or a list of files is damaged.
+    """
+
+    def path_of(file: str, *, optional: bool = True) -> Path | None:
+        path = cached_file(name, file, revision=revision, _raise_exceptions_for_missing_entries=not optional)
+        return None if path is None else Path(path)
+
+    with reading(name, f"cannot load model '{name}'"):
+        whole = path_of("model.safetensors")
+        if whole is not None:
+            return [whole]
+        index = path_of("model.safetensors.index.json")
+        if index is None:
+            return []
+        try:
+            files = sorted(set(read_json(index)["weight_map"].values()))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InputError(f"'{index}' is damaged: save the model again") from error
+        return [path for file in files if (path := path_of(file, optional=False)) is not None]
 
 
 def require_hub_name(name: str, kind: str = "model") -> None:
@@ -167,7 +164,9 @@ def require_hub_name(name: str, kind: str = "model") -> None:
 
 def _require_safe_weights(folder: Path) -> None:
     if not (folder / "config.json").is_file():
-        raise InputError(f"'{folder}' holds no config.json: it is not a model folder")
+        inner = sorted(path.parent.name for path in folder.glob("*/adapter_config.json"))
+        hint = f", but holds adapters: name one of them, such as '{folder / inner[0]}'" if inner else ""
+        raise InputError(f"'{folder}' holds no config.json: it is not a model folder{hint}")
     names = [p.name for p in folder.iterdir()]
     if any(n.endswith(".safetensors") for n in names):
         return

@@ -33,6 +33,11 @@ def reading(model: str, action: str) -> Iterator[None]:
             raise InputError(f"{action}: {_reason(model, error)}") from error
 
 
+def text_config(config: Any) -> Any:
+    """Return the part of a config that is about texts: sizes, vocabulary, context; of most models the whole."""
+    return config.get_text_config()
+
+
 def _reason(model: str, error: Exception) -> str:
     if _needs_code(model):
         return (

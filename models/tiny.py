@@ -8,8 +8,8 @@ from transformers import GPTNeoConfig, GPTNeoForCausalLM, PreTrainedTokenizerFas
 
 from heldin.base.errors import InputError
 from heldin.models.attention import use_exact_attention
-from heldin.models.checks import check_tokenizer
 from heldin.models.devices import seed_generators
+from heldin.models.loading import check_tokenizer
 from heldin.models.model_config import TinyModel
 
 END_OF_TEXT = "<|endoftext|>"

@@ -20,6 +20,7 @@ from heldin.audit.utility import Utility
 from heldin.base.artefacts import read_document, write_document
 from heldin.base.errors import InputError
 from heldin.base.section import Facts
+from heldin.models.model_config import PrecisionReason
 from heldin.record.facts import (
     Ceiling,
     CellFacts,
@@ -46,7 +47,8 @@ class PrecisionFacts(Facts):
     """The precision of the models for scoring, and how much it changed a sample of the primary attack's scores.
 
     Attributes:
-        precision: bf16, int8 or nf4.
+        precision: bf16, fp16, int8 or nf4.
+        reason: why it is not float32: it was asked for, it is the target's own (auto), or float32 needs more memory.
         statistic: the primary attack.
         values: number of texts of the sample, or of users for a statistic of all of a user's texts.
         mean_shift: mean of the difference to float32, with its sign; null if float32 did not fit into memory.
@@ -55,6 +57,7 @@ class PrecisionFacts(Facts):
     """
 
     precision: str
+    reason: PrecisionReason = "asked"
     statistic: str
     values: int
     mean_shift: float | None
@@ -64,10 +67,12 @@ class PrecisionFacts(Facts):
     @property
     def line(self) -> str:
         """Return the facts as a sentence."""
+        why = {"own": ", the target's own", "memory": ", the target's own (the default where float32 does not fit)"}
+        named = f"{self.precision}{why.get(self.reason, '')}"
         if self.mean_shift is None or self.largest_shift is None or self.deviation is None:
-            return f"{self.precision}; how far it moves scores was not measured: float32 did not fit into memory"
+            return f"{named}; how far it moves scores was not measured: float32 did not fit into memory"
         return (
-            f"{self.precision}; moves {self.statistic} by {self.mean_shift:+.2g} on average and at most"
+            f"{named}; moves {self.statistic} by {self.mean_shift:+.2g} on average and at most"
             f" {self.largest_shift:.2g} on a sample of {self.values}, whose standard deviation is {self.deviation:.2g}"
         )
 
@@ -124,6 +129,7 @@ class Body(Results):
         scoring_rule: what part of a text is scored.
         per_text: true if target and reference may have different tokenizers. Then only scores of whole texts were
             compared.
+        left_out: attacks of the plan that did not run, and why.
         resamples: number of bootstrap resamples behind each interval.
         cell: the run's place in a sweep; null for a run outside of a sweep.
         planted: the planted training set that somebody else trained on; null for any other record.
@@ -142,6 +148,7 @@ class Body(Results):
     scored_texts: ScoredTexts
     scoring_rule: Statement
     per_text: bool
+    left_out: list[Statement] = Field(default_factory=list)
     resamples: int
     cell: CellFacts | None = None
     planted: PlantedFacts | None = None

@@ -195,6 +195,20 @@ class EndpointFacts(Facts):
     drift: float
 
 
+class AdapterFacts(Facts):
+    """An adapter and its base.
+
+    Attributes:
+        base: the base model that was loaded, by folder or hub name.
+        named: the base model that the adapter's config names, if its user named ``base`` in its place; null: the same.
+        beside: number of other adapters and models in the adapter's folder, which were not loaded.
+    """
+
+    base: str
+    named: str | None
+    beside: int
+
+
 class ModelFacts(Facts):
     """A model.
 
@@ -204,6 +218,8 @@ class ModelFacts(Facts):
         fingerprint: hash of the weights; behind an endpoint, of address, name, style and tokenizer.
         architecture: class of the model in transformers.
         endpoint: how the model was reached; null for a model that was loaded locally.
+        stored: how the files hold the weights, such as bf16, or the format of quantised ones; null if it is not known.
+        adapter: the adapter and its base; null if there is none.
     """
 
     name: Statement
@@ -211,6 +227,19 @@ class ModelFacts(Facts):
     fingerprint: str
     architecture: str
     endpoint: EndpointFacts | None = None
+    stored: str | None = None
+    adapter: AdapterFacts | None = None
+
+    @property
+    def loaded(self) -> str:
+        """Return how the weights are stored, and what the adapter is on, as clauses; "" if nothing is known."""
+        parts = [f"weights stored as {self.stored}"] if self.stored else []
+        if self.adapter is not None:
+            named = f" (its config names '{self.adapter.named}')" if self.adapter.named else ""
+            parts.append(f"an adapter on '{self.adapter.base}'{named}")
+            if self.adapter.beside:
+                parts.append(f"not loaded: {counted(self.adapter.beside, 'other model')} in its folder")
+        return ", ".join(parts)
 
 
 class CurvePoint(Facts):

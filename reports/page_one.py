@@ -357,6 +357,7 @@ _LINES = (
     (Label.LEARNED, state_learned),
     (Label.GUARANTEE, state_guarantee),
     (Label.RECOMMENDATION, lambda record: [recommend(record)]),
+    (Label.LEFT_OUT, lambda record: record.left_out),
     (Label.NOT_TESTED, state_not_tested),
     (Label.CHANGE, state_change),
 )

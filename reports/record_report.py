@@ -58,7 +58,11 @@ def list_facts(record: Record) -> FactList:
         ),
         ("what is scored", str(record.scoring_rule)),
         # 16 of 64 hexadecimal digits: enough to compare by eye; the whole hash is in record.json.
-        ("target", f"{record.target.name}, {record.target.architecture}; {record.target.fingerprint[:16]}"),
+        (
+            "target",
+            ", ".join(filter(None, (str(record.target.name), record.target.architecture, record.target.loaded)))
+            + f"; {record.target.fingerprint[:16]}",
+        ),
         ("reference", f"{record.reference.name}; {record.reference.fingerprint[:16]}"),
         ("corpus fingerprint", c.fingerprint[:16]),
     ]

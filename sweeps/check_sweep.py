@@ -25,7 +25,7 @@ from heldin.jobs.check_run import check_run
 from heldin.jobs.memory_forecast import shape_of
 from heldin.models.attention import use_exact_attention
 from heldin.models.devices import default_device
-from heldin.models.reading import quiet_transformers
+from heldin.models.reading import quiet_transformers, text_config
 from heldin.record.plan_fit import differences_of
 from heldin.stages.run_config import RunConfig
 from heldin.stages.train.plan import mechanism_of
@@ -272,7 +272,7 @@ def _model(config: RunConfig) -> PreTrainedModel | None:
 def _paced(model: PreTrainedModel, recipe: Recipe) -> float:
     length, arithmetic = recipe.sequence_length, arithmetic_of(recipe.precision, model.device)
     generator = torch.Generator().manual_seed(0)
-    vocabulary = int(model.config.vocab_size)
+    vocabulary = int(text_config(model.config).vocab_size)
     # As few as a batch needs whose logits fit anywhere.
     records = max(1, min(_RECORDS, _LOGITS[model.device.type] // (length * vocabulary)))
     tokens = torch.randint(0, vocabulary, (records, length + 1), generator=generator).to(model.device)

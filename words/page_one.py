@@ -13,6 +13,7 @@ class Label(Code):
     LEARNED = "Learned anything"
     GUARANTEE = "Guarantee"
     RECOMMENDATION = "Recommendation"
+    LEFT_OUT = "Left out"
     NOT_TESTED = "Not tested"
     CHANGE = "Would change it"
 
@@ -25,6 +26,19 @@ class Handling(Code):
         " may be released."
     )
     AUDITED = "Internal: contains exact statistics about private users. Do not publish."
+
+
+class LeftOut(Code):
+    """Attacks of the audit's plan that did not run."""
+
+    OTHER_TOKENIZER = (
+        "Attacks that compare tokens ({attacks}), because the reference model has another tokenizer than the target. A"
+        " better reference is the model that the target was fine-tuned from, with the same tokenizer."
+    )
+    NO_VOCABULARY = (
+        "Attacks that need the whole vocabulary's probabilities ({attacks}), because no endpoint gives them. An audit"
+        " of the weights runs these attacks too."
+    )
 
 
 class Found(Code):

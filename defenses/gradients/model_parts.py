@@ -15,6 +15,7 @@ from heldin.base.errors import InputError
 from heldin.defenses.gradients.layer_rules import LayerRule, RecordLayout, rule_of
 from heldin.models.attention import unpacked
 from heldin.models.devices import in_chunks, rows_per_chunk
+from heldin.models.reading import text_config
 from heldin.models.repeated import WIDTHS, in_compiled
 
 IGNORED = -100  # torch's own mark of a position without target
@@ -170,7 +171,8 @@ def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 def even_width(model: nn.Module, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """Token ids (B, L) padded on the right to a multiple of ``WIDTHS`` within the model's context, if it is known."""
     width = inputs.shape[1]
-    context = getattr(getattr(model, "config", None), "max_position_embeddings", width)
+    config = getattr(model, "config", None)
+    context = width if config is None else getattr(text_config(config), "max_position_embeddings", width)
     more = min(-(-width // WIDTHS) * WIDTHS, max(context, width)) - width
     if not more:
         return inputs, targets

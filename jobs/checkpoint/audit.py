@@ -11,10 +11,10 @@ from heldin.base.progress import Reporter, logged
 from heldin.corpus.names import missing_names_line
 from heldin.jobs.checkpoint.audit_config import AT_ENDPOINT
 from heldin.jobs.checkpoint.body import AuditMeasures, audit_body, scored_texts, subjects_of_audit
-from heldin.jobs.checkpoint.job import CheckpointAudit, audit_job, opened_models, read_groups
+from heldin.jobs.checkpoint.job import CheckpointAudit, audit_job, opened_models, read_groups, with_precision
 from heldin.jobs.environment import environment
-from heldin.models.loading import LanguageModel, same_tokens
-from heldin.models.model_names import require_model
+from heldin.models.loading import LanguageModel, same_tokens, say_how_loaded
+from heldin.models.model_names import is_adapter, require_model
 from heldin.models.score_cache import ScoredModel
 from heldin.record.document import Body, Record, read_record, without_names, write_new_record
 from heldin.stages.measures.measure import MeasureFolder
@@ -34,7 +34,10 @@ def audit_checkpoint(job: CheckpointAudit, out: Path, reporter: Reporter, *, com
     if job.remote is not None:
         from heldin.jobs.checkpoint.endpoint import attacks_at_endpoint
 
-        job = replace(job, attack=attacks_at_endpoint(job.attack, job.remote.tokenizer, reporter))
+        attack = attacks_at_endpoint(job.attack, job.remote.tokenizer, reporter)
+        unanswered = tuple(name for name in job.attack.names if name not in attack.names)
+        job = replace(job, attack=attack, left_out=unanswered)
+    job = with_precision(job, reporter.say)
     _take_folder(job, out)
     with logged(reporter, out, command=without_names(command)) as kept:
         return _audited(job, out, kept, command)
@@ -54,6 +57,8 @@ def _audited(job: CheckpointAudit, out: Path, reporter: Reporter, command: str) 
             reporter.say("models: loading target and reference")
             first, second, precision = *job.models()[:2], job.attack.precision
             target, reference = there.pair(first, second, precision)
+            for model in (target, reference):
+                say_how_loaded(model, reporter.say)
             # By fingerprint: two names may lead to one model.
             if target.fingerprint == reference.fingerprint:
                 raise InputError(
@@ -120,7 +125,12 @@ def _check_models(job: CheckpointAudit) -> None:
         raise InputError(f"--reference {twice} is given twice: name each reference once")
     for name in job.models():
         if not name.startswith(AT_ENDPOINT):
-            require_model(name)
+            require_model(name, job.adapter_base)
+    if job.adapter_base is not None and not any(is_adapter(Path(name)) for name in job.models()):
+        raise InputError(
+            f"--adapter-base '{job.adapter_base}': no model of this audit is the folder of an adapter: leave it out, or"
+            " name the adapter's folder"
+        )
 
 
 def _take_folder(job: CheckpointAudit, out: Path) -> None:

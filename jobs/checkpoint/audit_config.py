@@ -17,7 +17,7 @@ from heldin.bounds.verdict import parse_claim
 from heldin.corpus.sources.bad_rows import OnBadRows
 from heldin.corpus.sources.open import open_source
 from heldin.corpus.sources.rows import Columns, Source, TextFormat
-from heldin.models.model_config import ScoringPrecision
+from heldin.models.model_config import PrecisionChoice
 from heldin.record.release import Release
 from heldin.stages.measures.keys import MeasureKeys
 
@@ -84,8 +84,9 @@ class CheckpointAttacks(Section):
     """Ways to combine the scores of a user's texts into one score; the first one leads."""
     max_characters: Count = 4000
     """Number of characters to score of each text, from its beginning."""
-    precision: ScoringPrecision = "fp32"
-    """Arithmetic in which models are loaded here to be scored; see attack.precision of a run."""
+    precision: PrecisionChoice | None = None
+    """Arithmetic in which models are loaded here to be scored; see attack.precision of a run. auto: all models in that
+    in which the target's weights are stored. null: fp32, or auto if fp32 needs more memory than there is."""
 
     @model_validator(mode="after")
     def _known(self) -> "CheckpointAttacks":
@@ -98,7 +99,8 @@ class CheckpointAttacks(Section):
 
     def config(self, reference: str | None) -> AttackConfig:
         """Return the same attacks as in a run's config, with this leading reference."""
-        return AttackConfig(**self.model_dump(), reference=reference)
+        precision = "fp32" if self.precision in (None, "auto") else self.precision
+        return AttackConfig(**{**self.model_dump(), "precision": precision}, reference=reference)
 
 
 class CheckpointConfig(MeasureKeys):
@@ -133,6 +135,9 @@ class CheckpointConfig(MeasureKeys):
     context: Annotated[Many, Field(ge=3)] | None = None
     """Largest number of tokens in one pass of a model that is loaded here; null: the model's own limit, which BLOOM and
     Mamba do not state."""
+    adapter_base: ExpandedName | None = None
+    """Base model of every adapter among the models, by folder or hub name; null: the one that the adapter's config
+    names."""
     assignment: Assignment = Assignment.UNKNOWN
     """How users came to be held in or out. coin: an independent fair coin for each user. fixed: any other known way,
     such as an exact half or one of each pair. unknown: you do not know."""
@@ -178,7 +183,7 @@ class CheckpointConfig(MeasureKeys):
     @model_validator(mode="after")
     def _has_models_to_load(self) -> "CheckpointConfig":
         served = self.endpoint is not None and all(name.startswith(AT_ENDPOINT) for name in self.reference)
-        if served and self.attack.precision != "fp32":
+        if served and self.attack.precision not in (None, "fp32"):
             raise ValueError(
                 "attack.precision (--dtype): every model is behind the endpoint, and none is loaded here: leave it out"
             )
@@ -213,6 +218,8 @@ class CheckpointConfig(MeasureKeys):
             max_users=self.max_users,
             max_texts_per_user=self.max_texts_per_user,
             context=self.context,
+            adapter_base=self.adapter_base,
+            choice=self.attack.precision if self.attack.precision in (None, "auto") else "asked",
             attack=self.attack.config(self.reference[0]),
             measures=self.measures(),
             audit=self.audit,

@@ -29,7 +29,7 @@ from heldin.record.facts import (
 )
 from heldin.record.overlaps import NOT_KNOWN, measured, skipped_alike, texts_in, training_flaws
 from heldin.stages.measures.measure import Fingerprinted, Measure, MeasuredUsers, MeasureFolder
-from heldin.stages.measures.scores import Setting, TextScores, scoring_rule
+from heldin.stages.measures.scores import Setting, TextScores, left_out, scoring_rule
 from heldin.words.answer import ComparisonFlaw
 from heldin.words.split import AtEndpoint, SplitReason
 from heldin.words.statement import Statement
@@ -76,7 +76,8 @@ class AuditMeasures:
             from heldin.stages.measures.precision import PrecisionShift
 
             texts = scored_texts(job, self.groups)
-            measures.append(PrecisionShift(job.attack, texts, self.models, self.in_full, job.seed))
+            reason = job.precision_reason
+            measures.append(PrecisionShift(job.attack, texts, self.models, self.in_full, job.seed, reason))
         subjects = subjects_of_audit(job, self.groups)
         return measures + [options.measure(subjects, self.models) for options in job.measures.values()]
 
@@ -154,6 +155,7 @@ def audit_body(
         scored_texts=_scored_texts(job, groups),
         scoring_rule=scoring_rule(job.attack.max_characters, endpoint=rule_at_endpoint(job.remote)),
         per_text=per_text,
+        left_out=left_out((*job.attack.names, *job.left_out), per_text=per_text, served=job.remote is not None),
         resamples=job.audit.resamples,
         measures=facts,
     )

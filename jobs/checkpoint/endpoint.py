@@ -13,7 +13,6 @@ from heldin.base.files import cache_directory
 from heldin.base.progress import Reporter
 from heldin.jobs.checkpoint.audit_config import AT_ENDPOINT
 from heldin.jobs.checkpoint.job import OpenedModels
-from heldin.models.checks import PROBE
 from heldin.models.endpoint import (
     BYTES_PER_TOKEN,
     EndpointModel,
@@ -24,7 +23,7 @@ from heldin.models.endpoint import (
     probe_score,
 )
 from heldin.models.endpoint_client import Connection, Endpoint
-from heldin.models.loading import load_language_model
+from heldin.models.loading import PROBE, load_language_model
 from heldin.models.model_config import ScoringPrecision
 from heldin.models.score_cache import ScoreCache, ScoredModel
 from heldin.record.facts import LARGEST_DRIFT, EndpointFacts, ModelFacts
@@ -105,7 +104,7 @@ class Reached(OpenedModels):
             return self.models[name.removeprefix(AT_ENDPOINT)]
         windows = [*(model.window for model in self.models.values()), self.context]
         window = min((window for window in windows if window is not None), default=None)
-        return load_language_model(name, precision=precision, context=window)
+        return load_language_model(name, precision=precision, context=window, adapter_base=self.adapter_base)
 
     def pair(self, target: str, reference: str, precision: ScoringPrecision) -> tuple[ScoredModel, ScoredModel]:
         """Return target and reference, at least one of which is behind the endpoint."""
@@ -139,6 +138,7 @@ def reached(
     *,
     known_as: Callable[[EndpointModel], EndpointModel] = lambda model: model,
     context: int | None = None,
+    adapter_base: str | None = None,
 ) -> Iterator[Reached]:
     """Open those of ``names`` that are behind the endpoint, report what scoring will cost, and watch for changes.
 
@@ -149,6 +149,7 @@ def reached(
         reporter: receives cost and changes.
         known_as: gives an opened model another fingerprint, under which its scores are kept.
         context: most tokens of a pass of a model that is loaded here; None: as many as it states.
+        adapter_base: base of every adapter that is loaded here, in place of the one that its config names.
 
     Raises:
         InputError: a model that gives no log-probabilities of a prompt, or more tokens than may be sent.
@@ -162,7 +163,7 @@ def reached(
         }
         # Before the first text is sent: whoever pays can stop here.
         _say_cost(remote, models, [text for _, _, text in texts.flat()], cache, reporter)
-        there = Reached(context, remote, models, {})
+        there = Reached(context, adapter_base, remote, models, {})
         for name, model in models.items():  # an earlier try may have left scores in the cache
             there.drifts[name] = _drift(model, cache, reporter)
         # Scoring happens here. If it fails, no second look is taken: its scores are not used.

@@ -13,7 +13,7 @@ from heldin.base.coins import keyed_order, seed_key
 from heldin.base.errors import InputError
 from heldin.base.files import cache_directory
 from heldin.base.progress import Reporter
-from heldin.base.wording import counted
+from heldin.base.wording import counted, in_bytes
 from heldin.bounds.design import Assignment
 from heldin.bounds.verdict import Claim, stated_claim
 from heldin.corpus.build import build_store
@@ -22,8 +22,10 @@ from heldin.corpus.sources.open import looked_at
 from heldin.corpus.sources.rows import Columns, Source, TextFormat
 from heldin.corpus.store import CorpusStore, texts_of
 from heldin.jobs.checkpoint.audit_config import AT_ENDPOINT, text_sources
-from heldin.models.loading import load_language_model, load_target_and_reference
-from heldin.models.model_config import ScoringPrecision
+from heldin.models.devices import default_device, scoring_memory
+from heldin.models.loading import load_language_model, load_target_and_reference, stored_weights
+from heldin.models.logprobs import bytes_of_a_pass
+from heldin.models.model_config import PrecisionReason, ScoringPrecision
 from heldin.models.score_cache import ScoredModel
 from heldin.record.document import Record
 from heldin.record.facts import ModelFacts
@@ -56,6 +58,10 @@ class CheckpointAudit:
         max_users: maximum number of users, drawn by the seed from both groups together; None: all.
         max_texts_per_user: maximum number of scored texts per user, the first ones; None: all.
         context: most tokens of a pass of the models that are loaded here; None: as many as each states.
+        adapter_base: base of every adapter among the models, in place of the one that its config names.
+        choice: who chooses the precision: "asked": ``attack`` has it; "auto" and None as in the config.
+        precision_reason: why ``attack`` has its precision, once it is chosen.
+        left_out: attacks that an endpoint cannot answer.
         measures: options of each measurement that is asked for, by its key.
         audit: how evidence is summed up.
         release: to whom the model will be given; None: not stated.
@@ -80,6 +86,10 @@ class CheckpointAudit:
     max_users: int | None = None
     max_texts_per_user: int | None = None
     context: int | None = None
+    adapter_base: str | None = None
+    choice: Literal["asked", "auto"] | None = "asked"
+    precision_reason: PrecisionReason = "asked"
+    left_out: tuple[str, ...] = ()
     attack: AttackConfig = field(default_factory=AttackConfig)
     measures: Mapping[str, MeasureOptions] = field(default_factory=dict)
     audit: AuditConfig = field(default_factory=AuditConfig)
@@ -123,9 +133,45 @@ class CheckpointAudit:
             **dict.fromkeys(MeasureKeys.model_fields),
             **{key: options.model_dump(mode="json") for key, options in self.measures.items()},
             "context": self.context,
+            "adapter_base": self.adapter_base,
+            "precision_reason": self.precision_reason,
+            "left_out": list(self.left_out),
             "release": None if self.release is None else self.release.model_dump(mode="json"),
             "endpoint": None if self.remote is None else self.remote.config(),
         }
+
+
+def with_precision(job: CheckpointAudit, say: Callable[[str], object]) -> CheckpointAudit:
+    """Choose the precision of all models that are loaded here, unless the audit was asked for one.
+
+    Raises InputError for weights that cannot be loaded here.
+    """
+    here = [name for name in job.models() if not name.startswith(AT_ENDPOINT)]
+    if job.choice == "asked" or not here:
+        return job
+    # The target's, and where that is behind an endpoint the leading reference's.
+    stored = [stored_weights(name, job.adapter_base) for name in here]
+    own = stored[0][1].own
+    if job.choice == "auto":
+        say(f"precision: {own}, as the weights of '{here[0]}' are stored (--dtype auto)")
+        return _in_precision(job, own, "own")
+    # Target and leading reference are in memory together, once if they have one base, and further ones in turns.
+    sizes = {base: weights.bytes_in("fp32") for base, weights in stored[:2]}
+    further = max((weights.bytes_in("fp32") for _, weights in stored[2:]), default=0)
+    needed = sum(sizes.values()) + further + bytes_of_a_pass(default_device().type)
+    there = scoring_memory()
+    if needed <= there or own == "fp32":
+        return _in_precision(job, "fp32", "default")
+    say(
+        f"precision: {own}, as the weights of '{here[0]}' are stored, because fp32 needs {in_bytes(needed)} and there"
+        f" are {in_bytes(there)} (--dtype fp32 tries it)"
+    )
+    return _in_precision(job, own, "memory")
+
+
+def _in_precision(job: CheckpointAudit, precision: ScoringPrecision, reason: PrecisionReason) -> CheckpointAudit:
+    attack = job.attack.model_copy(update={"precision": precision})
+    return replace(job, attack=attack, choice="asked", precision_reason=reason)
 
 
 def audit_job(folder: Path, record: Record) -> CheckpointAudit:
@@ -156,6 +202,9 @@ def audit_job(folder: Path, record: Record) -> CheckpointAudit:
             max_users=kept["max_users"],
             max_texts_per_user=kept["max_texts_per_user"],
             context=kept["context"],
+            adapter_base=kept["adapter_base"],
+            precision_reason=kept["precision_reason"],
+            left_out=tuple(kept["left_out"]),
             attack=AttackConfig.model_validate(kept["attack"]),
             measures=MeasureKeys(**{key: kept[key] for key in MeasureKeys.model_fields}).measures(),
             audit=AuditConfig.model_validate(kept["audit"]),
@@ -282,17 +331,21 @@ class OpenedModels:
 
     Attributes:
         context: most tokens of a pass of a model that is loaded here; None: as many as it states.
+        adapter_base: base of every adapter, in place of the one that its config names.
     """
 
     context: int | None
+    adapter_base: str | None
 
     def load(self, name: str, precision: ScoringPrecision) -> ScoredModel:
         """Return the model with this name, in this precision."""
-        return load_language_model(name, precision=precision, context=self.context)
+        return load_language_model(name, precision=precision, context=self.context, adapter_base=self.adapter_base)
 
     def pair(self, target: str, reference: str, precision: ScoringPrecision) -> tuple[ScoredModel, ScoredModel]:
         """Return target and reference, from one copy of the base if the target is an adapter on the reference."""
-        return load_target_and_reference(target, reference, precision=precision, context=self.context)
+        return load_target_and_reference(
+            target, reference, precision=precision, context=self.context, adapter_base=self.adapter_base
+        )
 
     def facts_of(self, model: ScoredModel, name: str) -> ModelFacts:
         """Return the record's facts about a model, once scoring has ended."""
@@ -313,10 +366,12 @@ def opened_models(job: CheckpointAudit, texts: AttackTexts, reporter: Reporter) 
         served = next((name for name in job.models() if name.startswith(AT_ENDPOINT)), None)
         if served is not None:
             raise InputError(f"'{served}' is behind an endpoint: use heldin audit-endpoint")
-        yield OpenedModels(job.context)
+        yield OpenedModels(job.context, job.adapter_base)
         return
     # Endpoints are no part of an audit of two files.
     from heldin.jobs.checkpoint.endpoint import reached
 
-    with reached(job.remote, job.models(), texts, reporter, context=job.context) as there:
+    with reached(
+        job.remote, job.models(), texts, reporter, context=job.context, adapter_base=job.adapter_base
+    ) as there:
         yield there

@@ -49,9 +49,10 @@ from heldin.jobs.planted.target import (
     precision_beside,
     weights_of,
     window_of,
+    with_precision,
 )
 from heldin.models.fingerprints import fingerprint_in_folder
-from heldin.models.loading import LanguageModel, load_language_model, same_tokens
+from heldin.models.loading import LanguageModel, load_language_model, same_tokens, say_how_loaded
 from heldin.models.score_cache import ScoredModel
 from heldin.record.condition_words import condition_lines, unmet_flaws, unshown_flaws
 from heldin.record.document import Body, Record, read_record, without_names, write_new_record
@@ -77,7 +78,7 @@ from heldin.words.answer import ComparisonFlaw
 from heldin.words.people import AUDITED, USERS
 from heldin.words.statement import Statement
 
-_LOOKED_AT = ("model", "claims", "endpoint", "precision")
+_LOOKED_AT = ("model", "adapter_base", "claims", "endpoint", "precision")
 _MOST = 0.9  # of the tokens: a few bear no loss where rows are packed or end
 
 
@@ -96,11 +97,13 @@ def audit_planted(job: PlantedAudit, out: Path | None, reporter: Reporter, *, co
     """
     job.check()
     config, manifest = read_planted(job.planted)
+    job = with_precision(job, config)
     run = audited_run(job, config, reporter)
     with one_process_at_a_time(job.planted):
         require_models(job.planted, fingerprints(config))
         reporter.say("models: loading target and reference")
         target, reference = models_here(job, config, run.attack.precision)
+        say_how_loaded(target, reporter.say)
         look = look_at(job.planted, weights_of(job, target), job.claims, precision_beside(job, run))
         folder = out or job.planted / AUDITS / str(look.number)
         _take_folder(job, config, folder, planted_facts(manifest, look, job.declared_by, (), PlantedEvidence()))
@@ -189,6 +192,7 @@ def planted_again(folder: Path, record: Record, reporter: Reporter) -> Body:
         kept["declared_by"],
         None if kept["endpoint"] is None else remote_of(kept["endpoint"]),
         kept["precision"],
+        kept["adapter_base"],
     )
     config, manifest = read_planted(job.planted)
     run = audited_run(job, config)
@@ -280,7 +284,7 @@ def _evidence(audit: _Audit, folder: MeasureFolder, log: Path, before: PlantedFa
     here = isinstance(audit.models.target, LanguageModel) and Path(job.model).is_dir()
     training, fault = counts_of_log(
         log,
-        fingerprint_in_folder(Path(job.model)) if here else None,
+        fingerprint_in_folder(Path(job.model), job.adapter_base) if here else None,
         audit.manifest,
         audit.data,
         audit.models.reference.tokenizer,
@@ -298,7 +302,7 @@ def _evidence(audit: _Audit, folder: MeasureFolder, log: Path, before: PlantedFa
     if facts is None and audit.data.canaries:
         held_in = sum(audit.data.canary_membership().values())
         facts = not_measured(held_in=held_in, held_out=len(audit.data.canaries) - held_in)
-    other_base = here and has_other_base(Path(job.model), audit.manifest.reference)
+    other_base = here and has_other_base(job, audit.manifest.reference)
     return PlantedEvidence(training, fault, facts, read_form(job.planted), other_base)
 
 

@@ -19,7 +19,7 @@ from heldin.record.condition_words import unmet_flaws
 from heldin.record.document import Body, masked
 from heldin.record.facts import ModelFacts, ScoredTexts, SplitFacts
 from heldin.record.planted_facts import Condition, PlantedFacts, Reason, TrainingCounts
-from heldin.stages.measures.scores import scoring_rule
+from heldin.stages.measures.scores import left_out, scoring_rule
 from heldin.stages.sides.corpus import corpus_facts
 from heldin.stages.sides.data import RunData, writers
 from heldin.stages.sides.panels import JudgedRun, canaries_alone
@@ -79,6 +79,7 @@ def planted_body(
         scored_texts=ScoredTexts(kind=config.attack.documents[0], known_by="declared"),
         scoring_rule=scoring_rule(config.attack.max_characters, config.scored_part, endpoint=models.added),
         per_text=models.per_text,
+        left_out=left_out(config.attack.names, per_text=models.per_text, served=models.target.endpoint is not None),
         resamples=config.audit.resamples,
         planted=facts,
         measures=measures,

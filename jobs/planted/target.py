@@ -17,9 +17,9 @@ from heldin.jobs.planted.plant_config import PlantConfig
 from heldin.jobs.planted.plant_data import run_of
 from heldin.models.endpoint import EndpointModel, open_endpoint_model, probe_now
 from heldin.models.endpoint_client import Connection
-from heldin.models.loading import LanguageModel, load_language_model, load_target_and_reference
-from heldin.models.model_config import ScoringPrecision
-from heldin.models.model_names import base_of, fingerprint_of, is_adapter, require_model
+from heldin.models.loading import LanguageModel, load_language_model, load_target_and_reference, stored_weights
+from heldin.models.model_config import PrecisionChoice, ScoringPrecision
+from heldin.models.model_names import fingerprint_of, is_adapter, require_model
 from heldin.models.score_cache import ScoredModel
 from heldin.record.facts import LARGEST_DRIFT, ModelFacts
 from heldin.stages.measures.measure import model_facts, named_model
@@ -37,7 +37,9 @@ class PlantedAudit:
         claims: such as "epsilon=8,delta=1e-6,unit=user".
         declared_by: who declares that the model was trained on the planted training set; None: nobody.
         remote: how a model behind an endpoint is reached; None: it is loaded here.
-        precision: arithmetic in which models are loaded; None: that of the plan.
+        precision: arithmetic in which models are loaded; auto: that in which the model is stored; None: that of the
+            plan.
+        adapter_base: base of an adapter, in place of the one that its config names.
     """
 
     planted: Path
@@ -45,7 +47,8 @@ class PlantedAudit:
     claims: tuple[str, ...] = ()
     declared_by: str | None = None
     remote: Remote | None = None
-    precision: ScoringPrecision | None = None
+    precision: PrecisionChoice | None = None
+    adapter_base: str | None = None
 
     def check(self) -> None:
         """Raises InputError for a claim that cannot be read, nobody's declaration, or a model that is not there."""
@@ -54,19 +57,38 @@ class PlantedAudit:
         if self.declared_by is not None and not self.declared_by.strip():
             raise InputError("--declared-by is empty: name the person who declares, or leave it out")
         if self.remote is None:
-            require_model(self.model)
+            require_model(self.model, self.adapter_base)
+            if self.adapter_base is not None and not is_adapter(Path(self.model)):
+                raise InputError(
+                    f"--adapter-base '{self.adapter_base}': '{self.model}' is no adapter's folder: leave it out"
+                )
 
     def recorded(self) -> dict[str, object]:
         """Return what the record stores of the audit."""
-        here = self.remote is None and Path(self.model).is_dir()
+
+        def absolute(name: str) -> str:
+            return str(Path(name).resolve()) if self.remote is None and Path(name).is_dir() else name
+
         return {
             "planted": str(self.planted.resolve()),
-            "model": str(Path(self.model).resolve()) if here else self.model,
+            "model": absolute(self.model),
+            "adapter_base": None if self.adapter_base is None else absolute(self.adapter_base),
             "claims": list(self.claims),
             "declared_by": self.declared_by,
             "endpoint": None if self.remote is None else self.remote.config(),
             "precision": self.precision,
         }
+
+
+def with_precision(job: PlantedAudit, config: PlantConfig) -> PlantedAudit:
+    """Return the audit with the model's own precision in place of "auto"; behind an endpoint the reference's own.
+
+    Raises InputError for weights that cannot be loaded here.
+    """
+    if job.precision != "auto":
+        return job
+    name, revision = (job.model, None) if job.remote is None else (config.reference, config.revision)
+    return replace(job, precision=stored_weights(name, job.adapter_base, revision)[1].own)
 
 
 def audited_run(job: PlantedAudit, config: PlantConfig, reporter: Reporter | None = None) -> RunConfig:
@@ -103,18 +125,22 @@ def require_distinct(jobs: Sequence[PlantedAudit], config: PlantConfig) -> None:
     """
     seen = {fingerprint_of(config.reference, revision=config.revision): ""}
     for job in jobs:
-        fingerprint = fingerprint_of(job.model) if job.remote is None else job.model
+        fingerprint = job.model
+        if job.remote is None:
+            fingerprint = fingerprint_of(job.model, adapter_base=job.adapter_base)
         if fingerprint in seen:
             _refuse(job.model, seen[fingerprint])
         seen[fingerprint] = job.model
 
 
-def has_other_base(model: Path, reference: str) -> bool:
-    """Return whether a folder holds an adapter on another model than the one of this fingerprint in float32."""
-    if not is_adapter(model):
+def has_other_base(job: PlantedAudit, reference: str) -> bool:
+    """Return whether the model is an adapter on another model than the one of this fingerprint in float32."""
+    if job.remote is not None or not is_adapter(Path(job.model)):
         return False
-    base, revision = base_of(model)
-    return fingerprint_of(base, revision=revision) != reference
+    from heldin.models.adapters import base_of
+
+    base = base_of(Path(job.model), job.adapter_base)
+    return fingerprint_of(base.name, revision=base.revision, adapter_base=job.adapter_base) != reference
 
 
 def _refuse(model: str, other: str) -> NoReturn:
@@ -134,7 +160,11 @@ def models_here(
     if job.remote is not None:
         return None, load_language_model(config.reference, revision=config.revision, precision=precision)
     target, reference = load_target_and_reference(
-        job.model, config.reference, precision=precision, revision=config.revision
+        job.model,
+        config.reference,
+        precision=precision,
+        revision=config.revision,
+        adapter_base=job.adapter_base,
     )
     if target.fingerprint == reference.fingerprint:
         _refuse(job.model, "")

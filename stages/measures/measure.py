@@ -17,7 +17,7 @@ from heldin.base.artefacts import read_table, write_table
 from heldin.base.errors import InputError
 from heldin.base.progress import Reporter
 from heldin.base.section import Facts, Section
-from heldin.record.facts import ModelFacts
+from heldin.record.facts import AdapterFacts, ModelFacts
 from heldin.words.guarantee import ModelText
 from heldin.words.statement import Statement
 
@@ -199,11 +199,14 @@ def named_model(name: str | None) -> Statement:
 
 def model_facts(model: "LanguageModel", name: Statement) -> ModelFacts:
     """Return the record's facts about a model that is loaded here."""
+    adapter = model.adapter
     return ModelFacts(
         name=name,
         parameters=model.parameters(),
         fingerprint=model.fingerprint,
         architecture=model.architecture,
+        stored=model.stored.format or model.stored.precision,
+        adapter=adapter and AdapterFacts(base=adapter.name, named=adapter.named, beside=len(adapter.beside)),
     )
 
 

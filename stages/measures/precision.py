@@ -14,6 +14,7 @@ from heldin.audit.coarse import significant
 from heldin.base.coins import keyed_order, seed_key
 from heldin.base.files import cache_directory, text_sha256
 from heldin.base.progress import Reporter
+from heldin.models.model_config import PrecisionReason
 from heldin.record.document import PrecisionFacts
 from heldin.stages.measures.measure import Fingerprinted, Measure, loaded
 
@@ -49,6 +50,7 @@ class PrecisionShift(Measure[Shift]):
         models: target and reference, as they scored.
         in_full: loads both in float32.
         seed: public; the sample is drawn by it, without coins.
+        reason: why the models are not in float32.
     """
 
     name = "precision"
@@ -60,6 +62,7 @@ class PrecisionShift(Measure[Shift]):
     models: Pair
     in_full: "Callable[[], tuple[ScoredModel, ScoredModel]]"
     seed: int
+    reason: PrecisionReason = "asked"
 
     def made_from(self) -> str:
         """Return a hash of the models, the attack and the sample."""
@@ -72,10 +75,12 @@ class PrecisionShift(Measure[Shift]):
 
         target, reference = map(loaded, self.models)
         scored, exact = self._values((target, reference)), None
-        try:
-            exact = self._values(self.in_full())
-        except torch.OutOfMemoryError:
-            torch.cuda.empty_cache()
+        # On a CPU nothing refuses what does not fit: the operating system ends the process.
+        if self.reason != "memory":
+            try:
+                exact = self._values(self.in_full())
+            except torch.OutOfMemoryError:
+                torch.cuda.empty_cache()
         shift = Shift(scored, exact)
         reporter.say(f"precision: {self.facts(shift, {}).line}")
         return shift
@@ -96,6 +101,7 @@ class PrecisionShift(Measure[Shift]):
         shifts = None if exact is None else values.scored - exact
         return PrecisionFacts(
             precision=self.attack.precision,
+            reason=self.reason,
             statistic=self.attack.primary,
             values=len(values.scored),
             # Two digits: the largest is one person's.

@@ -18,6 +18,7 @@ from heldin.base.errors import InputError
 from heldin.base.files import cache_directory, text_sha256
 from heldin.base.progress import Reporter
 from heldin.stages.measures.measure import Fingerprinted, Measure, loaded
+from heldin.words.page_one import LeftOut
 from heldin.words.split import ScoredTokens, ScoringRule
 from heldin.words.statement import Statement
 
@@ -138,6 +139,22 @@ def scoring_rule(max_characters: int, part: Statement | None = None, *, endpoint
     return ScoringRule.WHOLE(characters=max_characters, tokens=tokens, endpoint=endpoint)
 
 
+def left_out(names: Sequence[str], *, per_text: bool, served: bool = False) -> list[Statement]:
+    """Return which of these attacks do not run, and why.
+
+    Args:
+        per_text: whether the models have different tokenizers.
+        served: whether a model is behind an endpoint.
+    """
+    from heldin.attacks.statistics import get_attack, needs_vocabulary
+
+    attacks = [get_attack(name) for name in names]
+    unanswered = [attack.name for attack in attacks if served and needs_vocabulary(attack)]
+    apart = [attack.name for attack in attacks if per_text and attack.compares_tokens and attack.name not in unanswered]
+    by_code = {LeftOut.OTHER_TOKENIZER: apart, LeftOut.NO_VOCABULARY: unanswered}
+    return [code(attacks=", ".join(names)) for code, names in by_code.items() if names]
+
+
 def score_leading(
     attack: AttackConfig,
     texts: "AttackTexts",
@@ -159,7 +176,8 @@ def score_leading(
         if get_attack(attack.primary).compares_tokens:
             raise InputError(
                 f"the reference model '{reference.name}' has another tokenizer than the target, so their tokens cannot"
-                " be compared: choose the primary attack 'likelihood-ratio'"
+                " be compared: choose the primary attack 'likelihood-ratio', or a reference with the target's"
+                " tokenizer, such as the model that the target was fine-tuned from"
             )
         # The others are left out; the record says ``per_text``.
         attacks = [attack for attack in attacks if not attack.compares_tokens]

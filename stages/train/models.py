@@ -18,7 +18,7 @@ from heldin.finetune.pretraining import pretrain, pretrained_folder, train_once
 from heldin.finetune.ranks import same_as_first
 from heldin.finetune.recipe import Select
 from heldin.models.devices import default_device, spreads
-from heldin.models.loading import LanguageModel, load_language_model
+from heldin.models.loading import LanguageModel, load_language_model, require_text_alone
 from heldin.models.model_names import require_model
 from heldin.stages.run_config import RunConfig
 from heldin.stages.sides.corpus import CorpusData
@@ -30,7 +30,9 @@ def base_model(config: RunConfig, corpus: CorpusData, reporter: Reporter) -> tup
         name = str(config.model.base)
         # A model that is spread over processes may not fit into one of them: its shards are taken from main memory.
         place = torch.device("cpu") if config.finetune.shard else None
-        return name, load_language_model(name, device=place, revision=config.model.revision)
+        lm = load_language_model(name, device=place, revision=config.model.revision)
+        require_text_alone(lm.model.config, name)
+        return name, lm
     texts = corpus.public_texts()
     recipe = config.model.pretrain.recipe
     folder = pretrained_folder(texts, config.model.pretrain.shape, recipe, cache_directory())

@@ -39,7 +39,9 @@ _SPEC.loader.exec_module(size)
 # Parts that an audit of two files does not load needed 20 lines: imports, and the signature of one more function.
 # A log that binds names, config and tokenizer is 170 lines, labels of the trainer 80, the order of reads 90, the power
 # of the positive control 250 with the command that prints it, and what follows from them for a certificate 140.
-MOST_LINES, MOST_MODULES, MOST_DEPTH, MOST_CORE_LINES = 68_700, 374, 16, 20_600
+# Multimodal models, formats of quantised weights, the base of an adapter and the precision of the weights needed 640
+# lines. The core has 170 of them, although everything about adapters left it.
+MOST_LINES, MOST_MODULES, MOST_DEPTH, MOST_CORE_LINES = 69_350, 374, 16, 20_800
 # Test functions that a change of a sentence may break, by the count of benchmarks/size.py.
 MOST_TIED_TO_WORDING = 15
 

@@ -9,24 +9,30 @@ import pandas as pd
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+import torch
 import yaml
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file, save_file
 
+from heldin.attacks.statistics import DEFAULT_ATTACKS
 from heldin.base.progress import LineReporter
 from heldin.corpus.split import Part, Role
 from heldin.jobs.verify import verify
 from heldin.models.loading import load_language_model
 from heldin.models.logprobs import score_texts, stated_batch_size
+from heldin.models.reading import quiet_transformers
 from heldin.record.document import read_record
 from heldin.reports.limits import limit_rows
 from heldin.reports.page_one import state_evidence, state_skipped, written
 from heldin.reports.recommendation import recommend
-from heldin.reports.record_report import list_facts
+from heldin.reports.record_report import list_facts, report_record
 from heldin.stages.sides.ledger import load_ledger
 from heldin.words.answer import ComparisonFlaw, Headline
 from heldin.words.evidence import ClaimLabel
-from heldin.words.page_one import Advice, AttackNeeds, Evidence, Released
+from heldin.words.page_one import Advice, AttackNeeds, Evidence, LeftOut, Released
 from heldin.words.rows import SkippedText
 from heldin.words.split import SplitReason
+from tests.models.tiny_multimodal import tiny_multimodal
 from tests.refusals import names, refused
 from tests.relisted import relist
 from tests.statements import answer_in, states, values_of
@@ -188,7 +194,7 @@ def test_a_reference_with_another_tokenizer_is_said_to_be_compared_per_text(call
     train_tokenizer(english, 290).save_pretrained(tmp_path / "other")
     arguments = _arguments(finished, files, tmp_path / "audit")
     arguments[arguments.index("--reference") + 1] = tmp_path / "other"
-    code, _, err = call(*arguments)
+    code, out, err = call(*arguments)
     assert code == 0, err
     record = read_record(tmp_path / "audit" / "record.json")
     assert record.per_text
@@ -196,6 +202,121 @@ def test_a_reference_with_another_tokenizer_is_said_to_be_compared_per_text(call
     assert "likelihood-ratio-per-token" not in {a.attack for a in record.attacks}
     # The report says so.
     assert list_facts(record) != list_facts(record.model_copy(update={"per_text": False}))
+    # Terminal, JSON and report name the attacks that did not run, and why.
+    (statement,) = record.left_out
+    assert statement.states(LeftOut.OTHER_TOKENIZER)
+    ran = {attack.attack for attack in record.attacks}
+    assert set(values_of(statement, LeftOut.OTHER_TOKENIZER)["attacks"].split(", ")) == set(DEFAULT_ATTACKS) - ran
+    assert str(statement) in " ".join(out.split())
+    assert str(statement) in str(report_record(record))
+    code, out, err = call(*arguments, "--json")
+    assert code == 0, err
+    assert json.loads(out)["page_one"]["left_out"] == [statement.model_dump(mode="json")]
+    assert verify(tmp_path / "audit", LineReporter(lambda line: None)).differences == ()
+    assert read_record(finished / "record.json").left_out == []
+
+
+def stored_in(dtype, source, folder):
+    """A copy of a model whose weights are stored in another type."""
+    shutil.copytree(source, folder)
+    tensors = {name: tensor.to(dtype) for name, tensor in load_file(folder / "model.safetensors").items()}
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+@pytest.mark.parametrize("asked", ["auto", "fits", "memory", "fp32"])
+def test_the_precision_is_the_targets_own_where_asked_or_where_float32_does_not_fit(
+    call, finished, files, tmp_path, monkeypatch, asked
+):
+    arguments = _arguments(finished, files, tmp_path / "audit")
+    arguments[2] = stored_in(torch.bfloat16, arguments[2], tmp_path / "target")
+    if asked in ("auto", "fp32"):
+        arguments += ["--dtype", asked]
+    if asked in ("memory", "fp32"):
+        monkeypatch.setattr("heldin.models.devices.main_memory", lambda: 2**20)
+    code, _, err = call(*arguments)
+    assert code == 0, err
+    record = read_record(tmp_path / "audit" / "record.json")
+    expected = {"auto": ("bf16", "own"), "fits": ("fp32", "default"), "memory": ("bf16", "memory")}
+    precision, reason = expected.get(asked, ("fp32", "asked"))
+    assert (record.config["attack"]["precision"], record.config["precision_reason"]) == (precision, reason)
+    assert (record.target.stored, record.reference.stored) == ("bf16", "fp32")
+    lines = [line for line in err.splitlines() if "precision: " in line]
+    if precision == "fp32":
+        # Nothing changed, and nothing is said.
+        assert record.precision is None
+        assert lines == []
+    else:
+        assert names(lines[0], "bf16", f"'{tmp_path / 'target'}'", "--dtype")
+        assert (record.precision.precision, record.precision.reason) == (precision, reason)
+        # The shift is measured where float32 can be had.
+        assert (record.precision.mean_shift is None) == (asked == "memory")
+        assert record.precision.line in str(report_record(record))
+    assert verify(tmp_path / "audit", LineReporter(lambda line: None)).differences == ()
+    # The same call finds its audit.
+    assert call(*arguments)[0] == 0
+
+
+def test_a_target_in_float32_stays_so_whatever_memory_there_is(call, finished, files, tmp_path, monkeypatch):
+    monkeypatch.setattr("heldin.models.devices.main_memory", lambda: 2**20)
+    code, _, err = call(*_arguments(finished, files, tmp_path / "audit"))
+    assert code == 0, err
+    record = read_record(tmp_path / "audit" / "record.json")
+    assert (record.config["attack"]["precision"], record.config["precision_reason"]) == ("fp32", "default")
+
+
+def test_an_adapter_whose_base_is_elsewhere_is_audited_on_the_one_that_is_named(call, finished, files, tmp_path):
+    base = _reference(finished)
+    with quiet_transformers():
+        adapted = get_peft_model(
+            load_language_model(str(base)).model, LoraConfig(r=2, target_modules="all-linear", task_type="CAUSAL_LM")
+        )
+    for name, parameter in adapted.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, generator=torch.Generator().manual_seed(0))
+    adapted.save_pretrained(tmp_path / "adapter")
+    settings = tmp_path / "adapter" / "adapter_config.json"
+    content = {**json.loads(settings.read_text()), "base_model_name_or_path": "unsloth/tiny-bnb-4bit"}
+    settings.write_text(json.dumps(content))
+    arguments = _arguments(finished, files, tmp_path / "audit")
+    arguments[2] = tmp_path / "adapter"
+    code, _, _ = call(*arguments)
+    assert code == 2
+    # Nobody was asked: the message does not say that there is no such model.
+    naming = ("'unsloth/tiny-bnb-4bit'", "adapter_config.json", "--adapter-base", "HF_HUB_OFFLINE")
+    assert call.refused(by="_require_base", naming=naming)
+    code, _, err = call(*arguments, "--adapter-base", base)
+    assert code == 0, err
+    assert sum("unsloth/tiny-bnb-4bit" in line for line in err.splitlines()) == 1
+    record = read_record(tmp_path / "audit" / "record.json")
+    facts = record.target.adapter
+    assert (facts.base, facts.named, record.reference.adapter) == (str(base), "unsloth/tiny-bnb-4bit", None)
+    assert record.config["adapter_base"] == str(base)
+    assert record.target.loaded in str(report_record(record))
+    assert verify(tmp_path / "audit", LineReporter(lambda line: None)).differences == ()
+    # A base for an audit of no adapter is a mistake, and a base that is not there is named at once.
+    code, _, _ = call(*_arguments(finished, files, tmp_path / "other"), "--adapter-base", base)
+    assert code == 2
+    assert call.refused(by="_check_models", naming=("--adapter-base", f"'{base}'"))
+    code, _, _ = call(*arguments, "--adapter-base", tmp_path / "none")
+    assert code == 2
+    assert call.refused(by="_look_for", naming=f"'{tmp_path / 'none'}'")
+
+
+def test_a_model_that_reads_images_is_audited_by_its_texts(call, finished, files, tmp_path):
+    tokenizer = load_language_model(str(_reference(finished))).tokenizer
+    for seed, name in enumerate(("target", "base")):
+        save_model = tiny_multimodal("qwen2_5_vl", seed=seed)
+        save_model.save_pretrained(tmp_path / name)
+        tokenizer.save_pretrained(tmp_path / name)
+    arguments = _arguments(finished, files, tmp_path / "audit")
+    arguments[2], arguments[4] = tmp_path / "target", tmp_path / "base"
+    code, _, err = call(*arguments)
+    assert code == 0, err
+    record = read_record(tmp_path / "audit" / "record.json")
+    assert record.target.architecture == "Qwen2_5_VLForConditionalGeneration"
+    assert len(record.attacks) == len(read_record(finished / "record.json").attacks)
+    assert verify(tmp_path / "audit", LineReporter(lambda line: None)).differences == ()
 
 
 def test_an_audit_trusts_no_table_that_is_there_and_takes_the_folder_of_an_interrupted_one(

@@ -14,8 +14,10 @@ from heldin.defenses.plan_file import write_plan
 from heldin.jobs.checkpoint.endpoint import attacks_at_endpoint
 from heldin.models.loading import load_language_model
 from heldin.record.document import read_record
+from heldin.reports.page_one import written
 from heldin.white_box.power import chosen_mechanism
 from heldin.words.answer import ComparisonFlaw
+from heldin.words.page_one import LeftOut
 from heldin.words.split import AtEndpoint
 from tests.completions_server import CompletionsServer, serving
 from tests.end_to_end.test_audit_command import _arguments, _reference, files
@@ -67,6 +69,10 @@ def test_an_audit_over_http_says_what_the_local_one_says_and_is_verified_without
     assert names(cost, f"'{url}'", "2", "0.0", "60000")
     (left_out,) = (line for line in err.splitlines() if line.startswith("left out: "))
     assert names(left_out, "min-k++")
+    # Page one says so too.
+    (statement,) = read_record(tmp_path / "remote" / "record.json").left_out
+    assert names(values_of(statement, LeftOut.NO_VOCABULARY)["attacks"], "min-k++")
+    assert written([statement]) in " ".join(out.split())
     assert all(isinstance(prompt, list) for prompt in sent[3:])
     here, there = (read_record(tmp_path / name / "record.json") for name in ("local", "remote"))
     mine = {its.attack: its.auroc.value for its in here.attacks if its.aggregation == "mean"}

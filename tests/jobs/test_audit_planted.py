@@ -5,7 +5,9 @@ import shutil
 from dataclasses import replace
 
 import pytest
+import torch
 import typst
+from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -23,11 +25,12 @@ from heldin.jobs.planted.plant import plant
 from heldin.jobs.planted.plant_config import parse_plant
 from heldin.jobs.planted.plant_data import planted_data
 from heldin.jobs.planted.plant_folder import plan_hash, read_planted
-from heldin.jobs.planted.target import PlantedAudit
+from heldin.jobs.planted.target import PlantedAudit, has_other_base
 from heldin.jobs.purge import plan_purge, purge
 from heldin.jobs.user_scores import leading_scores
 from heldin.jobs.verify import verify
 from heldin.models.loading import load_language_model
+from heldin.models.reading import quiet_transformers
 from heldin.record.document import read_record
 from heldin.record.planted_facts import ConditionName, Known, Reason
 from heldin.reports.claims import tabulate_conditions
@@ -571,6 +574,46 @@ def test_the_exit_code_in_json_is_that_of_the_command_where_a_later_model_fails(
     models = ("--model", tmp_path / "broken", "--model", fresh[1])
     code, out, err = call("audit-planted", fresh[0], *models, "--json")
     assert (code, out, "are incomplete" in err) == (2, "", True)
+
+
+@pytest.mark.slow
+def test_an_adapter_that_was_trained_on_another_machine_is_audited_on_the_base_that_is_named(fresh, call, tmp_path):
+    base, adapter = fresh[1].parent / "base", tmp_path / "adapter"
+    with quiet_transformers():
+        adapted = get_peft_model(
+            load_language_model(str(base)).model, LoraConfig(r=2, target_modules="all-linear", task_type="CAUSAL_LM")
+        )
+    for name, parameter in adapted.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, 0, 0.1, generator=torch.Generator().manual_seed(0))
+    adapted.save_pretrained(adapter)
+    settings = json.loads((adapter / "adapter_config.json").read_text())
+    settings["base_model_name_or_path"] = "/home/somebody/base"
+    (adapter / "adapter_config.json").write_text(json.dumps(settings))
+    asked = ("audit-planted", fresh[0], "--model", adapter)
+    code, _, _ = call(*asked)
+    assert code == 2
+    assert call.refused(by="_require_base", naming=("'/home/somebody/base'", "--adapter-base"))
+    code, _, _ = call("audit-planted", fresh[0], "--model", fresh[1], "--adapter-base", base)
+    assert code == 2
+    assert call.refused(by="PlantedAudit.check", naming=("--adapter-base", f"'{fresh[1]}'"))
+    code, _, err = call(*asked, "--adapter-base", base, "--dtype", "auto")
+    assert code == 0, err
+    record = read_record(fresh[0] / "audits" / "1" / "record.json")
+    assert (record.target.adapter.base, record.target.adapter.named) == (str(base), "/home/somebody/base")
+    assert record.config["precision"] == record.target.stored == "fp32"
+    # The base is the plan's reference, which the condition looks at whatever the adapter's config names.
+    job = PlantedAudit(fresh[0], str(adapter), (), "R. Signer", adapter_base=str(base))
+    reference = read_planted(fresh[0])[1].reference
+    assert not has_other_base(job, reference)
+    assert verify(fresh[0] / "audits" / "1", QUIET).differences == ()
+    # Of other weights under the adapter the condition is not met.
+    other = save_base(memorable_lm(memorable_rows(), seed=5), tmp_path / "other")
+    job = replace(job, adapter_base=str(other))
+    assert has_other_base(job, reference)
+    shifted, _ = audit_planted(job, None, QUIET, command="heldin audit")
+    assert shifted.planted.look == 2
+    assert shifted.target.fingerprint != record.target.fingerprint
 
 
 @pytest.mark.slow

@@ -215,7 +215,7 @@ def test_options_about_an_endpoint_need_one_and_its_url_is_looked_at(call, plant
 
 def test_a_local_reference_is_scored_in_the_windows_of_the_endpoint(base):
     served = EndpointModel("tuned", None, Style.ECHO, None, 20, {}, "served")
-    reference = Reached(None, None, {"tuned": served}, {}).load(str(base), "fp32")
+    reference = Reached(None, None, None, {"tuned": served}, {}).load(str(base), "fp32")
     assert reference.context == 20
     assert window_of(served) == 20
     assert window_of(reference) is None

@@ -26,9 +26,10 @@ from peft import (
     get_peft_model,
 )
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 from heldin.base.errors import InputError
-from heldin.models.loading import load_language_model, load_target_and_reference
+from heldin.models.loading import load_language_model, load_target_and_reference, say_how_loaded
 from heldin.models.logprobs import score_texts
 from heldin.models.model_config import TinyModel
 from heldin.models.model_names import fingerprint_of, require_model
@@ -36,7 +37,7 @@ from heldin.models.reading import quiet_transformers
 from heldin.models.score_cache import ScoreCache
 from heldin.models.tiny import new_tiny_model
 from heldin.stages.measures.measure import model_facts, named_model
-from tests.refusals import refused
+from tests.refusals import names, refused
 
 TEXTS = ["The quick brown fox met 12 people on Tuesday.", "Falcon closes on Friday, said Ms Adams twice."]
 
@@ -260,12 +261,14 @@ def test_an_adapter_of_any_kind_is_scored_whole_and_refused_with_other_keys(base
         "empty": {},
         "DDP": {f"{begin}module.{name.removeprefix(begin)}": whole[name] for name in names},
         "compiled": {f"_orig_mod.{name}": whole[name] for name in names},
+        "Opacus": {f"_module.{name}": whole[name] for name in names},
         "another layer": {**whole, f"{begin}transformer.h.7.ln_1.weight": torch.zeros(2)},
     }
     turn = list(KINDS).index(kind)
     if kind != "plain":
-        # Of two ways in which keys are missing, and of two in which all begin otherwise, the kinds take turns.
-        for name in (("half", "empty")[turn % 2], ("DDP", "compiled")[turn % 2]):
+        # Of two ways in which keys are missing, and of three in which all begin otherwise, the kinds take turns.
+        begins = ("DDP", "compiled", "Opacus")
+        for name in (("half", "empty")[turn % 2], begins[turn % 3], begins[(turn + 1) % 3]):
             del damaged[name]
     loads = (load_language_model, lambda its: load_target_and_reference(its, str(base)))
     for number, content in enumerate(damaged.values(), start=turn // 2):
@@ -311,6 +314,93 @@ def named(adapter, base):
     """Writes another base into an adapter's config."""
     file = adapter / "adapter_config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "base_model_name_or_path": base}))
+
+
+@pytest.mark.parametrize("name", ["unsloth/tiny-bnb-4bit", "/home/somebody/tiny", "/mnt/models/tiny"])
+def test_the_base_of_an_adapter_is_named_in_place_of_one_that_is_not_here(base, adapter, name):
+    """Adapters are trained on a copy in 4 bits, or on another machine."""
+    expected = load_target_and_reference(str(adapter), str(base))
+    named(adapter, name)
+    for load in (load_language_model, require_model, lambda its: load_target_and_reference(its, str(base))):
+        with refused(by="_require_base", naming=(f"'{name}'", "adapter_config.json", "--adapter-base")):
+            load(str(adapter))
+    require_model(str(adapter), str(base))
+    both = load_target_and_reference(str(adapter), str(base), adapter_base=str(base))
+    # One copy of the weights, as where the config names the base.
+    assert both[1].model.adapted.get_base_model() is both[0].model
+    alone = load_language_model(str(adapter), adapter_base=str(base))
+    for lm in (both[0], alone):
+        np.testing.assert_allclose(scores(lm), scores(expected[0]), atol=1e-4)
+        facts = model_facts(lm, named_model("x")).adapter
+        assert (facts.base, facts.named, facts.beside) == (str(base), name, 0)
+    np.testing.assert_array_equal(scores(both[1]), scores(expected[1]))
+    assert alone.fingerprint == fingerprint_of(str(adapter), adapter_base=str(base))
+    said = []
+    say_how_loaded(both[0], said.append)
+    say_how_loaded(both[1], said.append)
+    assert len(said) == 1
+    assert names(said[0], str(base), name)
+
+
+def test_a_base_that_is_no_model_or_an_adapter_is_refused(base, adapter, tmp_path):
+    with refused(by="base_of", naming=("--adapter-base", f"'{adapter}'")):
+        load_language_model(str(adapter), adapter_base=str(adapter))
+    with refused(by="_require_base", naming=("--adapter-base", "'/no/such/base'")):
+        load_language_model(str(adapter), adapter_base="/no/such/base")
+    with refused(by="_require_safe_weights", naming="config.json"):
+        (tmp_path / "empty").mkdir()
+        load_language_model(str(adapter), adapter_base=str(tmp_path / "empty"))
+
+
+def test_of_adapters_on_adapters_the_last_one_gets_the_base(base, adapter, tmp_path):
+    upper = saved(lora(), base, tmp_path / "upper")
+    named(upper, str(adapter))
+    expected = scores(load_language_model(str(upper)))
+    named(adapter, "/home/somebody/tiny")
+    np.testing.assert_array_equal(scores(load_language_model(str(upper), adapter_base=str(base))), expected)
+
+
+def test_another_base_of_other_sizes_is_refused(base, adapter, make_lm, tmp_path):
+    other = make_lm()
+    other.model.save_pretrained(tmp_path / "other")
+    other.tokenizer.save_pretrained(tmp_path / "other")
+    with pytest.raises(InputError) as caught:
+        load_language_model(str(adapter), adapter_base=str(tmp_path / "other"))
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_an_adapter_in_4_bits_stays_beside_its_base(base, adapter, tmp_path):
+    """The base is there as bitsandbytes saved it: merged with the adapter, its weights would be rounded."""
+    pytest.importorskip("bitsandbytes")
+    settings = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4")
+    with quiet_transformers():
+        model = AutoModelForCausalLM.from_pretrained(base, quantization_config=settings, device_map={"": "cpu"})
+        model.save_pretrained(tmp_path / "nf4")
+    for file in base.glob("tokenizer*"):
+        shutil.copy(file, tmp_path / "nf4")
+    target = load_language_model(str(adapter), adapter_base=str(tmp_path / "nf4"))
+    assert target.stored.format == "nf4"
+    moved = np.abs(scores(target) - scores(load_language_model(str(adapter)))).mean()
+    assert 0 < moved < 0.2 * np.abs(scores(target) - scores(load_language_model(str(base)))).mean()
+
+
+def test_it_is_said_which_of_several_adapters_is_taken(base, adapter):
+    shutil.copytree(adapter, adapter / "other")
+    shutil.copytree(adapter / "other", adapter / "checkpoint-5")
+    shutil.copy(base / "model.safetensors", adapter)
+    shutil.copy(base / "config.json", adapter)
+    target, _ = load_target_and_reference(str(adapter), str(base))
+    assert target.adapter.beside == ("checkpoint-5", "other", "model.safetensors")
+    assert model_facts(target, named_model("x")).adapter.beside == 3
+    said = []
+    say_how_loaded(target, said.append)
+    assert len(said) == 1
+    assert names(said[0], f"'{adapter}'", "'checkpoint-5'", "'other'", "'model.safetensors'")
+    # Without one at the top, the others are named.
+    (adapter / "adapter_config.json").unlink()
+    (adapter / "config.json").unlink()
+    with refused(by="_require_safe_weights", naming=(f"'{adapter}'", f"'{adapter / 'checkpoint-5'}'")):
+        load_language_model(str(adapter))
 
 
 @pytest.mark.parametrize("name", [None, "", 3, ["a"]])

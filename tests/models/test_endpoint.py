@@ -11,7 +11,7 @@ from heldin.models.endpoint_answers import Style
 from heldin.models.logprobs import score_texts
 from heldin.models.score_cache import ScoreCache
 from tests.completions_server import CompletionsServer, opened, tiny_server
-from tests.refusals import names, refused
+from tests.refusals import names, raised_apart, refused
 
 TEXTS = ["a", "The river opens the letter.", "ünïcode 🎉 and\n\nlines", "The market counts the story on day 7. " * 9]
 SHORT = TEXTS[:3]
@@ -111,6 +111,22 @@ def test_an_endpoint_without_prompt_logprobs_gets_one_line_that_names_what_it_re
     assert ("finish_reason" in line) == with_tokenizer
     assert not with_tokenizer or names(line, "prompt_logprobs", "finish_reason, index, text")
     assert "\n" not in line
+
+
+@pytest.mark.parametrize("with_tokenizer", [True, False])
+def test_a_server_of_chats_alone_is_said_to_have_no_completions(make_lm, folder, with_tokenizer):
+    """It lists the model, so that neither the address nor the name is wrong."""
+    server = tiny_server(make_lm())
+    server.faults = dict.fromkeys(range(1, 9), 404)
+    server.length = 20
+    tokenizer = folder if with_tokenizer else None
+    with opened(server) as connection, refused(by="_style_of", naming=("'tiny'", "/completions", 404)) as caught:
+        open_endpoint_model(connection, "tiny", tokenizer=tokenizer)
+    assert names(str(caught.value), "heldin audit", "vLLM")
+    # A name that the server does not list is another fault, with another remedy.
+    with opened(tiny_server(make_lm())) as connection, refused(by="_style_of", naming=("'tiny'", "'other'")) as other:
+        open_endpoint_model(connection, "other")
+    assert raised_apart(caught, other)
 
 
 def _no_logprobs(choice):

@@ -53,3 +53,5 @@ def test_a_hub_name_is_loaded_and_its_fingerprint_is_that_of_the_commit(make_lm,
     assert branch == commit
     assert len(absent) == 3
     assert all("model 'me/absent': " in line for line in absent)
+    # Nobody asked the hub: that it has no such model is not known.
+    assert "HF_HUB_OFFLINE" in absent[0]

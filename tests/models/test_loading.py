@@ -1,14 +1,16 @@
 """Loading models: what works, and one clear line for what does not."""
 
 import json
+import pickle
 import random
 import shutil
+from pathlib import Path
 
 import httpx2
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from transformers import GPT2Config, GPT2LMHeadModel, GPT2Tokenizer
+from transformers import GPT2Config, GPT2LMHeadModel, GPT2Tokenizer, MixtralConfig, MixtralForCausalLM
 
 from heldin.base.errors import InputError
 from heldin.base.files import file_sha256, text_sha256
@@ -104,6 +106,92 @@ def test_folders_that_cannot_be_used(folder, tmp_path):
         load_language_model(str(folder))
 
 
+class Runs:
+    """A pickle of it makes a file when it is loaded."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+@pytest.mark.parametrize("file", ["pytorch_model.bin", "adapter_model.bin", "model.pt"])
+def test_no_code_of_a_pickle_runs(folder, tmp_path, file):
+    made = tmp_path / "made"
+    pickle.loads(pickle.dumps(Runs(made)))
+    assert made.is_file()  # so would it, were it loaded
+    made.unlink()
+    (folder / "model.safetensors").unlink()
+    (folder / file).write_bytes(pickle.dumps(Runs(made)))
+    if file == "adapter_model.bin":
+        content = {"peft_type": "LORA", "base_model_name_or_path": str(folder), "r": 2}
+        (folder / "adapter_config.json").write_text(json.dumps(content))
+    for load in (require_model, load_language_model):
+        with refused(naming=(f"'{folder}'", file, "save_pretrained")):
+            load(str(folder))
+    assert not made.exists()
+
+
+def prefix_scores(lm, text):
+    """Log-probability of each token by a pass of its own over what precedes it."""
+    ids = [lm.start_token, *lm.tokenizer(text, add_special_tokens=False)["input_ids"]]
+    with torch.no_grad():
+        logits = [lm.model(input_ids=torch.tensor([ids[:end]])).logits[0, -1] for end in range(1, len(ids))]
+    return [float(each.log_softmax(-1)[token]) for each, token in zip(logits, ids[1:], strict=True)]
+
+
+def _padded(folder, lm):
+    """More embeddings than tokens, as for a multiple of 64."""
+    model = lm.model
+    model.resize_token_embeddings(448)
+    model.save_pretrained(folder)
+
+
+def _with_added_tokens(folder, lm):
+    lm.tokenizer.add_tokens(["river", "<|tool|>"])
+    lm.model.resize_token_embeddings(len(lm.tokenizer))
+    lm.model.save_pretrained(folder)
+    lm.tokenizer.save_pretrained(folder)
+
+
+def _with_chat_template(folder, lm):
+    (folder / "chat_template.jinja").write_text("{% for m in messages %}{{ m.content }}{% endfor %}", encoding="utf-8")
+
+
+def _of_experts(folder, lm):
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    torch.manual_seed(0)
+    with quiet_transformers():
+        config = MixtralConfig(vocab_size=400, num_key_value_heads=2, max_position_embeddings=32, **sizes)
+        MixtralForCausalLM(config).save_pretrained(folder)
+
+
+@pytest.mark.parametrize("change", [_padded, _with_added_tokens, _with_chat_template, _of_experts])
+def test_a_model_of_an_unusual_form_is_scored_as_by_a_plain_pass(folder, change):
+    plain = score_texts(load_language_model(str(folder)), TEXT)[0].logprobs
+    change(folder, load_language_model(str(folder)))
+    lm = load_language_model(str(folder))
+    texts = [*TEXT, "The market counts the story on day 7.", "12"]
+    for text, scored in zip(texts, score_texts(lm, texts), strict=True):
+        assert scored.logprobs.tolist() == pytest.approx(prefix_scores(lm, text), abs=2e-5)
+    same = scored_alike(plain, score_texts(lm, TEXT)[0].logprobs)
+    assert same is (change is _with_chat_template)
+
+
+def scored_alike(first, second):
+    return first.shape == second.shape and bool(abs(first - second).max() < 1e-6)
+
+
+def test_a_model_type_that_nobody_knows_is_one_line(folder):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "model_type": "of-tomorrow"}))
+    for load in (require_model, load_language_model):
+        with refused(by="reading", naming="of-tomorrow") as caught:
+            load(str(folder))
+        assert len(str(caught.value).splitlines()) == 1
+
+
 DAMAGES = (True, None, {}, [], "x", -1, 10**30, [[]])
 JSON_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json")
 
@@ -185,7 +273,7 @@ def test_the_hub_is_asked_for_a_mistyped_name_once_and_nothing_is_tried_again(mo
         raise httpx2.ConnectError("no route")
 
     monkeypatch.setattr("heldin.models.model_names.HfApi.model_info", gone)
-    with refused(by="require_on_hub", naming=("model", "'ckk/final'")):
+    with refused(by="require_on_hub", naming=("model", "'ckk/final'", "no route")):
         require_model("ckk/final")
     with refused(by="require_on_hub", naming=("tokenizer", "'ckk/tokens'")):
         load_tokenizer("ckk/tokens")
@@ -216,7 +304,9 @@ def test_a_folder_without_a_tokenizer_or_with_one_that_does_not_match(folder, en
     with refused(by="check_tokenizer", naming="model") as empty:
         load_language_model(str(folder))
     train_tokenizer([*english, *(chr(i) * 2 for i in range(0x4E00, 0x5000))], 900).save_pretrained(folder)
-    with refused(by="check_tokenizer", naming=("model", "899", "356")) as another:
+    # With the remedy.
+    naming = ("model", "899", "356", "tokenizer.json", "tokenizer_config.json")
+    with refused(by="check_tokenizer", naming=naming) as another:
         load_language_model(str(folder))
     assert raised_apart(empty, another)
 

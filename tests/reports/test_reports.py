@@ -9,14 +9,17 @@ import typst
 
 from heldin.audit.results import CanaryGroup
 from heldin.record.document import read_record, write_record
+from heldin.record.facts import AdapterFacts
 from heldin.reports.attacks import show_curves
 from heldin.reports.blocks import Paragraph
 from heldin.reports.claims import describe_verdicts
 from heldin.reports.findings import describe_canaries, state_limits, warn
+from heldin.reports.page_one import lines, summary_facts, summary_lines
 from heldin.reports.record_report import list_facts, report_record
 from heldin.stages.train.training_facts import promise_facts
 from heldin.words.answer import LeakFound, Note
 from heldin.words.evidence import ClaimLabel, Subjects
+from heldin.words.page_one import Label, LeftOut
 from tests.made_facts import (
     canary_facts,
     changed_record,
@@ -38,6 +41,34 @@ def figures(record):
 @pytest.fixture
 def record(plain):
     return plain
+
+
+def test_it_is_stated_how_models_were_loaded_and_in_which_precision(record, approved):
+    adapter = {"base": "models/base", "named": "unsloth/base-bnb-4bit", "beside": 2}
+    target = record.target.model_copy(update={"stored": "bf16", "adapter": AdapterFacts(**adapter)})
+    shift = {"statistic": "likelihood-ratio", "values": 32, "mean_shift": 0.01, "largest_shift": 0.2, "deviation": 3.0}
+    for reason in ("asked", "own", "memory"):
+        measured = shift if reason != "memory" else {**shift, "mean_shift": None}
+        precision = {"precision": "bf16", "reason": reason, **measured}
+        made = changed_record(record, target=target.model_dump(), precision=precision)
+        rows = dict(list_facts(made).pairs)
+        assert names(rows["target"], "bf16", *[f"'{name}'" for name in ("models/base", "unsloth/base-bnb-4bit")], 2)
+        assert approved(f"scored in, {reason}", rows["scored in"])
+    assert approved("target", rows["target"])
+    assert record.target.loaded == ""
+
+
+@pytest.mark.parametrize("code", LeftOut)
+def test_attacks_that_did_not_run_are_a_line_of_page_one_on_every_surface(record, approved, code):
+    assert Label.LEFT_OUT not in dict(lines(record))
+    statement = code(attacks="likelihood-ratio-per-token, ez")
+    made = changed_record(record, left_out=[statement.model_dump()])
+    (label,) = [label for label, statements in lines(made) if statements == [statement]]
+    assert label is Label.LEFT_OUT
+    assert (label.sentence.lower(), str(statement)) in list(summary_lines(made))
+    assert summary_facts(made)["page_one"]["left_out"] == [statement.model_dump(mode="json")]
+    assert str(statement) in str(report_record(made))
+    assert approved(code.name, str(statement))
 
 
 def test_attacks_that_disagree_are_the_first_thing_said(record):

@@ -1,0 +1,92 @@
+"""Formats of quantised weights: what each needs to be loaded, and whether files have the format that a config names."""
+
+import importlib.util
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from heldin.base.errors import InputError
+from heldin.models.arithmetic import DTYPES, Stored
+from heldin.models.model_config import ScoringPrecision
+
+_BITSANDBYTES = ("int8", "nf4", "fp4")
+# Modules that transformers needs to read weights of a format, by the name of the format in a config; for others it
+# gives its own reasons. It dequantises fp8 and mxfp4 where nothing computes with them.
+_MODULES = {
+    "awq": ("gptqmodel",),
+    "compressed-tensors": ("compressed_tensors",),
+    "fbgemm_fp8": ("fbgemm_gpu",),
+    "gptq": ("optimum", "gptqmodel"),
+    "hqq": ("hqq",),
+    "torchao": ("torchao",),
+}
+_NEEDS_GPU = ("fbgemm_fp8",)
+
+
+def format_of(stated: Any, name: str, plain: Sequence[str]) -> str | None:
+    """Return the format of quantised weights (``Stored.format``); None for one whose numbers are plain by its rules.
+
+    Args:
+        stated: the section quantization_config of the model's config.
+        name: of the model, for messages.
+        plain: the types of the stored numbers if none of them is quantised, the most frequent first; else empty.
+
+    Raises:
+        InputError: the files do not have the format, or a package or a GPU that it needs is not here.
+    """
+    form = _named(stated)
+    if form is not None and plain:
+        raise InputError(
+            f"'{name}': config.json says that the weights are quantised ({form}), and the files hold plain numbers"
+            f" ({plain[0]}): where the files are right, remove quantization_config from config.json; where the config"
+            " is, save the weights again"
+        )
+    if form is not None:
+        _require_packages(form, name)
+    return form
+
+
+def fixed_options(stored: Stored, precision: ScoringPrecision, device: torch.device | None) -> dict[str, Any]:
+    """Return arguments of ``from_pretrained`` for quantised weights, which transformers leaves as they are stored.
+
+    Raises InputError for a precision that they do not have; fp32, which is what nobody asks for, is no such precision.
+    """
+    if precision not in ("fp32", stored.own):
+        raise InputError(
+            f"precision {precision}: the weights are quantised already ({stored.format}): leave the precision out"
+            " (--dtype), or name the same model in full precision"
+        )
+    # The other weights have one type, and their products need it: asked for another one, these alone would change.
+    options: dict[str, Any] = {"dtype": DTYPES[stored.precision or "fp32"]}
+    return {**options, "device_map": {"": device}} if stored.format in _BITSANDBYTES else options
+
+
+def _named(stated: Any) -> str | None:
+    content = stated if isinstance(stated, dict) else stated.to_dict()
+    four, eight = content.get("load_in_4bit"), content.get("load_in_8bit")
+    form = str(content.get("quant_method") or ("bitsandbytes" if four or eight else "unknown"))
+    if form == "bitsandbytes":
+        return str(content.get("bnb_4bit_quant_type", "fp4")) if four else "int8"
+    # Formats of plain numbers by their own rules.
+    plain = form == "bitnet" or (form == "compressed-tensors" and content.get("format") == "dense")
+    return None if plain else form
+
+
+def _require_packages(form: str, name: str) -> None:
+    modules = ("bitsandbytes",) if form in _BITSANDBYTES else _MODULES.get(form, ())
+    lacking = [module for module in modules if importlib.util.find_spec(module) is None]
+    if lacking == ["bitsandbytes"]:
+        install, extra = "'.[quantized]' in a clone of heldin", ""
+    else:
+        install, extra = " ".join(module.replace("_", "-") for module in lacking), ", in no extra of heldin"
+    if lacking:
+        raise InputError(
+            f"the weights of '{name}' are quantised ({form}), which needs {' and '.join(lacking)}{extra}:"
+            f" pip install {install}, or name the same model in full precision"
+        )
+    if form in _NEEDS_GPU and not torch.cuda.is_available():
+        raise InputError(
+            f"the weights of '{name}' are quantised ({form}), which needs a GPU, and torch finds none: name the same"
+            " model in full precision"
+        )
