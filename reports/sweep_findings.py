@@ -10,9 +10,9 @@ from heldin.audit.blocks import LEAST_BLOCKS, Summary
 from heldin.audit.decision import Answer
 from heldin.audit.shipping import LEAST_BLOCKS as LEAST_OF_RULE
 from heldin.audit.shipping import CandidateResult, Shipping, Tested
-from heldin.base.tabular import fitted
 from heldin.base.wording import counted
 from heldin.bounds.verdict import describe_outcome
+from heldin.record.compare import fitted
 from heldin.record.release import release_of
 from heldin.record.sweep import Rule, SweepResult, VariantResult
 from heldin.reports.blocks import Banner, Block, FactList, FramedNote, Paragraph, Signature, Table

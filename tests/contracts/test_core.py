@@ -39,7 +39,10 @@ _SPEC.loader.exec_module(size)
 # Parts that an audit of two files does not load needed 20 lines: imports, and the signature of one more function.
 # A log that binds names, config and tokenizer is 170 lines, labels of the trainer 80, the order of reads 90, the power
 # of the positive control 250 with the command that prints it, and what follows from them for a certificate 140.
-MOST_LINES, MOST_MODULES, MOST_DEPTH, MOST_CORE_LINES = 68_700, 374, 16, 20_600
+# A list of all runs with its web page is 250 lines, and help pages with one form of values and defaults 150. Tables
+# that fit a terminal are 50, members of an audit by score 40, the commands that make a starting file's inputs 40. Sixty
+# options state whether they take a file or a folder, and whether they are rare: 150 lines.
+MOST_LINES, MOST_MODULES, MOST_DEPTH, MOST_CORE_LINES = 69_500, 374, 16, 20_600
 # Test functions that a change of a sentence may break, by the count of benchmarks/size.py.
 MOST_TIED_TO_WORDING = 15
 
