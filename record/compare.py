@@ -335,9 +335,7 @@ def in_rows(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 def wrapped(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
     """Return the lines of a row whose cells are each wrapped at the width of their column."""
-    parts = [
-        textwrap.wrap(cell, width) or [""] for cell, width in zip(cells, widths, strict=True)
-    ]
+    parts = [textwrap.wrap(cell, width) or [""] for cell, width in zip(cells, widths, strict=True)]
     deep = max(map(len, parts))
     filled = zip(*(part + [""] * (deep - len(part)) for part in parts), strict=True)
     return [_aligned(line, widths) for line in filled]
