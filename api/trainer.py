@@ -12,7 +12,7 @@ from heldin.defenses.plan_file import read_plan
 from heldin.white_box import engine
 from heldin.white_box.engine import TrainerAudit
 from heldin.white_box.outcome import accepted_kinds
-from heldin.white_box.stage_model import Architecture, stage_model
+from heldin.white_box.stage import Architecture, stage_model
 from heldin.white_box.trainers import PrivateStep, Trainer, loop_trainer, stepwise
 
 Directions = Literal["coordinate", "random"]

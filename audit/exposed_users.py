@@ -7,7 +7,7 @@ about one user identifies that user to anyone who holds the scores, whatever is 
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +20,6 @@ from heldin.audit.results import Correlation, ExposureGroup
 from heldin.audit.scored_users import ScoredUsers
 from heldin.base.artefacts import read_table, write_table
 from heldin.base.errors import InputError
-from heldin.base.tabular import fitted
-from heldin.base.wording import counted
 from heldin.defenses.texts.data_side import Deduplicate, TrainingRecord, apply_defenses, by_user
 
 NEAR = Deduplicate(scope="user", threshold=0.8, ngram=3)
@@ -39,24 +37,12 @@ PEOPLE = "people.parquet"  # of a run: who is how exposed, for the owner alone
 
 
 @dataclass(frozen=True)
-class ScoredMember:
+class Exposed:
     """A held-in user, for the owner of the run only.
 
     Attributes:
         score: score of the primary attack; higher is more exposed.
         above: share of held-out users with a lower score.
-    """
-
-    user: str
-    score: float
-    above: float
-
-
-@dataclass(frozen=True)
-class Exposed(ScoredMember):
-    """A held-in user whose training records are known, for the owner of the run only.
-
-    Attributes:
         share: share of the training records that are this user's.
         reference_loss: loss of the reference model on the attacker's texts of the user, nats per token.
         reference_divergence: lower estimate of KL(D_u || p_ref), nats per token (``attacks.reference_divergence``);
@@ -65,6 +51,9 @@ class Exposed(ScoredMember):
         near_duplicates: training records of the user that nearly copy an earlier one.
     """
 
+    user: str
+    score: float
+    above: float
     share: float
     reference_loss: float
     reference_divergence: float | None
@@ -97,7 +86,7 @@ def exposed_users(
     if table.has(REFERENCE_DIVERGENCE):
         # ``lifted``, not ``scores``: a user with a single text has no divergence, and is no reason to stop.
         distances = table.lifted(REFERENCE_DIVERGENCE)
-    above = _above(scores, table.member)
+    above = shares_above(scores, table.member)
     of_user = by_user(training)
     # Deduplication reads texts only, so that neither a tokenizer nor a model is asked.
     left, _ = apply_defenses([NEAR], training, lengths=lambda _: [], losses=lambda _: [], seed=0)
@@ -121,15 +110,7 @@ def exposed_users(
     return sorted(users, key=lambda u: (-u.score, u.user))
 
 
-def members_by_score(users: Sequence[str], scores: Sequence[float], member: Sequence[bool]) -> list[ScoredMember]:
-    """Held-in users, most exposed first, if nothing but their scores is known."""
-    above = _above(np.array(scores), np.array(member)).tolist()
-    rows = zip(users, scores, above, member, strict=True)
-    members = [ScoredMember(user, score, share) for user, score, share, inside in rows if inside]
-    return sorted(members, key=lambda its: (-its.score, its.user))
-
-
-def _above(scores: NDArray[np.float64], member: NDArray[np.bool_]) -> NDArray[np.float64]:
+def shares_above(scores: NDArray[np.float64], member: NDArray[np.bool_]) -> NDArray[np.float64]:
     """Return, for each user, the share of held-out users with a lower score."""
     held_out = np.sort(scores[~member])
     # Strictly lower ones: a held-out user with the same score is not distinguished.
@@ -177,18 +158,6 @@ def read_people(path: Path) -> list[Exposed]:
     if table is None:
         raise InputError(f"'{path}' is missing or not as it was written: run the command that made the folder again")
     return [Exposed(**row) for row in table.to_pylist()]
-
-
-def people_table(users: Sequence[ScoredMember], most: int, width: int) -> str:
-    """The most exposed users as plain text, in lines of at most ``width`` characters."""
-    known = PROPERTIES if isinstance(users[0], Exposed) else {}
-    cells = []
-    for u in users[:most]:
-        row = asdict(u)
-        values = ["-" if row[name] is None else f"{row[name]:.4g}" for name in known]
-        cells.append([u.user, f"{u.score:.4g}", f"{100 * u.above:.0f} %", *values])
-    lines = fitted(["user", "score", "above non-members", *known.values()], cells, width)
-    return "\n".join([*lines, f"{min(most, len(users))} of {counted(len(users), 'member')}, most exposed first"])
 
 
 def word_divergences(texts: Mapping[str, Sequence[str]]) -> dict[str, float]:

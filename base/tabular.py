@@ -13,10 +13,7 @@ if TYPE_CHECKING:
 import csv
 import io
 import math
-import textwrap
 from collections.abc import Iterator, Mapping
-
-_LEAST, _GAP = 16, 2  # characters of a column, and between two columns
 
 
 class Tabular:
@@ -56,47 +53,6 @@ def _cell(value: object) -> str:
     if value is None or value != value:  # NaN: nothing to say
         return "-"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def fitted(head: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[str]:
-    """Return lines of a table that are no longer than the width: rows as rows, or else rows as columns.
-
-    Args:
-        head: name of each cell of a row; the first cell names the row.
-        rows: their cells; "-" is an unknown value.
-        width: characters of a line. Where not all columns fit, as many tables follow each other as are needed.
-    """
-    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
-    lines = [_aligned(row, widths) for row in (head, *rows)]
-    if max(map(len, lines)) <= width:
-        return lines
-    kept = [i for i in range(len(head)) if i == 0 or any(row[i] != "-" for row in rows)]
-    label = min(max(len(head[i]) for i in kept), width // 3)
-    most = max(1, (width - label) // (_LEAST + _GAP))
-    # As many tables as are needed, with about equally many columns of equal width.
-    side_by_side = math.ceil(len(rows) / math.ceil(len(rows) / most))
-    column = (width - label) // side_by_side - _GAP
-    lines = []
-    for start in range(0, len(rows), side_by_side):
-        part = rows[start : start + side_by_side]
-        lines += [""] if start else []
-        for i in kept:
-            lines += wrapped([head[i], *(row[i] for row in part)], [label, *[column] * len(part)])
-    return lines
-
-
-def wrapped(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
-    """Return the lines of a row whose cells are each wrapped at the width of their column."""
-    parts = [
-        textwrap.wrap(cell, width, break_on_hyphens=False) or [""] for cell, width in zip(cells, widths, strict=True)
-    ]
-    deep = max(map(len, parts))
-    filled = zip(*(part + [""] * (deep - len(part)) for part in parts), strict=True)
-    return [_aligned(line, widths) for line in filled]
-
-
-def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
-    return (" " * _GAP).join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -50,19 +50,14 @@ def report(
         _write_scores(run, scores, json)
         return
     if people:
-        from heldin.audit.exposed_users import people_table
-        from heldin.jobs.user_scores import exposed_members
+        from heldin.jobs.user_scores import exposed_members, people_table
 
         # Names are read from owner-only files: the record has none that this could print.
         exposed = exposed_members(run)
         if not exposed:
             raise InputError(f"'{run}' lists nobody: no real user was audited")
         rows = [asdict(user) for user in exposed[:most]]
-        typer.echo(
-            json_text({"users": len(exposed), "people": rows})
-            if json
-            else people_table(exposed, most, terminal_width())
-        )
+        typer.echo(json_text({"users": len(exposed), "people": rows}) if json else people_table(exposed, most))
         return
     from heldin.reports.html import write_page
     from heldin.reports.typesetting import write_pdf

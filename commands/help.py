@@ -69,13 +69,9 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
 
 
 @contextmanager
-def page(command: Any, name: str, *, everything: bool) -> Iterator[None]:
-    """Hide the rare options of a command while its page is written, and say how many there are.
-
-    Args:
-        name: the user's words for the command.
-        everything: hide none.
-    """
+def page(command: Any, context: Any, *, everything: bool) -> Iterator[None]:
+    """Hide the rare options of a command while its page is written, unless ``everything`` is shown, and count them."""
+    name = context.command_path
     describe(command, name)
     rare, epilog = [] if everything else command.rare, command.epilog
     if rare:
@@ -83,8 +79,8 @@ def page(command: Any, name: str, *, everything: bool) -> Iterator[None]:
         command.epilog = f"{epilog}\n\n{more}" if epilog else more
     for option in rare:
         option.hidden = True
-    # typer adds --show-completion and the like to a command that is described.
-    for parameter in command.params:
+    # typer adds --help, --show-completion and the like to a command that is described.
+    for parameter in command.get_params(context):
         parameter.metavar = parameter.metavar or ""
     try:
         yield

@@ -33,7 +33,7 @@ class PagedCommand(typer.core.TyperCommand):
         """Write the page, which ends with the number of rare options that it leaves out."""
         from heldin.commands.help import page
 
-        with page(self, ctx.command_path, everything=_EVERYTHING in ctx.meta):
+        with page(self, ctx, everything=_EVERYTHING in ctx.meta):
             super().format_help(ctx, formatter)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
@@ -42,10 +42,6 @@ class PagedCommand(typer.core.TyperCommand):
 
         describe(self, ctx.command_path)
         return super().shell_complete(ctx, incomplete)
-
-    def get_help_option(self, ctx: Any) -> Any:
-        """Return ``--help``, which takes no value."""
-        return _flag(super().get_help_option(ctx))
 
 
 class PagedGroup(typer.core.TyperGroup):
@@ -57,18 +53,8 @@ class PagedGroup(typer.core.TyperGroup):
         """Write the page."""
         from heldin.commands.help import page
 
-        with page(self, ctx.command_path, everything=_EVERYTHING in ctx.meta):
+        with page(self, ctx, everything=_EVERYTHING in ctx.meta):
             super().format_help(ctx, formatter)
-
-    def get_help_option(self, ctx: Any) -> Any:
-        """Return ``--help``, which takes no value."""
-        return _flag(super().get_help_option(ctx))
-
-
-def _flag(option: Any) -> Any:
-    if option is not None:
-        option.metavar = ""
-    return option
 
 
 def _show_everything(context: typer.Context, wanted: bool) -> None:

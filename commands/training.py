@@ -186,7 +186,7 @@ def white_box(
     from heldin.white_box import engine
     from heldin.white_box.findings import WIDTH, wrapped
     from heldin.white_box.power import chosen_mechanism, power_table, trainer_power
-    from heldin.white_box.stage_model import stage_model
+    from heldin.white_box.stage import stage_model
     from heldin.white_box.trainers import imported_step, loop_trainer, stepwise
 
     trainer = loop_trainer if step is None else stepwise(imported_step(step))

@@ -2,18 +2,19 @@
 
 import csv
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 
-from heldin.audit.exposed_users import PEOPLE, ScoredMember, members_by_score, read_people
+from heldin.audit.exposed_users import PEOPLE, PROPERTIES, Exposed, read_people, shares_above
 from heldin.audit.limits import AurocDifference, auroc_difference
 from heldin.audit.scored_users import scored_users
 from heldin.base.artefacts import require_not_purged, require_whole
 from heldin.base.errors import InputError
 from heldin.base.files import whole_file
+from heldin.base.wording import counted
 from heldin.record.document import Record, read_record
 from heldin.stages.measures.scores import read_scores
 from heldin.stages.sides.ledger import load_ledger, remedy_of_ledger
@@ -52,7 +53,16 @@ def leading_scores(folder: Path) -> list[UserScore]:
     return [UserScore(u, float(s), bool(m)) for u, s, m in zip(table.users, scores, table.member, strict=True)]
 
 
-def exposed_members(folder: Path) -> Sequence[ScoredMember]:
+@dataclass(frozen=True)
+class ScoredMember:
+    """A held-in user of an audit, of whom nothing but the score is known; the fields are those of ``Exposed``."""
+
+    user: str
+    score: float
+    above: float
+
+
+def exposed_members(folder: Path) -> Sequence[Exposed | ScoredMember]:
     """Return the members of a run or an audit, most exposed first; empty if no real user was audited.
 
     Those of a run come from its owner-only table. An audit keeps no membership: its two files are read again.
@@ -66,8 +76,25 @@ def exposed_members(folder: Path) -> Sequence[ScoredMember]:
         raise InputError(f"'{folder}' is an audit of many trainings: it has no people to list")
     if record.kind != "audit":
         return read_people(folder / PEOPLE)
-    scores = leading_scores(folder)
-    return members_by_score([s.user for s in scores], [s.score for s in scores], [s.member for s in scores])
+    users = leading_scores(folder)
+    above = shares_above(np.array([user.score for user in users]), np.array([user.member for user in users])).tolist()
+    rows = zip(users, above, strict=True)
+    members = [ScoredMember(user.user, user.score, share) for user, share in rows if user.member]
+    return sorted(members, key=lambda member: (-member.score, member.user))
+
+
+def people_table(users: Sequence[Exposed | ScoredMember], most: int) -> str:
+    """Return the most exposed users as plain text."""
+    from heldin.record.compare import in_rows
+
+    known = PROPERTIES if isinstance(users[0], Exposed) else {}
+    cells = []
+    for user in users[:most]:
+        row = asdict(user)
+        values = ["-" if row[name] is None else f"{row[name]:.4g}" for name in known]
+        cells.append([user.user, f"{user.score:.4g}", f"{100 * user.above:.0f} %", *values])
+    lines = in_rows(["user", "score", "above non-members", *known.values()], cells)
+    return "\n".join([*lines, f"{min(most, len(users))} of {counted(len(users), 'member')}, most exposed first"])
 
 
 def paired_difference(first: Path, other: Path) -> AurocDifference | None:

@@ -12,10 +12,11 @@ from heldin.audit.bootstrap import Estimate
 from heldin.audit.flagged import Flagged
 from heldin.audit.limits import AurocDifference, independent_difference
 from heldin.base.errors import InputError
-from heldin.base.tabular import fitted
 from heldin.bounds.verdict import NO_CLAIM, describe_outcome
 from heldin.record.document import Record, read_record
 from heldin.record.facts import TrainingFacts
+
+_LEAST, _GAP = 16, 2  # characters of a column, and between two columns
 
 
 @dataclass(frozen=True)
@@ -298,3 +299,47 @@ def _notes(records: Sequence[Record], rows: Sequence[Row]) -> list[str]:
 
 def _number(value: float | None, digits: int = 3) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
+
+
+def fitted(head: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[str]:
+    """Return lines of a table that are no longer than the width: rows as rows, or else rows as columns.
+
+    Args:
+        head: name of each cell of a row; the first cell names the row.
+        rows: their cells; "-" is an unknown value.
+        width: characters of a line. Where not all columns fit, as many tables follow each other as are needed.
+    """
+    lines = in_rows(head, rows)
+    if max(map(len, lines)) <= width:
+        return lines
+    kept = [i for i in range(len(head)) if i == 0 or any(row[i] != "-" for row in rows)]
+    label = min(max(len(head[i]) for i in kept), width // 3)
+    most = max(1, (width - label) // (_LEAST + _GAP))
+    # As many tables as are needed, with about equally many columns of equal width.
+    side_by_side = math.ceil(len(rows) / math.ceil(len(rows) / most))
+    column = (width - label) // side_by_side - _GAP
+    lines = []
+    for start in range(0, len(rows), side_by_side):
+        part = rows[start : start + side_by_side]
+        lines += [""] if start else []
+        for i in kept:
+            lines += wrapped([head[i], *(row[i] for row in part)], [label, *[column] * len(part)])
+    return lines
+
+
+def in_rows(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return a line for each row, as long as it needs to be."""
+    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
+    return [_aligned(row, widths) for row in (head, *rows)]
+
+
+def wrapped(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
+    """Return the lines of a row whose cells are each wrapped at the width of their column."""
+    parts = [textwrap.wrap(cell, width) or [""] for cell, width in zip(cells, widths, strict=True)]
+    deep = max(map(len, parts))
+    filled = zip(*(part + [""] * (deep - len(part)) for part in parts), strict=True)
+    return [_aligned(line, widths) for line in filled]
+
+
+def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return (" " * _GAP).join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()

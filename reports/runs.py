@@ -19,9 +19,9 @@ from heldin.base.errors import InputError
 from heldin.base.files import is_held
 from heldin.base.machine import version
 from heldin.base.progress import LOG
-from heldin.base.tabular import wrapped
 from heldin.base.wording import counted
 from heldin.bounds.verdict import Outcome
+from heldin.record.compare import wrapped
 from heldin.record.sweep import FILE, read_sweep
 from heldin.reports.blocks import Block, Paragraph, Report, ReportSection, Small, Table
 from heldin.reports.sweep_findings import answer_of_sweep, answer_on_canaries
@@ -97,13 +97,13 @@ class ListedRun:
 
     def cells(self, root: Path) -> list[str]:
         """Return the cells of a row, the path relative to ``root``."""
-        said = [self.answer.value if self.answer is not None else self.state.value]
-        said += ["canary users leak"] if self.canaries_leak else []
-        said += ["claim contradicted"] if self.contradicted else []
+        outcome = [self.answer.value if self.answer is not None else self.state.value]
+        outcome += ["canary users leak"] if self.canaries_leak else []
+        outcome += ["claim contradicted"] if self.contradicted else []
         people = "" if self.members is None else f"{self.members} + {self.non_members}"
         epsilon = "" if self.epsilon is None else f"{self.epsilon:.3g} per {self.unit}"
         path = os.path.relpath(self.path, root)
-        return [(self.created or "")[:10], self.kind.value, "; ".join(filter(None, said)), people, epsilon, path]
+        return [(self.created or "")[:10], self.kind.value, "; ".join(outcome), people, epsilon, path]
 
 
 def list_runs(folder: Path) -> list[ListedRun]:
@@ -165,7 +165,7 @@ def _of_record(folder: Path, record: dict[str, Any], report: Path | None) -> Lis
         created=datetime.fromisoformat(record["created"]).isoformat(timespec="seconds"),
         answer=Answer(record["decision"]["decision"]["answer"]),
         canaries_leak=canaries is not None and canaries["decision"]["decision"]["answer"] == Answer.LEAKS,
-        contradicted=any(its["outcome"] == Outcome.CONTRADICTED for its in record["judgement"]["verdicts"]),
+        contradicted=any(verdict["outcome"] == Outcome.CONTRADICTED for verdict in record["judgement"]["verdicts"]),
         members=int(split["held_in"]) if people else None,
         non_members=int(split["held_out"]) if people else None,
         epsilon=None if epsilon is None else float(epsilon),

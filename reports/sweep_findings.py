@@ -1,7 +1,6 @@
 """Page one of a sweep's report, and the comparison in the terminal."""
 
 import shlex
-import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -10,9 +9,9 @@ from heldin.audit.blocks import LEAST_BLOCKS, Summary
 from heldin.audit.decision import Answer
 from heldin.audit.shipping import LEAST_BLOCKS as LEAST_OF_RULE
 from heldin.audit.shipping import CandidateResult, Shipping, Tested
-from heldin.base.tabular import fitted
 from heldin.base.wording import counted
 from heldin.bounds.verdict import describe_outcome
+from heldin.record.compare import fitted
 from heldin.record.release import release_of
 from heldin.record.sweep import Rule, SweepResult, VariantResult
 from heldin.reports.blocks import Banner, Block, FactList, FramedNote, Paragraph, Signature, Table
@@ -511,7 +510,7 @@ def describe_attacker(result: SweepResult) -> str:
 
 
 def comparison_text(result: SweepResult, width: int) -> str:
-    """Return the comparison as plain text without its notes, in lines of at most ``width`` characters."""
+    """Return the comparison as plain text without its notes; the table has at most ``width`` characters a line."""
     rows = []
     for variant in result.variants:
         rows.append(
@@ -529,15 +528,8 @@ def comparison_text(result: SweepResult, width: int) -> str:
                 f"{variant.cells}/{result.blocks}",
             ]
         )
-    lines = [
-        *fitted(_HEAD, rows, width),
-        *(_filled(line, width) for line in (*_list_failed(result), *_list_tuned(result))),
-    ]
-    return "\n".join(lines)
-
-
-def _filled(line: str, width: int) -> str:
-    return textwrap.fill(line, width, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)
+    # Lines with paths and remedies stay whole, to be copied.
+    return "\n".join([*fitted(_HEAD, rows, width), *_list_failed(result), *_list_tuned(result)])
 
 
 def _list_failed(result: SweepResult) -> Iterator[str]:

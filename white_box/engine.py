@@ -40,8 +40,7 @@ from heldin.white_box.noise_checks import noise_checks
 from heldin.white_box.outcome import AlarmKind, TrainerOutcome
 from heldin.white_box.power import TrainerPower, claim_of, coin_design, quiet_places, trainer_power
 from heldin.white_box.processes import process_checks
-from heldin.white_box.stage import Stage, set_stage
-from heldin.white_box.stage_model import TIED_GPT_NEO, StageModel
+from heldin.white_box.stage import TIED_GPT_NEO, Stage, StageModel, set_stage
 from heldin.white_box.step_checks import canary_checks, norms_of_units, text_checks, unlike_checks
 from heldin.white_box.trainers import Trainer, loop_trainer
 from heldin.white_box.weight_checks import given_checks, recomputed_check

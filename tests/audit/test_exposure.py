@@ -16,13 +16,13 @@ from heldin.audit.exposed_users import (
     correlations,
     exposed_users,
     exposure_groups,
-    people_table,
     read_people,
     word_divergences,
     write_people,
 )
 from heldin.audit.scored_users import scored_users
 from heldin.defenses.texts.data_side import TrainingRecord
+from heldin.jobs.user_scores import people_table
 from tests.refusals import names, refused
 
 
@@ -126,7 +126,7 @@ def test_single_users_stand_in_a_file_that_its_owner_alone_can_read(tmp_path):
     write_people(users, tmp_path / "people.parquet")
     assert stat.S_IMODE((tmp_path / "people.parquet").stat().st_mode) == 0o600
     assert read_people(tmp_path / "people.parquet") == users
-    printed = people_table(users, 2, 300)
+    printed = people_table(users, 2)
     assert users[0].user in printed
     assert users[2].user not in printed
     assert names(printed.splitlines()[-1], "2", "40")

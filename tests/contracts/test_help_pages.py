@@ -1,6 +1,7 @@
 """Every help page at 80 columns: the words for values, the form of defaults, the length, and files and folders."""
 
 import contextlib
+import importlib
 import inspect
 import io
 import re
@@ -176,6 +177,22 @@ def test_a_folder_for_a_file_and_a_file_for_a_folder_are_one_line(call, tmp_path
         assert call.refused(naming=(f"'{wrong}'", f"heldin {name} --help"))
         assert parameter.metavar in err or parameter.opts[-1] in err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a-file"]
+
+
+def test_every_command_that_writes_a_report_writes_a_web_page():
+    """Commands that call ``finish`` or write a PDF have the one option."""
+    code = {}
+    for name in COMMANDS:
+        module = importlib.import_module(f"heldin.commands.{cli.COMMANDS[name.split()[0]].split(':')[0]}")
+        function = inspect.unwrap(COMMANDS[name].callback)
+        called = set(re.findall(r"\b(_?\w+)\(", inspect.getsource(function)))
+        # With what its private helpers in the same module do.
+        helpers = [its for each in called if inspect.isfunction(its := getattr(module, each, None)) and each[0] == "_"]
+        code[name] = inspect.getsource(function) + "".join(map(inspect.getsource, helpers))
+    writing = {name for name, text in code.items() if re.search(r"\bfinish\(|\bwrite_pdf\(|\bwrite_reports\(", text)}
+    assert writing == {"audit", "audit-endpoint", "run", "sweep", "demo", "report", "audit-planted", "retrain"}
+    have = {name for name, command in COMMANDS.items() if any(its.name == "html" for its in command.params)}
+    assert have == writing | {"runs"}
 
 
 def test_a_rare_option_works_and_is_in_its_page_only_when_asked(call, page):

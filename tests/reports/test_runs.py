@@ -14,7 +14,7 @@ import pytest
 from heldin.audit.decision import Answer
 from heldin.base.artefacts import write_document
 from heldin.base.files import one_process_at_a_time
-from heldin.base.tabular import wrapped
+from heldin.record.compare import wrapped
 from heldin.record.document import Record, read_record, write_record
 from heldin.record.sweep import write_sweep
 from heldin.reports.html import render

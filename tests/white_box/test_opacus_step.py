@@ -14,8 +14,7 @@ from heldin.white_box.engine import audit_trainer
 from heldin.white_box.opacus_step import OpacusStep, _shuffled
 from heldin.white_box.outcome import AlarmKind, TrainerOutcome
 from heldin.white_box.power import trainer_mechanism
-from heldin.white_box.stage import set_stage
-from heldin.white_box.stage_model import StageModel
+from heldin.white_box.stage import StageModel, set_stage
 from heldin.white_box.trainers import imported_step, stepwise
 from tests.planted_bugs.trainers import changed
 from tests.refusals import refused

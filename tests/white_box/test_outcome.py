@@ -14,7 +14,7 @@ from heldin.white_box import engine
 from heldin.white_box.check import exact, silent
 from heldin.white_box.outcome import AlarmKind, TrainerOutcome
 from heldin.white_box.power import claim_of, coin_design, trainer_mechanism, trainer_power
-from heldin.white_box.stage_model import TIED_GPT_NEO
+from heldin.white_box.stage import TIED_GPT_NEO
 
 RIGHT = exact("a check that passes", "weights", 0.0, 0.0, "anything")
 WRONG = exact("a check of the mechanism", "texts", 2.0, 0.0, "anything")

@@ -10,8 +10,7 @@ from heldin.base.coins import seed_key
 from heldin.defenses.choices import PoissonSampler
 from heldin.white_box import engine, oracle
 from heldin.white_box.power import trainer_mechanism
-from heldin.white_box.stage import set_stage
-from heldin.white_box.stage_model import StageModel, stage_model
+from heldin.white_box.stage import StageModel, set_stage, stage_model
 from heldin.white_box.trainers import changed, stepwise
 from tests.oracles.private_step import naive_private_gradient
 from tests.planted_bugs.trainers import noise_times

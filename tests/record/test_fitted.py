@@ -2,7 +2,7 @@
 
 import itertools
 
-from heldin.base.tabular import fitted
+from heldin.record.compare import fitted
 
 HEAD = ["run", "defense", "AUROC of the primary attack (95 %)", "never known", "answer"]
 ROWS = [
