@@ -212,8 +212,8 @@ def _require_base(folder: Path, at: AdapterBase) -> None:
         source = "--adapter-base" if at.named is not None else f"'{folder / 'adapter_config.json'}'"
         raise InputError(
             f"{source} names the base model '{at.name}', which is not here ({error}). Name the folder of that model, or"
-            " of the same model in full precision, with --adapter-base (heldin audit, heldin audit-planted) or in"
-            f" base_model_name_or_path of '{folder / 'adapter_config.json'}'"
+            " of the same model in full precision, with --adapter-base; a command without this option reads"
+            " base_model_name_or_path"
         ) from error
 
 
