@@ -211,8 +211,9 @@ def _require_base(folder: Path, at: AdapterBase) -> None:
     except InputError as error:
         source = "--adapter-base" if at.named is not None else f"'{folder / 'adapter_config.json'}'"
         raise InputError(
-            f"{source} names the base model '{at.name}', which is not here ({error}): give the folder of the model"
-            " that the adapter was trained on, or of the same model in full precision, with --adapter-base"
+            f"{source} names the base model '{at.name}', which is not here ({error}). Name the folder of that model, or"
+            " of the same model in full precision, with --adapter-base; a command without this option reads"
+            " base_model_name_or_path"
         ) from error
 
 

@@ -55,7 +55,7 @@ def fixed_options(stored: Stored, precision: ScoringPrecision, device: torch.dev
     if precision not in ("fp32", stored.own):
         raise InputError(
             f"precision {precision}: the weights are quantised already ({stored.format}): leave the precision out"
-            " (--dtype), or name the same model in full precision"
+            " (--dtype, attack.precision), or name the same model in full precision"
         )
     # The other weights have one type, and their products need it: asked for another one, these alone would change.
     options: dict[str, Any] = {"dtype": DTYPES[stored.precision or "fp32"]}

@@ -654,12 +654,15 @@ def test_a_lora_training_by_trl_is_recognised_and_packing_is_said(packing, plant
     assert known_by is Known.CHECKED
     # The log binds an adapter, and the plan its base.
     reference = read_planted(planted)[1].reference
-    assert not has_other_base(tmp_path / "adapter", reference)
+    job = PlantedAudit(planted, str(tmp_path / "adapter"))
+    assert not has_other_base(job, reference)
     other = _edited(base, tmp_path / "other base", layer_norm_epsilon=100.0)
     config = tmp_path / "adapter" / "adapter_config.json"
     content = json.loads(config.read_text(encoding="utf-8"))
     config.write_text(json.dumps({**content, "base_model_name_or_path": str(other)}), encoding="utf-8")
-    assert has_other_base(tmp_path / "adapter", reference)
+    assert has_other_base(job, reference)
+    # What its user names counts, and not what its config names.
+    assert not has_other_base(replace(job, adapter_base=str(base)), reference)
     _, conditions = _seen(planted, tmp_path / "adapter", other_base=True)
     given = _named(conditions, ConditionName.GIVEN_EVERY_ROW)
     assert (given.known_by, given.reasons) == (Known.DECLARED, [Reason.SIGNED, Reason.BASE_UNSEEN])
