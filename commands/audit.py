@@ -18,7 +18,6 @@ from heldin.commands.options import (
     Claims,
     Delimiter,
     DeviceOption,
-    Dtype,
     Encoding,
     FailOnOption,
     Out,
@@ -28,9 +27,11 @@ from heldin.commands.options import (
     SkipBad,
     Strict,
     Verbose,
+    dtype_option,
     fail_on_of,
     rows_rule,
 )
+from heldin.models.model_config import PrecisionChoice
 
 KNOWN = "What is known about the two groups"
 _pace = partial(typer.Option, rich_help_panel="Requests and cost")
@@ -91,7 +92,7 @@ def audit(
         typer.Option(min=0, help="Public seed of all draws (default: 0).", rich_help_panel=RUNNING, hidden=True),
     ] = None,
     batch_size: BatchSize = None,
-    dtype: Dtype = None,
+    dtype: Annotated[PrecisionChoice | None, dtype_option("fp32, or auto if fp32 does not fit")] = None,
     adapter_base: AdapterBase = None,
     device: DeviceOption = None,
     html: AsHtml = False,

@@ -30,7 +30,8 @@ from heldin.commands.options import (
 
 if TYPE_CHECKING:
     from heldin.corpus.sources.bad_rows import OnBadRows
-    from heldin.corpus.sources.rows import Columns, Source, TextFormat
+    from heldin.corpus.sources.rows import Columns, Source
+    from heldin.corpus.sources.text_files import TextFormat
     from heldin.corpus.store import CorpusStore
 
 ENTITIES = "What finds entities"
@@ -345,7 +346,7 @@ def _columns(user: str, text: str, id_: str | None, date: str | None) -> "Column
 
 
 def _form(encoding: str | None, delimiter: str | None, field: str | None) -> "TextFormat":
-    from heldin.corpus.sources.rows import TextFormat
+    from heldin.corpus.sources.text_files import TextFormat
 
     return TextFormat(encoding, delimiter, field)
 

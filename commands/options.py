@@ -12,7 +12,6 @@ import typer
 
 from heldin.base.errors import InputError
 from heldin.base.machine import be_quiet, is_quiet, version
-from heldin.models.model_config import PrecisionChoice
 
 if TYPE_CHECKING:
     from heldin.audit.decision import DecisionConfig
@@ -208,15 +207,6 @@ Verbose = Annotated[
 SkipBad = Annotated[
     bool, typer.Option("--skip-bad-rows", help="Skip and count all rows that cannot be used.", rich_help_panel=READING)
 ]
-Dtype = Annotated[
-    PrecisionChoice | None,
-    typer.Option(
-        "--dtype",
-        help="Precision of scoring: fp32, auto, bf16, fp16, int8 or nf4 (default: the config's).",
-        rich_help_panel=RUNNING,
-        hidden=True,
-    ),
-]
 AdapterBase = Annotated[
     str | None,
     typer.Option(
@@ -239,6 +229,16 @@ ExcludeTpr = Annotated[
     float | None, typer.Option(help="Likewise for the true-positive rate at 5 % FPR (default: 0.15).")
 ]
 Aliases = Annotated[Path | None, typer.Option(dir_okay=False, help="YAML file that lists each person's aliases.")]
+
+
+def dtype_option(default: str) -> Any:
+    """Return the option ``--dtype``; the types of its values load pydantic, which not every help page needs."""
+    return typer.Option(
+        "--dtype",
+        help=f"Precision of scoring: fp32, auto, bf16, fp16, int8 or nf4 (default: {default}).",
+        rich_help_panel=RUNNING,
+        hidden=True,
+    )
 
 
 def rows_rule(skip_bad_rows: bool, strict: bool) -> "OnBadRows":

@@ -15,7 +15,6 @@ from heldin.commands.options import (
     BatchSize,
     Claims,
     DeviceOption,
-    Dtype,
     FailOn,
     FailOnOption,
     Out,
@@ -24,10 +23,12 @@ from heldin.commands.options import (
     SkipBad,
     Strict,
     Verbose,
+    dtype_option,
     fail_on_of,
     json_text,
     rows_set,
 )
+from heldin.models.model_config import PrecisionChoice
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -137,7 +138,7 @@ def audit_planted(
             hidden=True,
         ),
     ] = None,
-    dtype: Dtype = None,
+    dtype: Annotated[PrecisionChoice | None, dtype_option("the plan's")] = None,
     adapter_base: AdapterBase = None,
     batch_size: BatchSize = None,
     out: Annotated[

@@ -19,8 +19,9 @@ from heldin.corpus.sources.bad_rows import BadRows, OnBadRows
 from heldin.corpus.sources.hub import HuggingFace
 from heldin.corpus.sources.mail import Maildir, MailUser
 from heldin.corpus.sources.open import Several, format_named
-from heldin.corpus.sources.rows import Columns, Source, TextFormat, batched
+from heldin.corpus.sources.rows import Columns, Source, batched
 from heldin.corpus.sources.sentences import Sentences
+from heldin.corpus.sources.text_files import TextFormat
 from heldin.corpus.user_filter import MIN_RECORDS_TO_SPLIT, UserFilter
 
 

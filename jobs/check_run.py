@@ -26,7 +26,7 @@ from heldin.corpus.entities.config import EntitySourceConfig
 from heldin.corpus.entities.gold import Gold
 from heldin.corpus.entities.spans import Text
 from heldin.corpus.names import load_aliases
-from heldin.corpus.sources.rows import first_line
+from heldin.corpus.sources.text_files import first_line
 from heldin.corpus.split import Audited, check_pool
 from heldin.defenses.guarantee import Guarantee
 from heldin.defenses.mechanism import Mechanism

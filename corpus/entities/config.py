@@ -6,7 +6,7 @@ from pydantic import Field
 
 from heldin.base.section import ExpandedName, ExpandedPath, Section
 from heldin.corpus.entities.spans import FAST, Category, EntitySource, Pattern
-from heldin.corpus.sources.rows import existing
+from heldin.corpus.sources.text_files import existing
 
 
 class WordsConfig(Section):

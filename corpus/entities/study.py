@@ -18,7 +18,8 @@ from heldin.corpus.entities.mentions import Mentions, find_mentions
 from heldin.corpus.entities.recognisers import Patterns, SpacyPipeline, WordList
 from heldin.corpus.entities.spans import CATEGORIES, PATTERNS, Category, EntitySource
 from heldin.corpus.sources.iob import Iob
-from heldin.corpus.sources.rows import Source, existing
+from heldin.corpus.sources.rows import Source
+from heldin.corpus.sources.text_files import existing
 from heldin.corpus.store import CorpusStore
 
 

@@ -22,7 +22,7 @@ from heldin.corpus.presets.published import WORDS, Tokens, table_files
 from heldin.corpus.presets.tables import SMALL_LAST_SECOND, arxiv, booksum, cc_news, reddit
 from heldin.corpus.sources.bad_rows import BadRows
 from heldin.corpus.sources.hub import HuggingFace
-from heldin.corpus.sources.rows import existing
+from heldin.corpus.sources.text_files import existing
 from heldin.corpus.statistics import records_percentiles
 from heldin.corpus.store import CorpusStore
 from heldin.corpus.user_filter import MIN_RECORDS_TO_SPLIT, UserFilter, select_users

@@ -21,7 +21,8 @@ from heldin.base.errors import InputError
 from heldin.corpus.presets.published import Tokens, another_format
 from heldin.corpus.sources.bad_rows import BadRows
 from heldin.corpus.sources.mail import Maildir, addresses, body, header, is_maildir, parse_message
-from heldin.corpus.sources.rows import Columns, batched, existing, first_line
+from heldin.corpus.sources.rows import Columns, batched
+from heldin.corpus.sources.text_files import existing, first_line
 
 ENRON = "the Enron mails: enron_mail_*.tar.gz or its folder maildir, with ACCOUNT/FOLDER/1."
 NGRAM = 20

@@ -12,8 +12,8 @@ import pyarrow as pa
 from heldin.base.errors import InputError
 from heldin.corpus.presets.published import Tokens, another_format
 from heldin.corpus.sources.bad_rows import BadRows
-from heldin.corpus.sources.rows import Columns, batched, existing, first_line
-from heldin.corpus.sources.text_files import BROKEN, corrupt, open_binary
+from heldin.corpus.sources.rows import Columns, batched
+from heldin.corpus.sources.text_files import BROKEN, corrupt, existing, first_line, open_binary
 
 POSTS = "the Posts.xml of a Stack Exchange dump (stackoverflow.com-Posts.7z, unpacked)"
 QUESTION_OR_ANSWER = ("1", "2")

@@ -8,7 +8,8 @@ from typing import Any
 from heldin.base.errors import InputError
 from heldin.corpus.sources.bad_rows import BadRowError, BadRows
 from heldin.corpus.sources.open import rows_of_file
-from heldin.corpus.sources.rows import BATCH_ROWS, existing, first_line, whole_rows
+from heldin.corpus.sources.rows import BATCH_ROWS, whole_rows
+from heldin.corpus.sources.text_files import existing, first_line
 
 TABLE_ENDINGS = (".parquet", ".csv", ".jsonl", ".json", ".ndjson", ".gz", ".bz2", ".zst")
 

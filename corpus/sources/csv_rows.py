@@ -14,11 +14,14 @@ import pyarrow as pa
 from heldin.base.errors import InputError
 from heldin.base.files import file_sha256, text_sha256
 from heldin.corpus.sources.bad_rows import BadRows
-from heldin.corpus.sources.rows import Columns, TextFormat, batched, existing, is_unicode, require_columns
+from heldin.corpus.sources.rows import Columns, batched, require_columns, require_once
 from heldin.corpus.sources.text_files import (
     BROKEN,
+    TextFormat,
     corrupt,
+    existing,
     how_read,
+    is_unicode,
     name_of_encoding,
     not_decoded,
     open_text,
@@ -54,13 +57,13 @@ class Csv:
     def look(self) -> list[Statement]:
         """Read the header. Raises InputError if it lacks a column; returns what the name does not tell."""
         header = self._header()
-        found = list(how_read(self.path, self.form))
+        notes = list(how_read(self.path, self.form))
         if header.delimiter != "," and self.form.delimiter is None:
             name = _DELIMITERS.get(header.delimiter, header.delimiter)
-            found.append(FileText.DELIMITER(file=self.path.name, delimiter=name))
-        return found
+            notes.append(FileText.DELIMITER(file=self.path.name, delimiter=name))
+        return notes
 
-    def _header(self) -> "Header":
+    def _header(self) -> "CsvHeader":
         header = csv_header(self.path, self.form, list(self.columns.named().values()))
         also = "" if header.delimiter == "," else f" (fields are separated by {_DELIMITERS.get(header.delimiter)})"
         hint = "name another sign between fields with --delimiter" if len(header.names) == 1 else ""
@@ -69,7 +72,7 @@ class Csv:
 
 
 @dataclass(frozen=True)
-class Header:
+class CsvHeader:
     """The header of a CSV file.
 
     Attributes:
@@ -83,7 +86,7 @@ class Header:
     stated: bool
 
 
-def csv_header(path: Path, form: TextFormat, wanted: Sequence[str]) -> Header:
+def csv_header(path: Path, form: TextFormat, wanted: Sequence[str]) -> CsvHeader:
     """Return the header, read with the delimiter under which the wanted columns are there.
 
     Args:
@@ -120,7 +123,7 @@ def csv_header(path: Path, form: TextFormat, wanted: Sequence[str]) -> Header:
         advice = f"; {remedy}" if remedy else ""
         raise InputError(f"{path.name}: the header line is not {name_of_encoding(form)} text{advice}")
     require_once(names[sign], path, "the header")
-    return Header(names[sign], sign, stated)
+    return CsvHeader(names[sign], sign, stated)
 
 
 def _names(lines: Sequence[str], sign: str) -> tuple[str, ...] | csv.Error:
@@ -130,13 +133,6 @@ def _names(lines: Sequence[str], sign: str) -> tuple[str, ...] | csv.Error:
         return error
     except StopIteration:
         return ()
-
-
-def require_once(names: Sequence[str], path: Path, where: str) -> None:
-    """Raises InputError for a column name given twice, of which a reader would silently keep the last."""
-    twice = [name for name in names if names.count(name) > 1]
-    if twice:
-        raise InputError(f"{path.name}: column '{twice[0]}' appears twice in {where}: rename one")
 
 
 def csv_rows(path: Path, form: TextFormat, wanted: Sequence[str], bad: BadRows) -> Iterator[tuple[int, Any]]:

@@ -15,11 +15,11 @@ from heldin.corpus.sources.rows import (
     Columns,
     batched,
     columns_of,
-    first_line,
     require_columns,
     top_columns,
     whole_rows,
 )
+from heldin.corpus.sources.text_files import first_line
 
 
 @dataclass(frozen=True)

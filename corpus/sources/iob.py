@@ -12,8 +12,8 @@ import pyarrow as pa
 from heldin.base.errors import InputError
 from heldin.base.files import file_sha256, text_sha256
 from heldin.corpus.sources.bad_rows import BadRows
-from heldin.corpus.sources.rows import Columns, batched, existing
-from heldin.corpus.sources.text_files import BROKEN, corrupt, open_binary
+from heldin.corpus.sources.rows import Columns, batched
+from heldin.corpus.sources.text_files import BROKEN, corrupt, existing, open_binary
 
 DOCUMENT = "-DOCSTART-"
 BOM = b"\xef\xbb\xbf"

@@ -16,10 +16,13 @@ import pyarrow as pa
 from heldin.base.errors import InputError
 from heldin.base.files import file_sha256, text_sha256
 from heldin.corpus.sources.bad_rows import BadRows, OnBadRows
-from heldin.corpus.sources.rows import Columns, TextFormat, batched, existing, first_line, require_columns
+from heldin.corpus.sources.rows import Columns, batched, require_columns
 from heldin.corpus.sources.text_files import (
     BROKEN,
+    TextFormat,
     corrupt,
+    existing,
+    first_line,
     how_read,
     name_of_encoding,
     not_decoded,
@@ -54,7 +57,7 @@ class Json:
 
     def look(self) -> list[Statement]:
         """Read the first row. Raises InputError if it lacks a column; returns what the name does not tell."""
-        found = list(how_read(self.path, self.form))
+        notes = list(how_read(self.path, self.form))
         lines = is_lines(self.path, self.form)
         # Bad rows are reported when the file is read.
         first = next(json_rows(self.path, self.form, BadRows(OnBadRows.SKIP)), None)
@@ -65,7 +68,7 @@ class Json:
             hint = f"the rows seem to be in the list '{inside}': give --field {inside} (in a config, format.field)"
             self._refuse_columns(row)
             require_columns(self.columns, row, where, hint=hint if inside else "")
-        return found if lines or self.form.field else [*found, FileText.ARRAY(file=self.path.name)]
+        return notes if lines or self.form.field else [*notes, FileText.ARRAY(file=self.path.name)]
 
     def _refuse_columns(self, row: dict[str, Any]) -> None:
         """Raise InputError for one object with a mapping of all rows for each column, as pandas writes by default."""
@@ -179,8 +182,8 @@ def _items(path: Path, form: TextFormat, bad: BadRows) -> Iterator[tuple[int, An
         raise _not_in(path, form, f"item {number}") from error
     except _NoListError as error:
         named = f"there is no list '{form.field}'" if form.field else "not one JSON array"
-        found = f": the keys before it ends are {', '.join(error.keys)}" if error.keys else ""
-        raise InputError(f"{path.name}: {named}{found}; name the list of rows with --field") from error
+        keys = f": the keys before it ends are {', '.join(error.keys)}" if error.keys else ""
+        raise InputError(f"{path.name}: {named}{keys}; name the list of rows with --field") from error
     except InputError:  # a ValueError too
         raise
     # A fault within an array leaves no place at which the next row begins.

@@ -20,7 +20,8 @@ import pyarrow as pa
 from heldin.base.errors import InputError
 from heldin.base.files import file_sha256, text_sha256
 from heldin.corpus.sources.bad_rows import BadRows
-from heldin.corpus.sources.rows import Columns, batched, existing
+from heldin.corpus.sources.rows import Columns, batched
+from heldin.corpus.sources.text_files import existing
 
 MailUser = Literal["sender", "account"]
 _PARSER: "BytesParser[EmailMessage]" = BytesParser(policy=email.policy.default)

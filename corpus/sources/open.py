@@ -13,7 +13,8 @@ from heldin.corpus.sources.bad_rows import BadRows, OnBadRows
 from heldin.corpus.sources.csv_rows import Csv, csv_rows
 from heldin.corpus.sources.json_rows import Json, json_rows
 from heldin.corpus.sources.parquet_rows import Parquet, parquet_rows
-from heldin.corpus.sources.rows import Columns, Source, TextFormat, existing
+from heldin.corpus.sources.rows import Columns, Source
+from heldin.corpus.sources.text_files import TextFormat, existing
 from heldin.words.statement import Statement
 
 
@@ -73,8 +74,8 @@ def looked_at(source: Source) -> list[Statement]:
     Raises:
         InputError: a column is missing, or a file cannot be read.
     """
-    found = (part.look() for part in parts_of(source) if isinstance(part, Csv | Json | Parquet))
-    return [statement for statements in found for statement in statements]
+    notes = (part.look() for part in parts_of(source) if isinstance(part, Csv | Json | Parquet))
+    return [statement for statements in notes for statement in statements]
 
 
 # Readers of formats that few files have are imported for the file that needs them.

@@ -11,18 +11,17 @@ import pyarrow.parquet as pq
 from heldin.base.errors import InputError
 from heldin.base.files import file_sha256, text_sha256
 from heldin.corpus.sources.bad_rows import BadRows
-from heldin.corpus.sources.csv_rows import require_once
 from heldin.corpus.sources.rows import (
     BATCH_ROWS,
     Columns,
     batched,
     columns_of,
-    existing,
-    first_line,
     require_columns,
+    require_once,
     top_columns,
     whole_rows,
 )
+from heldin.corpus.sources.text_files import existing, first_line
 from heldin.words.statement import Statement
 
 

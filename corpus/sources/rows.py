@@ -17,6 +17,7 @@ import pyarrow as pa
 from heldin.base.errors import InputError
 from heldin.base.section import DATACLASS_SECTION
 from heldin.corpus.sources.bad_rows import BadRows
+from heldin.corpus.sources.text_files import first_line, is_unicode
 from heldin.words.rows import RowFault, RowRemedy
 from heldin.words.statement import Statement
 
@@ -49,31 +50,6 @@ class Columns:
         """Role to column name, for the roles that have one."""
         roles = {"user": self.user, "text": self.text, "id": self.id, "date": self.date}
         return {role: name for role, name in roles.items() if name is not None}
-
-
-@dataclass(frozen=True)
-class TextFormat:
-    """How JSON and CSV files are written, where the file itself does not show it."""
-
-    __pydantic_config__: ClassVar = DATACLASS_SECTION
-
-    encoding: str | None = None
-    """Encoding of the characters, such as cp1252; null: UTF-8, or what a byte order mark at the beginning states."""
-    delimiter: str | None = None
-    """Character between the fields of a CSV file; null: the comma, semicolon, tab or | that the header shows."""
-    field: str | None = None
-    """Key of the list that holds the rows, in a JSON file that is one object. Dots reach into objects."""
-
-    def __post_init__(self) -> None:
-        if self.delimiter is not None and (len(self.delimiter) != 1 or self.delimiter in '"\r\n'):
-            raise InputError(f"--delimiter {self.delimiter!r}: give one character, such as ';'")
-        if self.encoding is not None:
-            try:
-                "".encode(self.encoding)
-            except LookupError as error:
-                raise InputError(
-                    f"--encoding {self.encoding}: Python knows no such encoding: give one such as utf-8 or cp1252"
-                ) from error
 
 
 class Source(Protocol):
@@ -245,18 +221,6 @@ def _refuse_chat(value: Any, column: str) -> None:
         )
 
 
-def is_unicode(text: str) -> bool:
-    """Return whether ``text`` can be written as UTF-8, that is, has no lone surrogate."""
-    if text.isascii():  # known of every string, so that most are not encoded to find out
-        return True
-    # With ``errors="surrogateescape"`` a byte that is not UTF-8 becomes a lone surrogate too.
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 _LONGEST_NAME = 40  # characters
 _MOST_NAMES = 30  # of columns that an error lists
 TO_NAME = "name yours (--user, --text, or 'columns' in a config)"
@@ -358,14 +322,8 @@ def whole_rows(tables: Iterator[Any], where: str) -> Iterator[tuple[int, Any]]:
         raise InputError(f"{where}: a value after row {number} cannot be read ({first_line(error)})") from error
 
 
-def existing(path: Path) -> Path:
-    """The path itself. Raises InputError if there is no such file."""
-    if not path.is_file():
-        where = "" if path.is_absolute() else f" in the current folder, '{Path.cwd()}'"
-        raise InputError(f"no such file: '{path}'{where}")
-    return path
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an error's message, or its class if it has none."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+def require_once(names: Sequence[str], path: Path, where: str) -> None:
+    """Raises InputError for a column name given twice, of which a reader would silently keep the last."""
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise InputError(f"{path.name}: column '{twice[0]}' appears twice in {where}: rename one")

@@ -3,14 +3,15 @@
 import codecs
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from io import BufferedReader, TextIOWrapper
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import pyarrow as pa
 
 from heldin.base.errors import InputError
-from heldin.corpus.sources.rows import TextFormat, existing, first_line, is_unicode
+from heldin.base.section import DATACLASS_SECTION
 from heldin.words.rows import FileText, RowRemedy
 from heldin.words.statement import Statement
 
@@ -25,6 +26,31 @@ _MARKS = {
     codecs.BOM_UTF16_BE: "utf-16",
 }
 _FEW_LETTERS = 0.3  # share of letters outside of ASCII in a text of Western Europe, at most
+
+
+@dataclass(frozen=True)
+class TextFormat:
+    """How JSON and CSV files are written, where the file itself does not show it."""
+
+    __pydantic_config__: ClassVar = DATACLASS_SECTION
+
+    encoding: str | None = None
+    """Encoding of the characters, such as cp1252; null: UTF-8, or what a byte order mark at the beginning states."""
+    delimiter: str | None = None
+    """Character between the fields of a CSV file; null: the comma, semicolon, tab or | that the header shows."""
+    field: str | None = None
+    """Key of the list that holds the rows, in a JSON file that is one object. Dots reach into objects."""
+
+    def __post_init__(self) -> None:
+        if self.delimiter is not None and (len(self.delimiter) != 1 or self.delimiter in '"\r\n'):
+            raise InputError(f"--delimiter {self.delimiter!r}: give one character, such as ';'")
+        if self.encoding is not None:
+            try:
+                "".encode(self.encoding)
+            except LookupError as error:
+                raise InputError(
+                    f"--encoding {self.encoding}: Python knows no such encoding: give one such as utf-8 or cp1252"
+                ) from error
 
 
 def open_binary(path: Path) -> BufferedReader:
@@ -101,3 +127,28 @@ def corrupt(path: Path, last: str, error: BaseException) -> InputError:
     kind = f"{_COMPRESSIONS[path.suffix]} " if path.suffix in _COMPRESSIONS else ""
     after = "" if last.endswith(" 0") else f" after {last}"
     return InputError(f"{path.name}: corrupt {kind}data{after} ({first_line(error)}); fetch the file again")
+
+
+def is_unicode(text: str) -> bool:
+    """Return whether ``text`` can be written as UTF-8, that is, has no lone surrogate."""
+    if text.isascii():  # known of every string, so that most are not encoded to find out
+        return True
+    # With ``errors="surrogateescape"`` a byte that is not UTF-8 becomes a lone surrogate too.
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def existing(path: Path) -> Path:
+    """The path itself. Raises InputError if there is no such file."""
+    if not path.is_file():
+        where = "" if path.is_absolute() else f" in the current folder, '{Path.cwd()}'"
+        raise InputError(f"no such file: '{path}'{where}")
+    return path
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, or its class if it has none."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -16,7 +16,8 @@ from heldin.bounds.design import Assignment
 from heldin.bounds.verdict import parse_claim
 from heldin.corpus.sources.bad_rows import OnBadRows
 from heldin.corpus.sources.open import open_source
-from heldin.corpus.sources.rows import Columns, Source, TextFormat
+from heldin.corpus.sources.rows import Columns, Source
+from heldin.corpus.sources.text_files import TextFormat
 from heldin.models.model_config import PrecisionChoice
 from heldin.record.release import Release
 from heldin.stages.measures.keys import MeasureKeys

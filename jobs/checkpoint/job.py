@@ -19,7 +19,8 @@ from heldin.bounds.verdict import Claim, stated_claim
 from heldin.corpus.build import build_store
 from heldin.corpus.sources.bad_rows import BadRows, OnBadRows
 from heldin.corpus.sources.open import looked_at
-from heldin.corpus.sources.rows import Columns, Source, TextFormat
+from heldin.corpus.sources.rows import Columns, Source
+from heldin.corpus.sources.text_files import TextFormat
 from heldin.corpus.store import CorpusStore, texts_of
 from heldin.jobs.checkpoint.audit_config import AT_ENDPOINT, text_sources
 from heldin.models.devices import default_device, scoring_memory

@@ -16,7 +16,8 @@ from heldin.canaries.config import CanarySpec, NamedPersonCanaries, SubstringCan
 from heldin.corpus.config import CorpusConfig, FileCorpus
 from heldin.corpus.sources.bad_rows import OnBadRows
 from heldin.corpus.sources.open import format_named, format_of
-from heldin.corpus.sources.rows import Columns, TextFormat
+from heldin.corpus.sources.rows import Columns
+from heldin.corpus.sources.text_files import TextFormat
 from heldin.corpus.user_filter import MIN_RECORDS_TO_SPLIT, UserFilter
 from heldin.finetune.recipe import Recipe
 from heldin.record.release import Release

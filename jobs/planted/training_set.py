@@ -20,20 +20,12 @@ from heldin.base.errors import InputError
 from heldin.base.files import text_digest
 from heldin.corpus.sorting import ROWS_PER_BATCH, make_table, sorting_database, take_in
 from heldin.corpus.sources.bad_rows import BadRows, OnBadRows
-from heldin.corpus.sources.csv_rows import Header, csv_header
+from heldin.corpus.sources.csv_rows import CsvHeader, csv_header
 from heldin.corpus.sources.hub import HuggingFace
 from heldin.corpus.sources.json_rows import is_lines
 from heldin.corpus.sources.open import is_table, rows_of_file
-from heldin.corpus.sources.rows import (
-    BATCH_ROWS,
-    Columns,
-    TextFormat,
-    first_line,
-    is_unicode,
-    kind_of,
-    require_columns,
-    usable_record,
-)
+from heldin.corpus.sources.rows import BATCH_ROWS, Columns, kind_of, require_columns, usable_record
+from heldin.corpus.sources.text_files import TextFormat, first_line, is_unicode
 from heldin.jobs.planted.plant_config import PlantColumns, PlantConfig, is_dataset
 from heldin.jobs.planted.row_text import Chat, Completion, Row, RowText, row_text
 from heldin.models.tokens import Spans, scored_tokens
@@ -105,7 +97,7 @@ class TrainingSet:
             raise InputError(f"{self.path.name}: not a readable Parquet file ({first_line(error)})") from error
 
     @property
-    def _header(self) -> Header:
+    def _header(self) -> CsvHeader:
         return csv_header(self.path, self.form, self._wanted)
 
     @property
@@ -384,7 +376,7 @@ def _write_json(ordered: Iterator[pa.RecordBatch], form: TextFormat, to: Path, *
 
 
 def _write_csv(
-    ordered: Iterator[pa.RecordBatch], header: Header, form: TextFormat, names: Sequence[str], to: Path
+    ordered: Iterator[pa.RecordBatch], header: CsvHeader, form: TextFormat, names: Sequence[str], to: Path
 ) -> None:
     with _text_file(to, form) as text:
         writer = csv.writer(text, delimiter=header.delimiter, lineterminator="\n")

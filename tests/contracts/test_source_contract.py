@@ -21,7 +21,8 @@ from heldin.corpus.sources.hub import HuggingFace
 from heldin.corpus.sources.json_rows import Json
 from heldin.corpus.sources.open import open_source
 from heldin.corpus.sources.parquet_rows import Parquet
-from heldin.corpus.sources.rows import SCHEMA, Columns, Source, existing
+from heldin.corpus.sources.rows import SCHEMA, Columns, Source
+from heldin.corpus.sources.text_files import existing
 
 ROWS = [
     {"who": "ann", "body": "Good morning, Bob.", "key": "r1", "when": "2001-01-02"},

@@ -18,7 +18,8 @@ from heldin.corpus.build import build_store
 from heldin.corpus.sources import json_rows as json_files
 from heldin.corpus.sources.bad_rows import BadRows, OnBadRows
 from heldin.corpus.sources.open import Several, looked_at, open_source
-from heldin.corpus.sources.rows import Columns, TextFormat, usable_record, value_at
+from heldin.corpus.sources.rows import Columns, usable_record, value_at
+from heldin.corpus.sources.text_files import TextFormat
 from heldin.words.rows import FileText
 from tests.refusals import names, refused
 

@@ -126,7 +126,7 @@ def test_the_control_without_defense_is_found_in_several_processes(call, config,
 @pytest.mark.parametrize(
     ("arguments", "by", "naming"),
     [
-        (["retrain"], None, ("'CONFIG'", "heldin retrain --help")),
+        (["retrain"], None, ("'FILE'", "heldin retrain --help")),
         (["retrain", "x.yaml", "--model", "m"], None, ("--model", "heldin retrain --help")),
         (["retrain", "x.yaml"], "read_config", "'x.yaml'"),
         (["audit", "--trainings", "20"], None, ("--trainings", "heldin audit --help")),
