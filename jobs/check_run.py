@@ -26,6 +26,7 @@ from heldin.corpus.entities.config import EntitySourceConfig
 from heldin.corpus.entities.gold import Gold
 from heldin.corpus.entities.spans import Text
 from heldin.corpus.names import load_aliases
+from heldin.corpus.sources.open import looked_at
 from heldin.corpus.sources.text_files import first_line
 from heldin.corpus.split import Audited, check_pool
 from heldin.defenses.guarantee import Guarantee
@@ -171,7 +172,10 @@ def _sources(config: RunConfig) -> Iterator[Callable[[], object]]:
 def _source(key: str, source: CorpusSource) -> Iterator[Callable[[], object]]:
     match source:
         case FileCorpus(path=path):
-            yield from (_existing(key, file) for file in ([path] if isinstance(path, Path) else path))
+            files = [path] if isinstance(path, Path) else path
+            yield from (_existing(key, file) for file in files)
+            if all(file.is_file() for file in files):
+                yield lambda: looked_at(source.source())
         case MaildirCorpus(path=path):
             yield _existing(key, path, folder=True)
         case PresetCorpus(path=path):

@@ -29,7 +29,7 @@ from heldin.corpus.sources.bad_rows import BadRows, OnBadRows
 from heldin.corpus.split import Part
 from heldin.jobs.planted.beforehand import control_lines, planned_power, said_beforehand
 from heldin.jobs.planted.control import ControlSample, unseen_rows, write_unseen
-from heldin.jobs.planted.plant_config import PlantConfig, is_dataset
+from heldin.jobs.planted.plant_config import PlantConfig
 from heldin.jobs.planted.plant_data import canary_forms, planted_data, run_of, taken_rows, write_parts
 from heldin.jobs.planted.plant_folder import (
     CONFIG,
@@ -47,7 +47,7 @@ from heldin.jobs.planted.plant_folder import (
 )
 from heldin.jobs.planted.records import Copied, copied, copy_records, telling_of
 from heldin.jobs.planted.row_text import Row
-from heldin.jobs.planted.training_set import TrainingSet, training_set
+from heldin.jobs.planted.training_set import TrainingSet, look_at, training_set
 from heldin.models.loading import LanguageModel, load_language_model
 from heldin.models.logprobs import score_texts
 from heldin.models.model_names import require_model
@@ -127,11 +127,11 @@ def plant(config: PlantConfig, out: Path, reporter: Reporter) -> Manifest:
 
 
 def require_readable(config: PlantConfig) -> None:
-    """Raise InputError if there is no such model, training set or kind of training set; nothing is read."""
+    """Raise InputError if there is no such model, training set or kind of training set, or the set lacks a column."""
     require_model(config.reference)
     if not config.training.exists():
         raise InputError(f"there is no training set '{config.training}': name a file or folder under 'training'")
-    is_dataset(config.training)
+    look_at(config)
 
 
 def reference_model(config: PlantConfig) -> LanguageModel:

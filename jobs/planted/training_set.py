@@ -183,9 +183,7 @@ class TrainingSet:
                 bad.report(where, RowFault.NOT_AN_OBJECT(kind=kind_of(row)))
                 continue
             if not checked:
-                for column in self.text.columns:
-                    named = Columns(**{"user": column, **self.columns.others(), "text": column})
-                    require_columns(named, row, where, to_name=self._to_name([*row]))
+                require_named(self.columns, row, where)
                 checked = True
             try:
                 text = self.text.of(row)
@@ -200,17 +198,6 @@ class TrainingSet:
                 bad.report(where, wrong, user=record.get("user"))
             else:
                 yield record, {name: value for name, value in row.items() if name not in self.columns.drop}
-
-    def _to_name(self, present: Sequence[str]) -> str:
-        """Return the advice for a column that is not among those present."""
-        user = self.columns.user
-        # A column that is named almost so is the one that is meant.
-        if user is None or user in present or difflib.get_close_matches(user, present, n=1):
-            return _TO_NAME
-        return (
-            f"{_TO_NAME}; or, where there are no users, columns.user: null with split.canaries_only, under which a row"
-            " counts as a person and nothing is known of people who wrote several"
-        )
 
     def _check_parts(self, row: Row, text: str, number: int, unparted: list[int] | None, late: set[str] | None) -> None:
         """Raise ValueError for a row of which nothing is scored, and note its number; note texts scored too late."""
@@ -329,6 +316,33 @@ def training_set(config: PlantConfig, tokenizer: PreTrainedTokenizerBase) -> Tra
     if training.in_parts and isinstance(training.text, Chat | Completion):
         training = replace(training, text=training.text.within(config.sequence_length - ENDS, tokenizer))
     return training
+
+
+def require_named(columns: PlantColumns, row: Row, where: str) -> None:
+    """Raise InputError if a row has not the columns that a config names; ``where`` names its file and line."""
+    user = columns.user
+    advice = _TO_NAME
+    # A column that is named almost so is the one that is meant.
+    if user is not None and user not in row and not difflib.get_close_matches(user, row, n=1):
+        advice += (
+            "; or, where there are no users, columns.user: null with split.canaries_only, under which a row counts as a"
+            " person and nothing is known of people who wrote several"
+        )
+    for column in columns.text_columns:
+        named = Columns(**{"user": column, **columns.others(), "text": column})
+        require_columns(named, row, where, to_name=advice)
+
+
+def look_at(config: PlantConfig) -> None:
+    """Read the first row of a training file, before any model. Raises InputError if it lacks a column."""
+    path, names = config.training, [*config.columns.others().values(), *config.columns.text_columns]
+    if is_dataset(path):
+        return
+    rows = rows_of_file(path, names, BadRows(OnBadRows.SKIP), config.format)
+    first = next((numbered for numbered in rows if isinstance(numbered[1], dict)), None)
+    if first is not None:
+        unit = "row" if path.suffix == ".parquet" else "line"
+        require_named(config.columns, first[1], f"{path.name} {unit} {first[0]}")
 
 
 def _batches(rows: Iterable[tuple[bytes, Row]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:

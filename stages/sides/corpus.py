@@ -16,6 +16,7 @@ from heldin.corpus.build import build_store
 from heldin.corpus.config import FileCorpus
 from heldin.corpus.names import load_aliases, missing_names_line
 from heldin.corpus.sorting import ROWS_PER_BATCH
+from heldin.corpus.sources.open import looked_at
 from heldin.corpus.split import Audited, check_pool
 from heldin.corpus.store import CorpusStore
 from heldin.corpus.user_filter import Selection, select_users
@@ -66,8 +67,11 @@ def read_corpus(config: RunConfig, reporter: Reporter) -> CorpusData:
     """
     aliases = load_aliases(config.corpus.aliases) if config.corpus.aliases else None
     reporter.say("corpus: reading")
+    source = config.corpus.opened()
+    for how in looked_at(source):
+        reporter.say(str(how))
     store = build_store(
-        config.corpus.opened(),
+        source,
         cache_directory(),
         aliases=aliases,
         on_bad=config.corpus.bad_rows,

@@ -146,6 +146,14 @@ def test_files_that_are_missing_are_told(call, small_config, tmp_path, source, s
     assert all(words in err for words in said)
 
 
+def test_a_column_that_the_file_lacks_is_told(call, small_config, tmp_path):
+    (tmp_path / "mail.csv").write_text("who;body\nann;hello\n", encoding="utf-8")
+    source = f"{{kind: csv, path: {tmp_path / 'mail.csv'}, columns: {{user: author, text: body}}}}"
+    code, _, err = call("run", small_config, "--check", "--set", f"corpus.source={source}")
+    assert code == 2
+    assert names(err, "mail.csv", "'author'", "who, body")
+
+
 def test_a_base_model_that_takes_fewer_tokens_is_told(call, make_lm, small_config, tmp_path):
     lm = make_lm(context=32)
     lm.model.save_pretrained(tmp_path / "base")

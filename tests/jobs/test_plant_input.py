@@ -5,6 +5,7 @@ import json
 from decimal import Decimal
 
 import datasets
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -75,7 +76,7 @@ def test_two_columns_of_one_name_and_a_damaged_file_are_refused(rows, base, tmp_
         plant(plan(tmp_path / "mine.parquet", base), tmp_path / "out", QUIET)
     data = (tmp_path / "mine.parquet").read_bytes()
     (tmp_path / "half.parquet").write_bytes(data[: len(data) // 2])
-    with refused(by="TrainingSet._whole_schema", naming="half.parquet"):
+    with refused(naming="half.parquet"):
         plant(plan(tmp_path / "half.parquet", base), tmp_path / "new", QUIET)
     (tmp_path / "folder").mkdir()
     with refused(by="HuggingFace.load", naming=("folder", "`DatasetDict`")):
@@ -148,7 +149,7 @@ def test_what_is_wrong_with_a_training_set_is_said_in_the_words_of_its_config(ro
         return err
 
     row = json.dumps(rows[0])
-    ended("[1]\n" + row)
+    ended("5\n" + row)
     assert call.refused(by="TrainingSet.rows", naming=("mine.jsonl", "line 1", "--skip-bad-rows"))
     blank = json.dumps({**rows[0], "body": " "})
     ended(f"{blank}\n{blank}\n", bad_rows="skip")
@@ -161,3 +162,48 @@ def test_what_is_wrong_with_a_training_set_is_said_in_the_words_of_its_config(ro
     assert "split.canaries_only" not in slip
     ended(row, training=str(tmp_path / "nothing.jsonl"))
     assert call.refused(by="require_readable", naming=(f"'{tmp_path / 'nothing.jsonl'}'", "'training'"))
+
+
+def test_a_mistyped_column_is_seen_before_any_model_is_loaded(rows, base, tmp_path, monkeypatch):
+    import heldin.jobs.planted.plant as planting
+
+    monkeypatch.setattr(planting, "load_language_model", lambda *_, **__: pytest.fail("a model was loaded"))
+    for name in ("mine.jsonl", "mine.csv", "mine.parquet"):
+        path = _written(rows, tmp_path / name)
+        with refused(by="require_columns", naming=(name, "'writer'")):
+            plant(plan(path, base, columns={**COLUMNS, "user": "writer"}), tmp_path / "out", QUIET)
+
+
+def _written(rows, path):
+    plain = [{key: row[key] for key in COLUMNS.values()} for row in rows[:3]]
+    table = pd.DataFrame(plain)
+    {
+        ".jsonl": lambda: table.to_json(path, orient="records", lines=True),
+        ".csv": lambda: table.to_csv(path, index=False),
+        ".parquet": lambda: table.to_parquet(path),
+    }[path.suffix]()
+    return path
+
+
+@pytest.mark.parametrize(("sign", "encoding"), [(";", "cp1252"), ("\t", "utf-8")])
+def test_a_table_is_written_as_it_was_read(rows, base, tmp_path, sign, encoding):
+    plain = [{**{key: row[key] for key in COLUMNS.values()}, "ort": "Köln"} for row in rows]
+    path = tmp_path / "mine.csv"
+    pd.DataFrame(plain).to_csv(path, index=False, sep=sign, encoding=encoding)
+    form = {"encoding": encoding} if encoding != "utf-8" else {}
+    manifest = plant(plan(path, base, format=form, canaries=[]), tmp_path / "out", QUIET)
+    written = pd.read_csv(tmp_path / "out" / "training" / "mine.csv", sep=sign, encoding=encoding)
+    assert len(written) == manifest.rows
+    assert set(written["ort"]) == {"Köln"}
+    assert set(written["body"]) <= {row["body"] for row in plain}
+
+
+def test_an_array_is_written_as_one_and_a_list_within_an_object_is_refused(rows, base, tmp_path):
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(rows), encoding="utf-8")
+    manifest = plant(plan(path, base, canaries=[]), tmp_path / "out", QUIET)
+    written = json.loads((tmp_path / "out" / "training" / "mine.json").read_text(encoding="utf-8"))
+    assert len(written) == manifest.rows
+    assert written[0].keys() == rows[0].keys()
+    with refused(naming="format.field"):
+        plan(path, base, format={"field": "data"})
