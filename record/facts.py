@@ -62,8 +62,8 @@ class CorpusFacts(Facts):
         users: number of users with a record.
         records: number of records of all users.
         skipped: rows that were left out, of each file or of the corpus.
-        skipped_alike: p-value of Fisher's exact test that members and non-members have skipped rows equally often; null
-            if both are in one corpus.
+        skipped_alike: p-value of Fisher's exact tests, corrected for two, that members and non-members have skipped
+            rows, and lose all their rows, equally often; null if both are in one corpus.
         records_per_audited_user: coarse percentiles (``audit.coarse``).
         dropped_by_pattern: users dropped by the name patterns.
         dropped_by_minimum: users with too few records.

@@ -109,7 +109,14 @@ def training_flaws(member: Mapping[str, bool], seen: Mapping[bool, Seen], held_o
 
 
 def skipped_alike(members: SkippedRows, others: SkippedRows) -> float:
-    """Return the p-value of Fisher's exact test that users of both groups have skipped rows equally often."""
+    """Return the p-value that users of both groups have skipped rows, and lose all their rows, equally often.
+
+    Fisher's exact test of each, corrected for two tests.
+    """
     # Of users and not of rows: the rows of one user come from one place.
-    table = [[group.users_with, group.users - group.users_with] for group in (members, others)]
-    return float(stats.fisher_exact(np.array(table)).pvalue)
+    groups = (members, others)
+    tables = (
+        [[group.users_with, group.users - group.users_with] for group in groups],
+        [[group.users_lost, group.users - group.users_lost] for group in groups],
+    )
+    return min(1.0, 2 * min(float(stats.fisher_exact(np.array(table)).pvalue) for table in tables))

@@ -415,16 +415,17 @@ def _rounded(number: int) -> str:
 
 
 def state_skipped(record: Record) -> list[Statement]:
-    """Return the rows that were skipped in reading, with a warning if one group lost more; empty if there are none."""
+    """Return the rows that were skipped in reading, and what may be wrong with the files; may be empty."""
     facts = record.corpus
     groups = [
         _ROWS_OF[group.group](parts=skipped_by_fault(group.without_text, group.unusable), rows=group.rows)
         for group in facts.skipped
         if group.without_text or group.unusable
     ]
+    one_each = [SkippedText.ONE_EACH()] if 0 < facts.records == facts.users else []
     if not groups:
-        return []
-    stated = [SkippedText.ALL(groups=groups)]
+        return one_each
+    stated = [SkippedText.ALL(groups=groups), *one_each]
     if any(group.users_lost for group in facts.skipped):
         lost = [group.users_lost for group in facts.skipped]
         both = len(lost) > 1
@@ -433,11 +434,13 @@ def state_skipped(record: Record) -> list[Statement]:
         )
     if facts.skipped_alike is not None and facts.skipped_alike < _UNLIKELY:
         members, others = (100 * group.users_with / group.users for group in facts.skipped)
-        stated.append(SkippedText.UNEVEN(members=members, others=others))
+        mine_lost, others_lost = (100 * group.users_lost / group.users for group in facts.skipped)
+        rates = {"members": members, "members_lost": mine_lost, "others": others, "others_lost": others_lost}
+        stated.append(SkippedText.UNEVEN(**rates))
     return stated
 
 
-_UNLIKELY = 0.001  # p-value below which the groups are said to have lost rows unevenly
+_UNLIKELY = 0.01  # p-value below which the groups are said to have lost rows unevenly
 _ROWS_OF = {
     "corpus": SkippedText.OF_CORPUS,
     "held-in": SkippedText.OF_MEMBERS,

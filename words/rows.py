@@ -30,6 +30,10 @@ class RowRemedy(Code):
     NAME_COLUMN = "name the column with --{role}, or skip such rows with --skip-bad-rows"
     NOT_STRICT = "write its text, or leave --strict out to skip rows without text"
     ENCODING = "the bytes look like {name}: give --encoding {encoding} (in a config, format.encoding)"
+    MIXED = (
+        "rows before it are UTF-8, so the file mixes two encodings: convert it to one; --encoding would garble the"
+        " other rows, and make two users of one"
+    )
     SOME_ENCODING = "name the encoding with --encoding, such as cp1252 or gb18030 (in a config, format.encoding)"
 
 
@@ -38,7 +42,8 @@ class FileText(Code):
 
     DELIMITER = "{file}: fields are separated by {delimiter}"
     ENCODING = "{file}: read as {encoding}, which its first bytes state"
-    ARRAY = "{file}: one JSON array"
+    UTF_8 = "{file}: read as UTF-8, which all of its bytes are, and not as {encoding}"
+    VALUES = "{file}: read as one JSON document, object by object"
 
 
 class SkippedText(Code):
@@ -46,15 +51,17 @@ class SkippedText(Code):
 
     NO_TEXT = ("{rows:,} without text", ", ")
     UNUSABLE = ("{rows:,} unusable", ", ")
-    ROWS = "{where}: skipped {parts} of {rows:,} rows; the first: {first}"
+    ROWS = "{where}: skipped {parts} of {rows:,} rows, such as {first}"
     LOST = "{where}: users left without any text: {users:,}"
     OF_CORPUS = ("{parts} of {rows:,} rows", "; ")
-    OF_MEMBERS = ("{parts} of {rows:,} rows of members", "; ")
-    OF_NON_MEMBERS = ("{parts} of {rows:,} rows of non-members", "; ")
-    ALL = "Skipped: {groups}."
-    USERS_LOST = "Users left without any text: {users:,}."
-    BOTH_LOST = "People left without any text: {members:,} members and {others:,} non-members."
+    OF_MEMBERS = ("{parts} of the members' {rows:,} rows", "; ")
+    OF_NON_MEMBERS = ("{parts} of the non-members' {rows:,} rows", "; ")
+    ALL = "Rows left out: {groups}."
+    USERS_LOST = "Users without any text left, who are not counted: {users:,}."
+    BOTH_LOST = "People without any text left, who are not counted: {members:,} members and {others:,} non-members."
     UNEVEN = (
-        "Warning: rows were skipped for {members:.0f} of every 100 members and {others:.0f} of every 100 non-members,"
-        " which chance does not explain. Check that both files were made in the same way."
+        "Warning: chance does not explain this difference. Of every 100 members {members:.0f} have such rows and"
+        " {members_lost:.0f} no text left; of every 100 non-members {others:.0f} and {others_lost:.0f}. Check that both"
+        " files were made in the same way."
     )
+    ONE_EACH = "Every user has one text. Check that the column of users names people and not rows."

@@ -79,11 +79,13 @@ class CsvHeader:
         names: columns in order.
         delimiter: the sign between fields.
         stated: whether Excel's line with the delimiter is before it.
+        blanks: whether a blank follows each delimiter, which is no part of a field.
     """
 
     names: tuple[str, ...]
     delimiter: str
     stated: bool
+    blanks: bool
 
 
 def csv_header(path: Path, form: TextFormat, wanted: Sequence[str]) -> CsvHeader:
@@ -115,6 +117,9 @@ def csv_header(path: Path, form: TextFormat, wanted: Sequence[str]) -> CsvHeader
     names = {sign: names for sign, names in read.items() if isinstance(names, tuple)}
     if not names:
         raise InputError(f"{path.name}: broken CSV in the header line ({next(iter(read.values()))})")
+    # As people write by hand: user, text.
+    blanks = {sign for sign, read in names.items() if read[1:] and all(name.startswith(" ") for name in read[1:])}
+    names = {sign: tuple(name.lstrip() for name in read) if sign in blanks else read for sign, read in names.items()}
     # The first of equals, so that a comma is preferred.
     sign = max(names, key=lambda s: (all(name in names[s] for name in wanted), len(names[s])))
     text = "".join(names[sign])
@@ -123,7 +128,7 @@ def csv_header(path: Path, form: TextFormat, wanted: Sequence[str]) -> CsvHeader
         advice = f"; {remedy}" if remedy else ""
         raise InputError(f"{path.name}: the header line is not {name_of_encoding(form)} text{advice}")
     require_once(names[sign], path, "the header")
-    return CsvHeader(names[sign], sign, stated)
+    return CsvHeader(names[sign], sign, stated, sign in blanks)
 
 
 def _names(lines: Sequence[str], sign: str) -> tuple[str, ...] | csv.Error:
@@ -144,14 +149,14 @@ def csv_rows(path: Path, form: TextFormat, wanted: Sequence[str], bad: BadRows) 
     Raises:
         InputError: a row that cannot be used and is not to be skipped, or a damaged file.
     """
-    header, number = csv_header(path, form, wanted), 0
+    header, number, wide = csv_header(path, form, wanted), 0, False
     fields = len(header.names)
     try:
         with open_text(path, form, newline="") as stream:
             # Strict: a quote that is never closed would else swallow the rest of the file as one text.
             if header.stated:
                 stream.readline()
-            reader = csv.DictReader(stream, delimiter=header.delimiter, strict=True)
+            reader = csv.DictReader(stream, delimiter=header.delimiter, strict=True, skipinitialspace=header.blanks)
             for row in reader:
                 # Lines and not rows: a quoted text may run over several.
                 number = reader.line_num + header.stated
@@ -162,13 +167,15 @@ def csv_rows(path: Path, form: TextFormat, wanted: Sequence[str], bad: BadRows) 
                 text = "".join(row.values() if whole else map(str, row.values()))
                 if place := not_decoded(text):
                     fault = RowFault.NOT_DECODED(encoding=name_of_encoding(form), character=place)
-                    bad.report(where, fault, remedy=remedy_of_encoding(text, form))
+                    bad.report(where, fault, remedy=remedy_of_encoding(text, form, mixed=wide))
                 elif not whole:
                     bad.report(where, RowFault.OTHER_FIELDS(fields=fields))
                 else:
+                    wide = wide or not text.isascii()
                     yield number, row
     except csv.Error as error:
-        raise InputError(f"{path.name} after line {number}: broken CSV ({error})") from error
+        what = "a quotation mark is never closed" if "end of data" in str(error) else str(error)
+        raise InputError(f"{path.name} after line {max(number, 1)}: broken CSV ({what})") from error
     except UnicodeError as error:
         raise InputError(
             f"{path.name} after line {number}: not {name_of_encoding(form)} text: give another --encoding"

@@ -1,4 +1,4 @@
-"""JSON files as sources: one object per line, one array of objects, or an object that holds such an array.
+"""JSON files as sources: objects, one per line or one after the other, an array of them, or an object with an array.
 
 No file is read whole. Python's decoder reads an array value by value. A streaming parser would not say that a key is
 given twice, nor go on after a row that has such a fault.
@@ -16,7 +16,7 @@ import pyarrow as pa
 from heldin.base.errors import InputError
 from heldin.base.files import file_sha256, text_sha256
 from heldin.corpus.sources.bad_rows import BadRows, OnBadRows
-from heldin.corpus.sources.rows import Columns, batched, require_columns
+from heldin.corpus.sources.rows import TO_NAME, Columns, batched, require_columns
 from heldin.corpus.sources.text_files import (
     BROKEN,
     TextFormat,
@@ -67,8 +67,8 @@ class Json:
             inside = _key_of_rows(row, self.columns)
             hint = f"the rows seem to be in the list '{inside}': give --field {inside} (in a config, format.field)"
             self._refuse_columns(row)
-            require_columns(self.columns, row, where, hint=hint if inside else "")
-        return notes if lines or self.form.field else [*notes, FileText.ARRAY(file=self.path.name)]
+            require_columns(self.columns, row, where, to_name=hint if inside else TO_NAME)
+        return notes if lines or self.form.field else [*notes, FileText.VALUES(file=self.path.name)]
 
     def _refuse_columns(self, row: dict[str, Any]) -> None:
         """Raise InputError for one object with a mapping of all rows for each column, as pandas writes by default."""
@@ -90,13 +90,17 @@ def json_rows(path: Path, form: TextFormat, bad: BadRows) -> Iterator[tuple[int,
 
 
 def is_lines(path: Path, form: TextFormat) -> bool:
-    """Return whether a file has an object per line, and is not one array, nor an object that holds it."""
+    """Return whether a file has an object per line, and not an array, nor objects over several lines."""
     if form.field is not None:
         return False
     existing(path)
     try:
         with open_text(path, form, newline="\n") as stream:
-            return _Values(stream).peek() != "["
+            values = _Values(stream)
+            if values.peek() == "[":
+                return False
+            # An object over several lines, as jq prints them; a list of rows in it is asked for with --field.
+            return values.first_is_one_line() or _list_in(path, form) is not None or not values.is_whole()
     except (*BROKEN, UnicodeError):
         return True  # the reader of lines says what is wrong with it
 
@@ -123,7 +127,7 @@ class _Decoder:
 
 
 def _lines(path: Path, form: TextFormat, bad: BadRows) -> Iterator[tuple[int, Any]]:
-    decoder, number = _Decoder(), 0
+    decoder, number, wide = _Decoder(), 0, False
     try:
         with open_text(path, form, newline="\n") as stream:
             for number, line in enumerate(stream, start=1):
@@ -132,8 +136,9 @@ def _lines(path: Path, form: TextFormat, bad: BadRows) -> Iterator[tuple[int, An
                 where = f"{path.name} line {number}"
                 if place := not_decoded(line):
                     fault = RowFault.NOT_DECODED(encoding=name_of_encoding(form), character=place)
-                    bad.report(where, fault, remedy=remedy_of_encoding(line, form))
+                    bad.report(where, fault, remedy=remedy_of_encoding(line, form, mixed=wide))
                     continue
+                wide = wide or not line.isascii()
                 try:
                     row = decoder.json.decode(line)
                 except json.JSONDecodeError as error:
@@ -166,7 +171,8 @@ def _items(path: Path, form: TextFormat, bad: BadRows) -> Iterator[tuple[int, An
             values = _Values(stream)
             for key in form.field.split(".") if form.field is not None else ():
                 values.enter(key)
-            for number, row in enumerate(values.items(), start=1):
+            in_list = form.field is not None or values.peek() == "["
+            for number, row in enumerate(values.items() if in_list else values.each(), start=1):
                 where = f"{path.name} item {number}"
                 if twice := values.decoder.fault():
                     bad.report(where, twice)
@@ -230,6 +236,21 @@ class _Values:
             if not self._more():
                 return ""
 
+    def first_is_one_line(self) -> bool:
+        """Return whether the first line that is not blank is more than the beginning of an object."""
+        while (end := self._text.find("\n", self._at)) < 0 and self._more():
+            pass
+        line = self._text[self._at :] if end < 0 else self._text[self._at : end]
+        return line.strip() != "{" and not line.rstrip().endswith((",", "[", "{"))
+
+    def is_whole(self) -> bool:
+        """Return whether the next value is valid JSON."""
+        try:
+            self.value()
+        except (ValueError, RecursionError):
+            return False
+        return True
+
     def enter(self, key: str) -> None:
         """Go to the value of a key of an object, over those before it. Raises _NoListError without one."""
         seen: list[str] = []
@@ -275,6 +296,11 @@ class _Values:
                 return
             if sign != ",":
                 raise ValueError("Expecting ',' delimiter or ']'")
+
+    def each(self) -> Iterator[Any]:
+        """Yield all values up to the end. Raises ValueError for broken JSON."""
+        while self.peek():
+            yield self.value()
 
     def value(self) -> Any:
         """Return the next value. Raises ValueError for broken JSON."""

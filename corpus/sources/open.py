@@ -152,7 +152,10 @@ FOLDERS = (
 _ENDINGS = ", ".join(end for form in FORMATS for end in form.endings)
 # What people have instead, and what to do with it.
 _SHEET = "save the sheet as CSV or Parquet"
-_DUMP = "export the table as CSV, such as with sqlite3 -header -csv, psql \\copy ... csv header, or DuckDB"
+_DUMP = (
+    "export the table as CSV, a file for each group, such as with sqlite3 -header -csv, psql \\copy ... csv header, or"
+    " DuckDB"
+)
 _ADVICE = {
     **dict.fromkeys((".xlsx", ".xls", ".xlsm", ".ods", ".numbers"), _SHEET),
     **dict.fromkeys((".sqlite", ".sqlite3", ".db", ".sql", ".duckdb", ".dump"), _DUMP),
@@ -239,11 +242,38 @@ def open_source(path: Path, columns: Columns, form: TextFormat | None = None) ->
     if path.is_file() and (known is None or known.kind == "csv") and _is_iob(path):  # names such as eng.train
         return _iob(path, columns, form)
     if known is not None:
+        _require_what_the_name_says(path)
         return known.opened(path, columns, form)
     advice = _ADVICE.get(path.suffix.lower())
     if advice is None:
         advice = f"known endings are {_ENDINGS} ('heldin corpus formats' says more)"
     raise InputError(f"'{path}': not a format that heldin reads: {advice}")
+
+
+# How files of other formats begin, the endings that such files may have here, and what to do.
+_BEGINNINGS = (
+    (b"PK\x03\x04", (), f"an Excel workbook or a zip archive: {_SHEET}, or unpack it"),
+    (b"\xd0\xcf\x11\xe0", (), f"an Excel workbook: {_SHEET}"),
+    (b"SQLite format 3", (), f"a database: {_DUMP}"),
+    (b"PAR1", (".parquet",), "Parquet: name it .parquet"),
+    (b"\x1f\x8b", (".gz",), "gzip data: let its name end in .gz"),
+    (b"\x28\xb5\x2f\xfd", (".zst",), "Zstandard data: let its name end in .zst"),
+)
+
+
+def _require_what_the_name_says(path: Path) -> None:
+    """Raise InputError for a file that begins like one of another format."""
+    if not path.is_file():
+        return  # its reader says so
+    with path.open("rb") as stream:
+        first = stream.read(16)
+    for begins, endings, advice in _BEGINNINGS:
+        if first.startswith(begins) and path.suffix not in endings:
+            raise InputError(f"'{path}' is {advice}")
+        if first and path.suffix in endings and path.suffix != ".parquet" and not first.startswith(begins):
+            raise InputError(
+                f"'{path}' is not compressed, or damaged at its beginning: leave {path.suffix} out of its name"
+            )
 
 
 def _open_folder(path: Path, columns: Columns) -> Source:

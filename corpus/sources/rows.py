@@ -171,6 +171,7 @@ def usable_record(
     return record, None
 
 
+_NOT_A_NUMBER = ("nan", "NaN")
 _NUMBERS = (float, Decimal)  # those that may be no whole number
 _WHOLE = re.compile(r"(-?[0-9]+)\.0+")
 
@@ -180,6 +181,9 @@ def _name_of(value: Any, role: str, column: str, *, untyped: bool) -> tuple[str 
     if isinstance(value, str):
         # pandas makes floats of whole numbers if one is missing: the user 1 of one file is 1.0 in another.
         whole = _WHOLE.fullmatch(value) if untyped and value.endswith("0") else None
+        # Written by numpy for a missing number: as a name it would make all rows without a user one person.
+        if untyped and value in _NOT_A_NUMBER:
+            return None, RowFault.NO_VALUE(role=role, column=column, kind=value)
         if whole and abs(int(whole[1])) < LARGEST_EXACT:
             return str(int(whole[1])), None
         return (value, None) if value.strip() else (None, RowFault.NO_VALUE(role=role, column=column, kind="blanks"))
@@ -249,12 +253,12 @@ def require_columns(
     if missing:
         names = list(_names_in(present))
         # A file without a header has its first person and text in place of names of columns.
-        like_data = any("@" in name or len(name) > _LONGEST_NAME for name in names)
+        like_data = any("@" in n or len(n) > _LONGEST_NAME or n.isdigit() or not n.strip() for n in names)
         more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
         here = (
             f"{len(names)} that look like data: is the header missing?"
             if like_data
-            else ", ".join(names[:_MOST_NAMES]) + more
+            else (", ".join(names[:_MOST_NAMES]) or "none") + more
         )
         also = f"; {hint}" if hint else ""
         raise InputError(

@@ -4,6 +4,7 @@ import codecs
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from io import BufferedReader, TextIOWrapper
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -69,6 +70,8 @@ def open_text(path: Path, form: TextFormat, *, newline: str) -> TextIOWrapper:
     """
     stream = open_binary(path)
     encoding = form.encoding or stated_encoding(stream) or "utf-8"
+    if form.encoding and is_utf8(path):
+        encoding = "utf-8"  # one option is about several files, and what the bytes show goes first
     # A byte order mark at the beginning is no part of the text.
     encoding = "utf-8-sig" if codecs.lookup(encoding).name == "utf-8" else encoding
     return TextIOWrapper(stream, encoding=encoding, errors="surrogateescape", newline=newline)
@@ -80,6 +83,26 @@ def stated_encoding(stream: BufferedReader) -> str | None:
     return next((encoding for mark, encoding in _MARKS.items() if first.startswith(mark)), None)
 
 
+def is_utf8(path: Path) -> bool:
+    """Return whether a file has characters outside of ASCII, and all of them are UTF-8."""
+    stat = path.stat()
+    return _is_utf8(path, stat.st_size, stat.st_mtime_ns)
+
+
+@cache
+def _is_utf8(path: Path, _size: int, _changed: int) -> bool:
+    decoder, ascii_only = codecs.getincrementaldecoder("utf-8")(), True
+    try:
+        with open_binary(path) as stream:
+            while piece := stream.read(2**20):
+                decoder.decode(piece)
+                ascii_only = ascii_only and piece.isascii()
+        decoder.decode(b"", final=True)
+    except (UnicodeDecodeError, *BROKEN):
+        return False
+    return not ascii_only
+
+
 def how_read(path: Path, form: TextFormat) -> Iterator[Statement]:
     """Yield the encoding, where the file's first bytes and nobody else state another one than UTF-8."""
     try:
@@ -89,6 +112,8 @@ def how_read(path: Path, form: TextFormat) -> Iterator[Statement]:
         raise corrupt(path, "line 0", error) from error
     if stated:
         yield FileText.ENCODING(file=path.name, encoding=stated.upper())
+    if form.encoding and codecs.lookup(form.encoding).name != "utf-8" and is_utf8(path):
+        yield FileText.UTF_8(file=path.name, encoding=form.encoding)
 
 
 def name_of_encoding(form: TextFormat) -> str:
@@ -103,10 +128,16 @@ def not_decoded(text: str) -> int | None:
     return next(number for number, sign in enumerate(text, start=1) if "\ud800" <= sign <= "\udfff")
 
 
-def remedy_of_encoding(text: str, form: TextFormat) -> Statement | None:
-    """Return the advice for a text with bytes that could not be decoded; None if an encoding was given."""
+def remedy_of_encoding(text: str, form: TextFormat, *, mixed: bool = False) -> Statement | None:
+    """Return the advice for a text with bytes that could not be decoded; None if an encoding was given.
+
+    Args:
+        mixed: whether earlier rows have characters outside of ASCII that are UTF-8.
+    """
     if form.encoding:
         return None
+    if mixed:
+        return RowRemedy.MIXED()
     raw = text.encode("utf-8", errors="surrogateescape")
     try:
         western = raw.decode("cp1252")

@@ -34,6 +34,7 @@ from heldin.record.overlaps import Seen, seen_in_training
 from heldin.record.release import Release
 from heldin.stages.measures.keys import MeasureKeys
 from heldin.stages.measures.measure import MeasureOptions, loaded_here, model_facts, named_model
+from heldin.words.rows import SkippedText
 
 if TYPE_CHECKING:
     from heldin.jobs.checkpoint.endpoint import Remote
@@ -268,6 +269,8 @@ def read_groups(job: CheckpointAudit, say: Callable[[str], object] = lambda _: N
     for side, store in stores.items():
         for line in store.report.skipped.lines(f"{side} file", len(store)):
             say(line)
+    if all(store.counts.max() == 1 for store in stores.values()):
+        say(str(SkippedText.ONE_EACH()))
     _require_disjoint(job, stores["held-in"], stores["held-out"])
     # No user is in both: checked above.
     side_of = {user: side for side, store in stores.items() for user in store.users}
@@ -321,8 +324,8 @@ def _require_disjoint(job: CheckpointAudit, held_in: CorpusStore, held_out: Corp
             # Its number: errors name no person.
             number = next((number for number, value in enumerate(records, start=1) if value in values), 0)
             raise InputError(
-                f"{counted(len(values), column)} in both files, first in record {number} of '{job.held_out}': each is"
-                " on one side only"
+                f"{counted(len(values), column)} in both files, first in record {number} of '{job.held_out}': each"
+                " must be in one only. Is it one file twice, or a table of both groups? Write a file for each group"
             )
 
 

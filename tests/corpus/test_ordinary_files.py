@@ -3,6 +3,7 @@
 import codecs
 import datetime
 import decimal
+import gzip
 import json
 import math
 import tracemalloc
@@ -87,6 +88,19 @@ class TestJson:
         assert read(path, bad=bad) == [PAIRS[0]] * 2
         assert bad.unusable == 2
 
+    @pytest.mark.parametrize("indent", [1, 4])
+    def test_objects_over_several_lines_are_read_one_after_the_other(self, tmp_path, indent):
+        """As jq prints them."""
+        path = written(tmp_path / "m.json", "\n".join(json.dumps(row, indent=indent) for row in ROWS) + "\n")
+        assert read(path) == PAIRS
+        assert read(written(tmp_path / "one.json", json.dumps(ROWS[0], indent=indent))) == PAIRS[:1]
+        # A first line that is broken is a bad row of JSON lines, which may be skipped.
+        good = json.dumps(ROWS[0])
+        for broken in ("{", '{"user": "ann",', "}"):
+            bad = BadRows(OnBadRows.SKIP)
+            assert read(written(tmp_path / "b.jsonl", f"{broken}\n{good}\n"), bad=bad) == PAIRS[:1]
+            assert bad.unusable == 1
+
     def test_memory_does_not_grow_with_the_array(self, tmp_path):
         def most(count):
             rows = ({"user": f"u{i % 9}", "text": f"{i} " * 200} for i in range(count))
@@ -130,6 +144,14 @@ class TestTables:
             with refused(naming="--delimiter"):
                 TextFormat(delimiter=sign)
 
+    def test_a_blank_after_each_sign_is_no_part_of_a_field(self, tmp_path):
+        assert read(written(tmp_path / "m.csv", 'user, text\nann, "a, b"\n')) == [("ann", "a, b")]
+        assert read(written(tmp_path / "m.csv", 'user,text,"a, b"\nann, hi,x\n')) == [("ann", " hi")]
+
+    def test_a_quote_that_is_never_closed_is_told(self, tmp_path):
+        with refused(naming=("m.csv after line 1", "quotation mark")):
+            read(written(tmp_path / "m.csv", 'user,text\nann,"x\nbob,y\n'))
+
     def test_excels_line_with_the_separator_is_no_header(self, tmp_path):
         path = written(tmp_path / "m.csv", "sep=;\r\nuser;text\r\nann;hello\r\nbob;\r\n")
         with refused(naming="m.csv line 4"):
@@ -151,6 +173,22 @@ class TestTables:
         (tmp_path / name).write_bytes(b"PK\x03\x04")
         with refused(by=open_source, naming=(name, advice)):
             open_source(tmp_path / name, Columns())
+
+
+@pytest.mark.parametrize(
+    ("name", "begins", "advice"),
+    [
+        ("m.csv", b"PK\x03\x04rest", "Excel workbook or a zip archive"),
+        ("m.txt", b"SQLite format 3\x00", "a file for each group"),
+        ("m.csv", gzip.compress(b"user,text\n"), "end in .gz"),
+        ("m.csv.gz", b"user,text\na,b\n", "leave .gz out"),
+        ("m.json", b"PAR1rest", "name it .parquet"),
+    ],
+)
+def test_what_a_file_is_goes_before_its_name(tmp_path, name, begins, advice):
+    (tmp_path / name).write_bytes(begins)
+    with refused(naming=(name, advice)):
+        open_source(tmp_path / name, Columns())
 
 
 NAMES = [
@@ -275,6 +313,24 @@ class TestEncodings:
         bad = BadRows(OnBadRows.SKIP)
         assert read(path, bad=bad) == []
         assert (bad.unusable, bad.without_text) == (3, 0)
+
+    @pytest.mark.parametrize("kind", ["csv", "jsonl"])
+    def test_two_encodings_in_one_file_are_said_to_be_two(self, tmp_path, kind):
+        """To read all of it as Windows-1252 would make two people of one."""
+        row = "Jürgen,Schöne Grüße\n" if kind == "csv" else '{"user": "Jürgen", "text": "Schöne Grüße"}\n'
+        header = b"user,text\n" if kind == "csv" else b""
+        (tmp_path / f"m.{kind}").write_bytes(header + row.encode() + row.encode("cp1252"))
+        with refused(naming=(f"m.{kind} line", "two encodings")) as caught:
+            read(tmp_path / f"m.{kind}")
+        assert "give --encoding" not in str(caught.value)
+
+    def test_a_file_of_utf_8_is_read_as_such_whatever_the_option_for_the_other_says(self, tmp_path):
+        path = written(tmp_path / "m.csv", "user,text\nJürgen,Grüße\n")
+        assert read(path, form=TextFormat(encoding="cp1252")) == [("Jürgen", "Grüße")]
+        said = looked_at(open_source(path, Columns(), TextFormat(encoding="cp1252")))
+        assert [s.states(FileText.UTF_8) for s in said] == [True]
+        written(path, "user,text\nJürgen,Grüße\n", "cp1252")
+        assert read(path, form=TextFormat(encoding="cp1252")) == [("Jürgen", "Grüße")]
 
     def test_an_alphabet_of_its_own_is_not_called_western(self, tmp_path):
         texts = {"cp1251": "Здравствуйте до завтра", "shift_jis": "こんにちは、明日", "gb18030": "你好，我们明天"}
