@@ -139,7 +139,7 @@ def account(
     were fixed beforehand; every training run of a sweep counts.
     """
     given = {name: value for name, value in context.params.items() if value is not None}
-    for name in ("kind", "json", "csv"):
+    for name in ("kind", "plans", "json", "csv"):
         given.pop(name, None)
     if kind == "compose":
         _print_together(plans or [], given, json, csv)
@@ -174,7 +174,7 @@ def account(
 
 def _print_together(plans: list[Path], given: dict[str, Any], json: bool, csv: bool) -> None:
     """Print the guarantee of several releases together."""
-    other = next((name for name in given if name not in ("plans", "times", "delta")), None)
+    other = next((name for name in given if name not in ("times", "delta")), None)
     if other is not None:
         raise InputError(f"{_option(other)} does not go with compose: the plans state their mechanisms")
     times = _counts("--times", given["times"]) if "times" in given else None
