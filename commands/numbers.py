@@ -50,15 +50,14 @@ def account(
         str,
         typer.Argument(
             metavar="WORD",
-            help=f"{', '.join(KINDS)}; or a file plan.json, whose numbers are computed again; or compose, for several"
-            " releases.",
+            help=f"{', '.join(KINDS)}; or a file plan.json, whose numbers are computed again; or compose.",
         ),
     ],
     plans: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="PLAN",
-            help="compose: plans of all releases about the same people: plan.json, folders of runs, exports or sweeps.",
+            metavar="FILE",
+            help="compose: every release's plan.json, or folder of a run, an export or a sweep.",
         ),
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Number of optimizer steps T.")] = None,
@@ -123,7 +122,8 @@ def account(
         str | None,
         typer.Option(
             metavar="NUMBER",
-            help="compose: number of releases by each plan, in their order, such as 52 or 52,4 (default: 1 each).",
+            help="compose: releases by each plan, in their order, such as 52,4 (default: 1).",
+            hidden=True,
         ),
     ] = None,
     json: AsJson = False,
@@ -135,8 +135,8 @@ def account(
     --group-size examples per user (their Theorem 1), epsilon per user. group: the same with exactly that many (Chua et
     al.). example: epsilon per example; without --group-size there is no finite guarantee per user. user-entity: text
     sampling, epsilon by the number of texts that a person wrote or is named in. uedp: the claim of Lai et al.'s
-    accountant, and what in fact holds. compose: one epsilon for several releases about the same people, whose plans
-    were fixed beforehand; every training run of a sweep counts.
+    accountant, and what in fact holds. compose: one epsilon for all releases
+    about the same people, by plans fixed beforehand.
     """
     given = {name: value for name, value in context.params.items() if value is not None}
     for name in ("kind", "plans", "json", "csv"):
