@@ -63,6 +63,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "account": (
         "heldin account uls --users 1024 --cohort 16 --steps 1000 --delta 1e-6 --target-epsilon 4",
         "heldin account runs/my-uls/plan.json",
+        "heldin account compose runs/my-uls/plan.json --times 52",
     ),
     "choose": ("heldin choose --users 1024 --budget 512 --steps 1000 --target-epsilon 4",),
 }

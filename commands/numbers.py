@@ -49,9 +49,17 @@ def account(
     kind: Annotated[
         str,
         typer.Argument(
-            metavar="WORD", help=f"{', '.join(KINDS)}; or a file plan.json, whose numbers are computed again."
+            metavar="WORD",
+            help=f"{', '.join(KINDS)}; or a file plan.json, whose numbers are computed again; or compose.",
         ),
     ],
+    plans: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="FILE",
+            help="compose: every release's plan.json, or folder of a run, an export or a sweep.",
+        ),
+    ] = None,
     steps: Annotated[int | None, typer.Option(help="Number of optimizer steps T.")] = None,
     delta: Delta = None,
     noise_multiplier: Noise = None,
@@ -110,6 +118,14 @@ def account(
             hidden=True,
         ),
     ] = None,
+    times: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NUMBER",
+            help="compose: releases by each plan, in their order, such as 52,4 (default: 1).",
+            hidden=True,
+        ),
+    ] = None,
     json: AsJson = False,
     csv: AsCsv = False,
 ) -> None:
@@ -119,11 +135,17 @@ def account(
     --group-size examples per user (their Theorem 1), epsilon per user. group: the same with exactly that many (Chua et
     al.). example: epsilon per example; without --group-size there is no finite guarantee per user. user-entity: text
     sampling, epsilon by the number of texts that a person wrote or is named in. uedp: the claim of Lai et al.'s
-    accountant, and what in fact holds.
+    accountant, and what in fact holds. compose: one epsilon for all releases
+    about the same people, by plans fixed beforehand.
     """
     given = {name: value for name, value in context.params.items() if value is not None}
-    for name in ("kind", "json", "csv"):
+    for name in ("kind", "plans", "json", "csv"):
         given.pop(name, None)
+    if kind == "compose":
+        _print_together(plans or [], given, json, csv)
+        return
+    if plans:
+        raise InputError(f"'{plans[0]}' does not go with {kind}: heldin account compose takes several plans")
     if Path(kind).suffix == ".json":
         if given:
             raise InputError(f"{_option(next(iter(given)))} does not go with a plan, which states the whole mechanism")
@@ -148,6 +170,22 @@ def account(
         _print_row(accounted, json, csv)
     else:
         answer(show(accounted), accounted.as_dict(), accounted.rows(), json=json, csv=csv)
+
+
+def _print_together(plans: list[Path], given: dict[str, Any], json: bool, csv: bool) -> None:
+    """Print the guarantee of several releases together."""
+    other = next((name for name in given if name not in ("times", "delta")), None)
+    if other is not None:
+        raise InputError(f"{_option(other)} does not go with compose: the plans state their mechanisms")
+    times = _counts("--times", given["times"]) if "times" in given else None
+    delta = _delta(given.get("delta"))
+    if isinstance(delta, str):
+        raise InputError(f"--delta {delta} does not go with compose: give a number")
+    from heldin.defenses.releases import together_table
+    from heldin.sweeps.releases import compose
+
+    together = compose(plans, delta, times)
+    answer(together_table(together), together.as_dict(), together.rows(), json=json, csv=csv)
 
 
 def _engine(kind: str) -> tuple[Callable[..., Any], Callable[[Any], str] | None]:

@@ -135,8 +135,9 @@ class Guarantee:
     @property
     def statement(self) -> Statement:
         """Return the guarantee with the conditions under which it holds."""
-        relation = _RELATIONS[self.adjacency]()
-        promise = GuaranteeText.EPSILON(epsilon=self.epsilon, delta=self.delta, unit=self.unit, relation=relation)
+        promise = GuaranteeText.EPSILON(
+            epsilon=self.epsilon, delta=self.delta, unit=self.unit, relation=relation(self.adjacency)
+        )
         if self.exposure:
             promise = self.exposure.promise(self.delta)
         return GuaranteeText.HOLDS(promise=promise, conditions=list(self.conditions)) if self.conditions else promise
@@ -179,6 +180,11 @@ class NoGuarantee:
     def label(self) -> str:
         """The statement in one line."""
         return str(self.statement)
+
+
+def relation(adjacency: Adjacency) -> Statement:
+    """Return the name of a neighbouring relation."""
+    return _RELATIONS[adjacency]()
 
 
 def reasons_of(mechanism: "Mechanism") -> tuple[Statement, ...]:

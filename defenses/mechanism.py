@@ -6,7 +6,6 @@ from the accounted mechanism is labelled "no DP guarantee", with the reason; it 
 """
 
 import math
-from collections.abc import Sequence
 from typing import Annotated, Literal, assert_never
 
 from dp_accounting import dp_event
@@ -370,40 +369,3 @@ class Mechanism(Choice):
         if self.two_level is not None:
             return Exposure("holders", self.two_level.holders, curve)
         return Exposure("records", self.members, curve, self.group_size if self.entity_cap else None, self.entity_cap)
-
-
-_MOST = 100.0  # sum of the epsilons: beyond it no number says anything, and the grid would not fit into memory
-_WIDTH = 1e-3  # of the grid of privacy losses: coarser than one run's own accounting, as a sum of many runs allows
-
-
-def composed_epsilon(mechanisms: Sequence[Mechanism], delta: float) -> float | None:
-    """Epsilon of every user after all of these trainings together, at this delta.
-
-    Mechanisms are composed by dp-accounting's privacy loss distributions, which round upwards.
-
-    Args:
-        mechanisms: each with a guarantee for users; they may have trained on the same users, each under its own key.
-
-    Returns:
-        An upper bound; None if one of them promises users nothing, has no event that dp-accounting composes, or their
-        epsilons add up to more than 100.
-    """
-    from dp_accounting.pld import pld_privacy_accountant
-
-    total = 0.0
-    # Equal steps of several trainings are one long training: composed once, in seconds and not minutes.
-    steps: dict[Event, int] = {}
-    for mechanism in mechanisms:
-        if mechanism.user_event is None or mechanism.reasons():
-            return None
-        total += accounting.epsilon(mechanism.user_event, mechanism.steps, delta)
-        if total > _MOST:
-            return None
-        steps[mechanism.user_event] = steps.get(mechanism.user_event, 0) + mechanism.steps
-    accountant = pld_privacy_accountant.PLDAccountant(value_discretization_interval=_WIDTH)
-    for event, count in steps.items():
-        composed = to_dp_event(event, count)
-        if not accountant.supports(composed):
-            return None
-        accountant.compose(composed)
-    return float(accountant.get_epsilon(delta))

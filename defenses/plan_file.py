@@ -29,7 +29,8 @@ _COVERS = {
     "protected_validation": Covers.PROTECTED_VALIDATION,
 }
 _KEYS = ("mechanism", "dp_event", "guarantee", "covers")
-_REMEDY = "give the plan.json of a run folder"
+PLAN = "plan.json"
+_REMEDY = "give a run folder, a folder of heldin export, or its plan.json"
 EXPORTED = "files"  # additional key of an exported plan: every file's SHA-256 by name
 _SAME = 2e-3  # relative difference of epsilon allowed between versions of the accountant
 _ROUNDED = 1e-9  # relative difference allowed between processors in the event's binomial weights
@@ -89,6 +90,20 @@ def read_plan(path: Path) -> Mechanism:
     for name in ("guarantee", "dp_event", "covers"):
         _require_same(path, name, document[name], computed[name])
     return mechanism
+
+
+def plan_at(path: Path) -> Path:
+    """Return the plan file of a run folder or of an exported folder; a file is taken to be one.
+
+    Raises InputError, one line, if there is neither.
+    """
+    if path.is_dir():
+        if not (path / PLAN).is_file():
+            raise InputError(f"'{path}' holds no {PLAN}: {_REMEDY}")
+        return path / PLAN
+    if not path.exists():
+        raise InputError(f"'{path}' does not exist: {_REMEDY}")
+    return path
 
 
 def promise_fields(promise: Guarantee | NoGuarantee) -> dict[str, Any]:

@@ -12,8 +12,9 @@ from heldin.base.progress import Reporter
 from heldin.bounds.one_run import fdp_bound
 from heldin.bounds.scores import LabelledScores
 from heldin.bounds.verdict import NO_CLAIM, Standing, holm
-from heldin.defenses.mechanism import Mechanism, composed_epsilon
+from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.plan_file import read_plan
+from heldin.defenses.releases import users_epsilon
 from heldin.record.document import Record, masked
 from heldin.record.facts import Environment
 from heldin.record.plan_fit import differences_of
@@ -312,7 +313,7 @@ def composed(cells: Sequence[PlacedCell]) -> Composed | None:
     return Composed(
         private=len(private),
         others=others,
-        epsilon=composed_epsilon(private, delta) if len(adjacencies) == 1 else None,
+        epsilon=users_epsilon(private, delta) if len(adjacencies) == 1 else None,
         delta=delta,
         adjacency=adjacencies.pop() if len(adjacencies) == 1 else None,
     )

@@ -48,6 +48,22 @@ class GuaranteeText(Code):
     NOTHING_ASSUMED = "no DP guarantee: {reasons} (assumed epsilon none; what holds without the assumption: {fallback})"
 
 
+class ReleasesText(Code):
+    """What several releases about the same people promise together, and under which conditions."""
+
+    ONE = "1 release"
+    MANY = "{releases:,} releases together"
+    TOGETHER = "{count}: {promise}; {conditions}"
+    PAIR = "epsilon {epsilon:.4g}, delta {delta:g} for every user and recognised entity together ({relation})"
+    RECORDS = "epsilon {epsilon:.4g}, delta {delta:g} for a person of at most {records} records in each ({relation})"
+    FIXED_BEFOREHAND = (
+        "plans fixed beforehand: no result of an earlier release changes how many releases follow, or the noise,"
+        " sampling and steps of one"
+    )
+    AS_PLANNED = "each model was trained as its plan states, with a secret key of its own"
+    MAY_CONTINUE = "a base model that is one of these releases is covered"
+
+
 class NoGuaranteeReason(Code):
     """Why there is no DP guarantee (docs/theory.md#rules-of-a-private-step)."""
 

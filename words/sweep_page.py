@@ -127,7 +127,7 @@ class SweepNote(Code):
     )
     NOT_COMPOSED = (
         "The epsilon of a variant is of one training run. For all private training runs of this sweep ({private})"
-        " together heldin can state none: their adjacency differs, one has a filter, or the sum is above 100.{others}"
+        " together heldin can state none: their adjacency differs, or one has a filter.{others}"
     )
     OTHERS = " Training runs without an epsilon per user that may have used the same users: {others}."
     COVERED = (

@@ -174,8 +174,8 @@ def csv_rows(path: Path, form: TextFormat, wanted: Sequence[str], bad: BadRows) 
                     wide = wide or not text.isascii()
                     yield number, row
     except csv.Error as error:
-        what = "a quotation mark is never closed" if "end of data" in str(error) else str(error)
-        raise InputError(f"{path.name} after line {max(number, 1)}: broken CSV ({what})") from error
+        reason = "a quotation mark is never closed" if "end of data" in str(error) else str(error)
+        raise InputError(f"{path.name} after line {max(number, 1)}: broken CSV ({reason})") from error
     except UnicodeError as error:
         raise InputError(
             f"{path.name} after line {number}: not {name_of_encoding(form)} text: give another --encoding"

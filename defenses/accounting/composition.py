@@ -32,9 +32,10 @@ from heldin.defenses.accounting.loss_pmf import (
     TAIL_MASS,
     LossPair,
     LossPmf,
+    Parts,
     WindowError,
-    compose,
     compose_pair,
+    compose_parts,
     compose_tilted,
     epsilon_at,
     order_at,
@@ -53,29 +54,42 @@ _KEPT, _KEPT_MASSES = 128, 2**14  # one-step distributions in memory, and masses
 _RETILTS = 4
 _TILTED_EVENTS = (PoissonGaussian, TwoLevelGaussian)
 
+Runs: TypeAlias = tuple[tuple[GridEvent, int], ...]
+"""Different events, each with its number of steps, all of which are composed."""
 Bias: TypeAlias = Callable[[LossPair], tuple[float, float]]
-Compose: TypeAlias = Callable[[LossPair], LossPair]
+Compose: TypeAlias = Callable[[Sequence[LossPair]], LossPair]
+"""One step's pair of each event, in the order of ``Runs``, to the pair of all steps."""
 
 
 # Few entries: with MAX_WINDOW points a pair has 64 MiB.
 @functools.lru_cache(maxsize=8)
 def settled_pair(event: GridEvent, steps: int, delta: float) -> LossPair:
     """The whole composed pair on the grid that resolves epsilon at this delta."""
-    return refined(event, _whole(steps), functools.partial(_epsilon_bias, steps, delta))
+    return _settled(((event, steps),), delta)
+
+
+def _settled(runs: Runs, delta: float) -> LossPair:
+    return refined(runs, _whole(runs), functools.partial(_epsilon_bias, _steps(runs), delta))
 
 
 def grid_epsilon(event: GridEvent, steps: int, delta: float) -> float:
+    """epsilon(delta) of one event; see ``composed_grid_epsilon``."""
+    return composed_grid_epsilon(((event, steps),), delta)
+
+
+def composed_grid_epsilon(runs: Runs, delta: float) -> float:
     """epsilon(delta), from the whole pair if its rounding and truncation do not matter, else from a tilted one.
 
     Raises InputError for a hard cohort cap if delta is not well above the rounding.
     """
-    if TAIL_MASS + rounding_mass(steps) <= VISIBLE * delta:
-        return pair_epsilon(settled_pair(event, steps, delta), delta)
+    steps = _steps(runs)
     # Only mixtures built here are tilted: their masses are relatively exact far into the tail, dp-accounting's are not.
-    if isinstance(event, _TILTED_EVENTS):
-        return _tilted_epsilon(event, steps, delta)
-    check_rounding(delta, steps)
-    return pair_epsilon(settled_pair(event, steps, delta), delta)
+    if TAIL_MASS + rounding_mass(steps) > VISIBLE * delta:
+        if all(isinstance(event, _TILTED_EVENTS) for event, _ in runs):
+            return _tilted_epsilon(runs, delta)
+        check_rounding(delta, steps)
+    # One event's pair is kept, since the ceiling of attackers is read off it too.
+    return pair_epsilon(settled_pair(*runs[0], delta) if len(runs) == 1 else _settled(runs, delta), delta)
 
 
 def check_rounding(delta: float, steps: int) -> None:
@@ -90,24 +104,26 @@ def check_rounding(delta: float, steps: int) -> None:
 def grid_delta(event: GridEvent, steps: int, epsilon: float) -> float:
     """delta(epsilon), from the whole pair or a tilted one, chosen as in ``grid_epsilon``."""
     bias = functools.partial(_delta_bias, steps, epsilon)
-    delta = pair_delta(refined(event, _whole(steps), bias), epsilon)
+    runs: Runs = ((event, steps),)
+    delta = pair_delta(refined(runs, _whole(runs), bias), epsilon)
     if TAIL_MASS + rounding_mass(steps) <= VISIBLE * delta or not isinstance(event, _TILTED_EVENTS):
         return delta
-    step, _ = _coarsest(event, _whole(steps))
-    orders = [order_at(pmf, steps, epsilon) for pmf in (step.remove, step.add)]
-    return min(delta, pair_delta(refined(event, _tilted(steps, orders), bias), epsilon))  # both are bounds
+    (step,), _ = _coarsest(runs, _whole(runs))
+    orders = [order_at([(pmf, steps)], epsilon) for pmf in (step.remove, step.add)]
+    return min(delta, pair_delta(refined(runs, _tilted(runs, orders), bias), epsilon))  # both are bounds
 
 
-def refined(event: GridEvent, compose: Compose, bias: Bias) -> LossPair:
+def refined(runs: Runs, compose: Compose, bias: Bias) -> LossPair:
     """Compose on finer grids until the predicted bias is at most the allowed one, or the grid is at its limit.
 
     A pair is a valid bound on every grid: the limit costs tightness, never validity.
 
     Args:
-        compose: one step's pair to the pair of all steps.
+        runs: the events, and the steps of each.
+        compose: one step's pairs to the pair of all steps.
         bias: composed pair to (predicted, allowed) bias of the number read off it; falls as the square of the width.
     """
-    _, pair = _coarsest(event, compose)
+    _, pair = _coarsest(runs, compose)
     while True:
         predicted, allowed = bias(pair)
         if predicted <= allowed:
@@ -117,28 +133,28 @@ def refined(event: GridEvent, compose: Compose, bias: Bias) -> LossPair:
         # Widths are powers of two, so that runs share cached steps.
         finer = pair.width * 2.0 ** min(-1.0, math.floor(math.log2(ratio)))
         try:
-            pair = compose(_stored_step(event, finer))
+            pair = compose([_stored_step(event, finer) for event, _ in runs])
         except (GridError, WindowError):
             return pair
 
 
 @functools.lru_cache(maxsize=256)
-def _tilted_epsilon(event: GridEvent, steps: int, delta: float) -> float:
+def _tilted_epsilon(runs: Runs, delta: float) -> float:
     """epsilon(delta) from the pair tilted to the loss that decides it, separately in each direction."""
     # The tilt depends on epsilon, and only a tilted pair shows it: begin with the delta that a whole pair shows, and
     # tilt again until the order settles. An order that has not settled costs tightness, never validity.
-    readable = max(delta, (TAIL_MASS + rounding_mass(steps)) / VISIBLE)
-    coarse, whole = _coarsest(event, _whole(steps))
+    readable = max(delta, (TAIL_MASS + rounding_mass(_steps(runs))) / VISIBLE)
+    coarse, whole = _coarsest(runs, _whole(runs))
     orders = []
-    for step, composed in ((coarse.remove, whole.remove), (coarse.add, whole.add)):
-        order, before = order_at(step, steps, epsilon_at(composed, readable)), -1.0
+    for parts, composed in zip(_directions(runs, coarse), (whole.remove, whole.add), strict=True):
+        order, before = order_at(parts, epsilon_at(composed, readable)), -1.0
         for _ in range(_RETILTS):
             if abs(order - before) <= 0.1 * order:
                 break
-            order, before = order_at(step, steps, epsilon_at(_one_tilted(step, steps, order), delta)), order
+            order, before = order_at(parts, epsilon_at(_one_tilted(parts, order), delta)), order
         orders.append(order)
-    bias = functools.partial(_epsilon_bias, steps, delta)
-    return pair_epsilon(refined(event, _tilted(steps, orders), bias), delta)
+    bias = functools.partial(_epsilon_bias, _steps(runs), delta)
+    return pair_epsilon(refined(runs, _tilted(runs, orders), bias), delta)
 
 
 def area_pair(event: GridEvent, steps: int, start: LossPair, area: Callable[[LossPair], float]) -> LossPair:
@@ -178,28 +194,40 @@ def _smooth_excess(area: float, steps: int, width: float) -> float:
     return area - float(special.ndtr(math.sqrt(max(0.0, mu * mu - steps * width * width / 6.0) / 2.0)))
 
 
-def _coarsest(event: GridEvent, compose: Compose) -> tuple[LossPair, LossPair]:
-    """One step and all steps on a first grid of about 512 cells, or on the next wider grid that fits."""
-    width = 2.0 ** math.floor(math.log2(one_step_range(event) / 512.0))  # a power of two, as in ``refined``
+def _coarsest(runs: Runs, compose: Compose) -> tuple[list[LossPair], LossPair]:
+    """One step of each event and all steps on a first grid of about 512 cells, or on the next wider grid that fits."""
+    # A power of two, as in ``refined``.
+    width = 2.0 ** math.floor(math.log2(max(one_step_range(event) for event, _ in runs) / 512.0))
     while True:
         try:
-            step = _stored_step(event, width)
-            return step, compose(step)
+            steps = [_stored_step(event, width) for event, _ in runs]
+            return steps, compose(steps)
         except (GridError, WindowError):
             width *= 2.0
 
 
-def _whole(steps: int) -> Compose:
-    return lambda step: compose_pair(step, steps)
+def _steps(runs: Runs) -> int:
+    return sum(steps for _, steps in runs)
 
 
-def _tilted(steps: int, orders: Sequence[float]) -> Compose:
+def _directions(runs: Runs, pairs: Sequence[LossPair]) -> tuple[Parts, Parts]:
+    """Return what is composed for ``remove`` and for ``add``."""
+    counts = [steps for _, steps in runs]
+    remove, add = [pair.remove for pair in pairs], [pair.add for pair in pairs]
+    return list(zip(remove, counts, strict=True)), list(zip(add, counts, strict=True))
+
+
+def _whole(runs: Runs) -> Compose:
+    return lambda pairs: LossPair(*map(compose_parts, _directions(runs, pairs)))
+
+
+def _tilted(runs: Runs, orders: Sequence[float]) -> Compose:
     """Composition with tilts of these orders (remove, add); order 0 composes the whole distribution."""
-    return lambda step: LossPair(*map(_one_tilted, (step.remove, step.add), (steps, steps), orders))
+    return lambda pairs: LossPair(*map(_one_tilted, _directions(runs, pairs), orders))
 
 
-def _one_tilted(step: LossPmf, steps: int, order: float) -> LossPmf:
-    return compose_tilted(step, steps, order) if order > 0.0 else compose(step, steps)
+def _one_tilted(parts: Parts, order: float) -> LossPmf:
+    return compose_tilted(parts, order) if order > 0.0 else compose_parts(parts)
 
 
 def _epsilon_bias(steps: int, delta: float, pair: LossPair) -> tuple[float, float]:

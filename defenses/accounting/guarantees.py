@@ -10,7 +10,7 @@ only if in or out was assigned at random.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Literal, TypeAlias
 
@@ -20,10 +20,17 @@ from scipy import optimize, special, stats
 
 from heldin.base.errors import InputError
 from heldin.defenses.accounting.closed_forms import SMALLEST_DELTA, check_delta, gaussian_delta, gaussian_epsilon
-from heldin.defenses.accounting.composition import area_pair, grid_delta, grid_epsilon, settled_pair
+from heldin.defenses.accounting.composition import (
+    area_pair,
+    composed_grid_epsilon,
+    grid_delta,
+    grid_epsilon,
+    settled_pair,
+)
 from heldin.defenses.accounting.events import (
     Event,
     FilteredGaussian,
+    GridEvent,
     PoissonGaussian,
     TwoLevelGaussian,
     UnamplifiedGaussian,
@@ -70,6 +77,33 @@ def epsilon(event: Event, steps: int, delta: float) -> float:
         # The other half of delta pays for leaving out outliers (docs/theory.md#filtered-descent).
         return event.above_epsilon + gaussian_epsilon(math.sqrt(steps) / event.noise_multiplier, delta / 2.0)
     return grid_epsilon(event, steps, delta)
+
+
+def composed_epsilon(runs: Iterable[tuple[Event, int]], delta: float) -> float:
+    """epsilon(delta) of all runs together, each an event and its steps; as exact as ``epsilon`` of one run.
+
+    The pairs are composed on one grid, so it holds for runs that are chosen by earlier results in everything but their
+    events and steps (Zhu, Dong, Wang 2022); docs/theory.md#several-trainings-of-one-user. Equal events are added up
+    first: many equal runs cost as much time as one.
+
+    Raises InputError like ``epsilon``, and for the filter, whose theorem gives no loss distribution.
+    """
+    steps: dict[GridEvent, int] = {}
+    for event, count in runs:
+        check_count("steps", count)
+        if isinstance(event, FilteredGaussian):
+            raise InputError("the filtered mechanism has no privacy-loss distribution: nothing here composes it")
+        # The unamplified event is the whole run already.
+        steps[event] = steps.get(event, 0) + (1 if isinstance(event, UnamplifiedGaussian) else count)
+    if not steps:
+        raise InputError("there is nothing to compose: give at least one plan")
+    total = sum(steps.values())
+    check_count("steps of all releases", total)
+    check_delta(delta, total)
+    if any(event.noise_multiplier == 0.0 for event in steps):
+        return math.inf
+    # In one order, so that the order in which runs are given changes no digit.
+    return composed_grid_epsilon(tuple(sorted(steps.items(), key=repr)), delta)
 
 
 def delta_of(event: Event, steps: int, target_epsilon: float) -> float:

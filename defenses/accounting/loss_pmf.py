@@ -6,7 +6,9 @@ discretisation). Everything here errs in that direction: mass that is dropped be
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -79,47 +81,72 @@ def rounding_mass(steps: int) -> float:
     return steps * 2.0**-53
 
 
-def compose(pmf: LossPmf, steps: int) -> LossPmf:
-    """The loss of ``steps`` independent runs (the steps-fold convolution), never an underestimate.
+Parts: TypeAlias = Sequence[tuple[LossPmf, int]]
+"""One-step losses on grids of one width, each with the number of times that it runs."""
 
-    The window contains all but TAIL_MASS by Chernoff's bound; that mass and ``rounding_mass(steps)`` are added to
+
+def compose(pmf: LossPmf, steps: int) -> LossPmf:
+    """The loss of ``steps`` independent runs; see ``compose_parts``."""
+    return compose_parts([(pmf, steps)])
+
+
+def compose_parts(parts: Parts) -> LossPmf:
+    """The loss of all runs of all parts (their convolution), never an underestimate.
+
+    The window contains all but TAIL_MASS by Chernoff's bound; that mass and ``rounding_mass`` of all steps are added to
     infinity, and negative FFT noise is set to zero. Raises WindowError if the window would exceed MAX_WINDOW points.
     """
-    if steps == 1:
-        return pmf  # nothing is cut off or rounded
-    low, masses, _ = _convolved(pmf.masses, steps)
-    # The last term is 1 - (1 - p)^T, for any step of infinite loss, without cancellation where p is small.
-    infinity = TAIL_MASS + rounding_mass(steps) - math.expm1(steps * math.log1p(-pmf.infinity))
-    return LossPmf(pmf.width, pmf.lowest * steps + low, masses, infinity, steps * pmf.offset)
+    total = sum(steps for _, steps in parts)
+    if total == 1:
+        return parts[0][0]  # nothing is cut off or rounded
+    low, masses, _ = _convolved([(pmf.masses, steps) for pmf, steps in parts])
+    infinity = TAIL_MASS + rounding_mass(total) + _any_infinite(parts)
+    return LossPmf(parts[0][0].width, _lowest(parts) + low, masses, infinity, _offset(parts))
 
 
-def compose_tilted(pmf: LossPmf, steps: int, order: float) -> LossPmf:
-    """Like ``compose``, but with small relative rounding near the loss steps * K'(order), and loose elsewhere.
+def compose_tilted(parts: Parts, order: float) -> LossPmf:
+    """Like ``compose_parts``, but with small relative rounding near the loss that ``order`` decides, loose elsewhere.
 
-    K is the log-moment function, and order > 0 is in units of 1 / nats. The masses are tilted by e^{order l},
-    normalised by the mgf e^K, composed and tilted back: P(l) = e^{steps K - order l} Q(l). FFT rounding is absolute in
-    Q, and Q's bulk is where P is tiny. What is charged:
+    K is the sum of the steps' log-moment functions, order > 0 is in units of 1 / nats, and the loss is K'(order). The
+    masses are tilted by e^{order l}, normalised by the mgf, composed and tilted back: P(l) = e^{K - order l} Q(l). FFT
+    rounding is absolute in Q, and Q's bulk is where P is tiny. What is charged:
 
     - to every mass of Q, the bound ``_tilted_rounding`` on its own rounding (measured to hold with a margin of more
       than 100 against sums in extended precision and in integers);
-    - to infinity, Q's tail above the window, at most TAIL_MASS by Chernoff's bound, where P <= e^{steps K - order l};
+    - to infinity, Q's tail above the window, at most TAIL_MASS by Chernoff's bound, where P <= e^{K - order l};
     - for everything below the window, a mass of 1 at its first point.
 
-    Raises WindowError like ``compose``.
+    Raises WindowError like ``compose_parts``.
     """
-    losses = pmf.losses
-    log_mgf = log_moment(pmf, order)[0]
-    with np.errstate(divide="ignore", under="ignore"):
-        tilted = np.exp(order * losses - log_mgf + np.log(pmf.masses))
-    low, masses, bandwidth = _convolved(tilted, steps)
-    masses += _tilted_rounding(steps, masses.size, order * float(np.abs(losses).max())) * bandwidth
-    composed = on_grid(pmf.lowest * steps + low, masses.size, pmf.width) + steps * pmf.offset
+    log_mgf, tilted, largest = 0.0, [], 0.0
+    for pmf, steps in parts:
+        losses, own = pmf.losses, log_moment(pmf, order)[0]
+        with np.errstate(divide="ignore", under="ignore"):
+            tilted.append((np.exp(order * losses - own + np.log(pmf.masses)), steps))
+        log_mgf += steps * own
+        largest = max(largest, order * float(np.abs(losses).max()))
+    low, masses, bandwidth = _convolved(tilted)
+    masses += _tilted_rounding(sum(steps for _, steps in parts), masses.size, largest) * bandwidth
+    width, lowest, offset = parts[0][0].width, _lowest(parts) + low, _offset(parts)
+    composed = on_grid(lowest, masses.size, width) + offset
     with np.errstate(divide="ignore", over="ignore", under="ignore"):
-        back = np.minimum(1.0, np.exp(steps * log_mgf - order * composed + np.log(masses)))
+        back = np.minimum(1.0, np.exp(log_mgf - order * composed + np.log(masses)))
     back[0] += 1.0  # everything below the window
-    beyond = TAIL_MASS * math.exp(min(0.0, steps * log_mgf - order * float(composed[-1])))
-    infinity = beyond - math.expm1(steps * math.log1p(-pmf.infinity))
-    return LossPmf(pmf.width, pmf.lowest * steps + low, back, infinity, steps * pmf.offset)
+    beyond = TAIL_MASS * math.exp(min(0.0, log_mgf - order * float(composed[-1])))
+    return LossPmf(width, lowest, back, beyond + _any_infinite(parts), offset)
+
+
+def _any_infinite(parts: Parts) -> float:
+    # 1 - prod (1 - p)^T, for any step of infinite loss, without cancellation where p is small.
+    return -math.expm1(sum(steps * math.log1p(-pmf.infinity) for pmf, steps in parts))
+
+
+def _lowest(parts: Parts) -> int:
+    return sum(pmf.lowest * steps for pmf, steps in parts)
+
+
+def _offset(parts: Parts) -> float:
+    return sum(steps * pmf.offset for pmf, steps in parts)
 
 
 def log_moment(pmf: LossPmf, order: float) -> tuple[float, float]:
@@ -133,11 +160,14 @@ def log_moment(pmf: LossPmf, order: float) -> tuple[float, float]:
     return top + math.log(total), float(weights @ pmf.losses) / total
 
 
-def order_at(pmf: LossPmf, steps: int, epsilon: float) -> float:
-    """The order >= 0 that minimises the Chernoff bound steps K(order) - order epsilon: steps K'(order) = epsilon."""
+def order_at(parts: Parts, epsilon: float) -> float:
+    """The order >= 0 that minimises the Chernoff bound K(order) - order epsilon, K summed over all steps of all parts.
+
+    There K'(order) = epsilon.
+    """
 
     def excess(log_order: float) -> float:
-        return steps * log_moment(pmf, math.exp(log_order))[1] - epsilon
+        return sum(steps * log_moment(pmf, math.exp(log_order))[1] for pmf, steps in parts) - epsilon
 
     low, high = math.log(1e-6), math.log(1e6)
     if excess(low) >= 0.0:
@@ -217,22 +247,28 @@ def from_dp_accounting(pmf: pld_pmf.PLDPmf) -> LossPmf:
     return LossPmf(float(dense._discretization), int(dense._lower_loss), masses, float(dense._infinity_mass))
 
 
-def _convolved(masses: Array, steps: int) -> tuple[int, Array, float]:
-    """The steps-fold convolution inside its window, by FFT: (first index, masses >= 0, bandwidth).
+def _convolved(parts: Sequence[tuple[Array, int]]) -> tuple[int, Array, float]:
+    """The convolution of all parts, each as often as it says, inside its window: (first index, masses >= 0, bandwidth).
 
-    Mass outside the window wraps into it, which only adds. bandwidth is the mean of |spectrum|^(steps - 1), at most
-    about the largest composed mass, to which rounding is proportional.
+    By FFT. Mass outside the window wraps into it, which only adds. bandwidth bounds the mean size of the spectrum
+    without any one of its factors, at most about the largest composed mass, to which rounding is proportional.
     """
-    low, high = _window(masses, steps)
+    low, high = _window(parts)
     size = high - low + 1
-    length = fft.next_fast_len(max(size, masses.size), real=True)
+    length = fft.next_fast_len(max(size, *(masses.size for masses, _ in parts)), real=True)
     if length > MAX_WINDOW:
         raise WindowError(f"a composed grid of {length} points")
-    spectrum = fft.rfft(masses, length)
-    powered = _power(spectrum, steps)
+    powered, factor = None, None
+    for masses, steps in parts:
+        spectrum = fft.rfft(masses, length)
+        power, own = _power(spectrum, steps), np.abs(spectrum)
+        powered = power if powered is None else powered * power
+        factor = own if factor is None else np.minimum(factor, own)
+    assert powered is not None
+    assert factor is not None
     # Index i of the sum stands at i modulo the length: turn the first index of the window to the front.
     composed = np.roll(fft.irfft(powered, length), -(low % length))[:size]
-    factor = np.maximum(np.abs(spectrum), 1e-300)  # a frequency of 0 contributes 0, not 0 / 0
+    factor = np.maximum(factor, 1e-300)  # a frequency of 0 contributes 0, not 0 / 0
     return low, np.maximum(composed, 0.0), float((np.abs(powered) / factor).mean())
 
 
@@ -259,26 +295,32 @@ def _power(values: npt.NDArray[np.complex128], exponent: int) -> npt.NDArray[np.
     return result
 
 
-def _window(masses: Array, steps: int) -> tuple[int, int]:
-    """Index range that contains the steps-fold sum except for TAIL_MASS (half per side), by Chernoff's bound."""
-    n = masses.size
-    index = np.flatnonzero(masses).astype(np.float64)
-    weights = masses[masses != 0.0]
-    total = float(weights.sum())
-    mean = float(index @ weights) / total
-    centred = index - mean
-    spread = math.sqrt(max(steps * float(centred**2 @ weights) / total, 1e-300))
+def _window(parts: Sequence[tuple[Array, int]]) -> tuple[int, int]:
+    """Index range that contains the sum of all parts except for TAIL_MASS (half per side), by Chernoff's bound."""
+    centred, mean, variance, low, high = [], 0.0, 0.0, 0.0, 0.0
+    for masses, steps in parts:
+        index = np.flatnonzero(masses).astype(np.float64)
+        weights = masses[masses != 0.0]
+        total = float(weights.sum())
+        middle = float(index @ weights) / total
+        index -= middle
+        centred.append((index, weights, steps))
+        mean += steps * middle
+        variance += steps * float(index**2 @ weights) / total
+        high += float((masses.size - 1) * steps)
+    most, spread = high, math.sqrt(max(variance, 1e-300))
     bound = math.log(2.0 / TAIL_MASS)
-    low, high = 0.0, float((n - 1) * steps)
     # Chernoff's bound holds at every order, so that the tightest of several does too; the range need not be optimal.
     for order in _ORDERS / max(spread, 1e-3):
         for sign in (1.0, -1.0):
-            exponents = sign * order * centred
-            top = float(exponents.max())
-            log_mgf = top + math.log(float(np.exp(exponents - top) @ weights))
-            reach = (steps * log_mgf + bound) / order
+            log_mgf = 0.0
+            for index, weights, steps in centred:
+                exponents = sign * order * index
+                top = float(exponents.max())
+                log_mgf += steps * (top + math.log(float(np.exp(exponents - top) @ weights)))
+            reach = (log_mgf + bound) / order
             if sign > 0:
-                high = min(high, steps * mean + reach)
+                high = min(high, mean + reach)
             else:
-                low = max(low, steps * mean - reach)
-    return max(0, math.floor(low)), min((n - 1) * steps, math.ceil(high))
+                low = max(low, mean - reach)
+    return max(0, math.floor(low)), min(int(most), math.ceil(high))

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from heldin.bounds.judgement import Judgement as Judgement
     from heldin.bounds.verdict import Claim as Claim
     from heldin.defenses.mechanism import Mechanism as Mechanism
+    from heldin.sweeps.releases import compose as compose
     from heldin.watch.callback import AuditCallback as AuditCallback
     from heldin.watch.watching import watch_training as watch_training
 
@@ -44,6 +45,7 @@ _HOMES = {
     "audit_trainer": "api.trainer",
     "bound": "api.numbers",
     "claim": "api.numbers",
+    "compose": "sweeps.releases",
     "load_record": "api.audits",
     "plan_claim": "api.numbers",
     "plant": "api.audits",

@@ -19,7 +19,7 @@ from heldin.jobs.checkpoint.audit_config import CheckpointConfig, EndpointConfig
 
 SHORT = {"audit", "run", "sweep", "plant", "audit-planted", "report"}
 # Texts are a file or a folder, such as a maildir or a saved data set.
-EITHER = {"paths", "held_in", "held_out", "training", "public_texts"}
+EITHER = {"plans", "paths", "held_in", "held_out", "training", "public_texts"}
 
 
 def _leaves(command, name=""):

@@ -73,12 +73,13 @@ def test_few_large_jumps_at_the_smallest_delta(monkeypatch, sigma, group, rate, 
     found = epsilon(event, steps, SMALLEST_DELTA)
     monkeypatch.setattr(loss_pmf, "_tilted_rounding", lambda *_: 0.0)
     monkeypatch.setattr(loss_pmf, "MAX_WINDOW", 2**25)
-    step = composition._coarsest(event, composition._whole(steps))[0].remove
-    order, width = order_at(step, steps, found), step.width
+    runs = ((event, steps),)
+    step = composition._coarsest(runs, composition._whole(runs))[0][0].remove
+    order, width = order_at([(step, steps)], found), step.width
     finer = [math.inf]
     while not finer[-2:][0] - finer[-1] < 1e-4 * finer[-1]:
         width /= 2.0
-        finer.append(epsilon_at(compose_tilted(one_step(event, width).remove, steps, order), SMALLEST_DELTA))
+        finer.append(epsilon_at(compose_tilted([(one_step(event, width).remove, steps)], order), SMALLEST_DELTA))
     exact = finer[-1] - (finer[-2] - finer[-1]) / 3.0
     print(f"{100 * (found / exact - 1):.4f} % above the limit")
     assert exact * (1 - 1e-5) <= found <= exact * (1 + 3e-4)
@@ -119,13 +120,13 @@ def test_tilted_composition_against_integers(sigma, group, rate, width, steps, d
         pmf = getattr(mixture_step(mixture, width, offset), direction)
         exact = exact_deltas(pmf, steps)
         for order in (0.3, 1.0, 2.5):
-            composed = compose_tilted(pmf, steps, order)
+            composed = compose_tilted([(pmf, steps)], order)
             for target in np.array([0.5, 1.0, 1.5]) * steps * log_moment(pmf, order)[1]:
                 assert exact(target) <= delta_at(composed, target)
                 assert exact(target) <= delta_at(compose(pmf, steps), target)
             target = steps * log_moment(pmf, order)[1]
             assert delta_at(composed, target) <= exact(target) * (1 + 1e-9) + 2 * steps * 1e-20
-            assert delta_at(compose_tilted(pmf, steps - 1, order), target) < exact(target), "a step too few is seen"
+            assert delta_at(compose_tilted([(pmf, steps - 1)], order), target) < exact(target), "a step too few is seen"
 
 
 @pytest.mark.parametrize("tail", [1e-3, 1e-6])
@@ -134,7 +135,7 @@ def test_what_the_window_cuts_is_charged(monkeypatch, tail):
     pmf = mixture_step(binomial_mixture(1.0, 1, 0.3), 0.4).remove
     exact = exact_deltas(pmf, 12)
     for order, target in itertools.product((0.3, 1.0, 2.5), (-2.0, 0.0, 1.0, 4.0, 9.0, 15.0)):
-        assert delta_at(compose_tilted(pmf, 12, order), target) >= exact(target)
+        assert delta_at(compose_tilted([(pmf, 12)], order), target) >= exact(target)
 
 
 @pytest.mark.parametrize(
@@ -152,12 +153,12 @@ def test_the_charge_for_rounding_is_over_a_hundred_times_the_rounding(
 ):
     """The same grid in extended precision, whose rounding is 2,048 times smaller and tilted too."""
     pmf = mixture_step(binomial_mixture(sigma, group, rate), width).remove
-    order = order_at(pmf, steps, target)
+    order = order_at([(pmf, steps)], target)
     exact = extended_delta(pmf, steps, target, order)
     cut = -math.expm1(steps * math.log1p(-pmf.infinity))
-    charged = delta_at(compose_tilted(pmf, steps, order), target) - cut - exact
+    charged = delta_at(compose_tilted([(pmf, steps)], order), target) - cut - exact
     monkeypatch.setattr(loss_pmf, "_tilted_rounding", lambda *_: 0.0)
-    rounding = delta_at(compose_tilted(pmf, steps, order), target) - cut - exact
+    rounding = delta_at(compose_tilted([(pmf, steps)], order), target) - cut - exact
     print(f"rounding {rounding / exact:.1e}, charged {charged / exact:.1e} of delta")
     assert charged > 100.0 * abs(rounding)
     assert charged < composition.VISIBLE * exact
@@ -167,16 +168,16 @@ def test_the_charge_for_rounding_is_over_a_hundred_times_the_rounding(
 
 def test_order_is_that_of_the_least_chernoff_bound():
     pmf = mixture_step(binomial_mixture(1.0, 2, 0.1), 0.01).remove
-    order = order_at(pmf, 100, 20.0)
+    order = order_at([(pmf, 100)], 20.0)
     bounds = [100 * log_moment(pmf, s)[0] - 20.0 * s for s in (0.9 * order, order, 1.1 * order)]
     assert bounds[1] == min(bounds)
-    assert order_at(pmf, 100, -1e6) == 0.0
-    assert order_at(pmf, 1, 1e6) == pytest.approx(1e6)
+    assert order_at([(pmf, 100)], -1e6) == 0.0
+    assert order_at([(pmf, 1)], 1e6) == pytest.approx(1e6)
 
 
 def test_below_its_window_a_tilted_distribution_promises_nothing():
     pmf = mixture_step(binomial_mixture(1.0, 1, 0.3), 0.05).remove
-    composed = compose_tilted(pmf, 400, 3.0)
+    composed = compose_tilted([(pmf, 400)], 3.0)
     assert composed.losses[0] > 100.0
     assert delta_at(composed, 99.0) > 0.6
     assert epsilon_at(composed, 0.5) >= 99.0
@@ -193,7 +194,7 @@ def test_both_ways_agree_where_both_are_good():
     """At delta 1e-7 rounding does not show in the whole pair: the tilted one gives the same to 1e-5."""
     event, steps, delta = PoissonGaussian(1.0, 0.01, 4), 2000, 1e-7
     whole = epsilon(event, steps, delta)
-    assert composition._tilted_epsilon(event, steps, delta) == pytest.approx(whole, rel=1e-5)
+    assert composition._tilted_epsilon(((event, steps),), delta) == pytest.approx(whole, rel=1e-5)
 
 
 def test_more_steps_than_a_whole_pair_could_bear():

@@ -24,6 +24,7 @@ WITH_EXAMPLE = tuple(
         *(
             "canaries",
             "ci",
+            "continual",
             "corpora",
             "defenses",
             "endpoints",

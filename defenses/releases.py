@@ -1,0 +1,222 @@
+"""Several releases about the same people: one epsilon for all of them.
+
+The privacy-loss distributions of the plans are composed on one grid (``guarantees.composed_epsilon``). It holds for
+plans fixed beforehand: results of earlier releases may decide data, learning rates and base models of later ones, and
+neither their noise, sampling and steps nor whether there are later ones (docs/theory.md#several-releases).
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from heldin.base.errors import InputError
+from heldin.base.tabular import Tabular
+from heldin.defenses.accounting import guarantees as accounting
+from heldin.defenses.accounting.events import Event, FilteredGaussian, check_count
+from heldin.defenses.choices import Adjacency, Unit
+from heldin.defenses.guarantee import Guarantee, relation
+from heldin.defenses.mechanism import Mechanism
+from heldin.words.guarantee import GuaranteeText, ReleasesText
+from heldin.words.statement import Statement
+
+
+@dataclass(frozen=True)
+class PlannedRelease:
+    """A plan by which models are released.
+
+    Attributes:
+        name: of the plan, for messages and tables.
+        times: number of releases by this plan, each under a key of its own.
+    """
+
+    name: str
+    mechanism: Mechanism
+    times: int = 1
+
+
+@dataclass(frozen=True)
+class OwnGuarantee:
+    """The guarantee of one release by a plan, at the plan's own delta."""
+
+    plan: str
+    times: int
+    epsilon: float
+    delta: float
+
+
+@dataclass(frozen=True)
+class Together(Tabular):
+    """The guarantee of several releases together.
+
+    Attributes:
+        releases: number of releases.
+        epsilon: of all of them together, at ``delta``.
+        unit: what is protected.
+        adjacency: which data sets count as neighbours.
+        records: under text sampling without caps, the most records of a person in each release; None otherwise.
+        sum_epsilon: sum of the releases' own epsilons: the simplest rule of composition, at the delta ``sum_delta``.
+        sum_delta: sum of the releases' own deltas.
+        own: what one release by each plan guarantees.
+        statement: the guarantee of all releases with its conditions.
+    """
+
+    releases: int
+    epsilon: float
+    delta: float
+    unit: Unit
+    adjacency: Adjacency
+    records: int | None
+    sum_epsilon: float
+    sum_delta: float
+    own: tuple[OwnGuarantee, ...]
+    statement: Statement
+
+    def heading(self) -> str:
+        """The guarantee in one line."""
+        return str(self.statement)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row: every number by name."""
+        return [{name: value for name, value in self.as_dict().items() if name not in ("own", "statement")}]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields by name."""
+        return {**dataclasses.asdict(self), "own": [*map(dataclasses.asdict, self.own)], "statement": self.heading()}
+
+
+def compose_releases(releases: Sequence[PlannedRelease], delta: float | None = None) -> Together:
+    """Return epsilon(delta) of all releases together, as exact as that of one plan.
+
+    Args:
+        releases: the plans; the same people may be in all of them.
+        delta: of the answer; None takes the plans' own, if they all have the same.
+
+    Raises:
+        InputError: a plan has no guarantee or no accountant for several releases, the plans protect different units or
+            have different neighbouring relations, or they have different deltas and none is given.
+    """
+    if not releases:
+        raise InputError("there is nothing to compose: give at least one plan")
+    promises = [_promise(release) for release in releases]
+    first, alike = releases[0], promises[0]
+    for release, promise in zip(releases, promises, strict=True):
+        _require_alike(first, alike, release, promise)
+    deltas = sorted({promise.delta for promise in promises})
+    if delta is None and len(deltas) > 1:
+        stated = ", ".join(f"{mine:g}" for mine in deltas)
+        raise InputError(
+            f"the plans have different deltas ({stated}): give the delta of all releases together (--delta)"
+        )
+    delta = deltas[0] if delta is None else delta
+    runs = [(_event(release), release.times * release.mechanism.steps) for release in releases]
+    spent = accounting.composed_epsilon(runs, delta)
+    count = sum(release.times for release in releases)
+    check_count("number of releases", count)
+    own = tuple(
+        OwnGuarantee(release.name, release.times, promise.epsilon, promise.delta)
+        for release, promise in zip(releases, promises, strict=True)
+    )
+    return Together(
+        releases=count,
+        epsilon=spent,
+        delta=delta,
+        unit=alike.unit,
+        adjacency=alike.adjacency,
+        records=first.mechanism.exposed,
+        sum_epsilon=sum(mine.times * mine.epsilon for mine in own),
+        sum_delta=sum(mine.times * mine.delta for mine in own),
+        own=own,
+        statement=_statement(first.mechanism, alike, promises, count, spent, delta),
+    )
+
+
+def users_epsilon(mechanisms: Sequence[Mechanism], delta: float) -> float | None:
+    """Return epsilon of every user after all of these trainings; None if one has no loss distribution for users.
+
+    Unlike ``compose_releases`` it counts plans that protect a user and an entity by what they promise the user alone.
+
+    Args:
+        mechanisms: each with a guarantee for users, all of one neighbouring relation.
+    """
+    runs = [(mechanism.user_event, mechanism.steps) for mechanism in mechanisms]
+    bounded = [(event, steps) for event, steps in runs if event is not None and not isinstance(event, FilteredGaussian)]
+    private = not any(mechanism.reasons() for mechanism in mechanisms)
+    return accounting.composed_epsilon(bounded, delta) if private and len(bounded) == len(runs) else None
+
+
+def together_table(together: Together) -> str:
+    """Return one line of name and value for each number, then the guarantee and its conditions."""
+    relation_name = str(relation(together.adjacency))
+    lines = [
+        ("releases", f"{together.releases:,}"),
+        ("privacy unit", f"{together.unit} ({relation_name})"),
+        ("delta", f"{together.delta:g}"),
+        ("epsilon of all releases together", f"{together.epsilon:.5g}"),
+        ("sum of their own epsilons", f"{together.sum_epsilon:.5g} at delta {together.sum_delta:.3g}"),
+    ]
+    for own in together.own:
+        times = f", {own.times:,} times" if own.times > 1 else ""
+        lines.append((f"epsilon of {own.plan}", f"{own.epsilon:.5g} at delta {own.delta:g}{times}"))
+    return "\n".join([*(f"{name + ' ':<38}{value}" for name, value in lines), together.heading()])
+
+
+def _promise(release: PlannedRelease) -> Guarantee:
+    """Return the plan's guarantee. Raises InputError for a plan that has none, or that nothing here composes."""
+    check_count(f"{release.name}: number of releases", release.times)
+    mechanism, promise = release.mechanism, release.mechanism.guarantee()
+    if not isinstance(promise, Guarantee):
+        raise InputError(f"{release.name}: {promise.label}; so all releases together have none either")
+    if isinstance(mechanism.assumed_event, FilteredGaussian):
+        raise InputError(
+            f"{release.name}: the theorem of the concentration filter gives one epsilon and no loss distribution, so"
+            " heldin has no epsilon for all releases together"
+        )
+    # Missed in one release and recognised in another, a name is in neither of the two cases that have an accountant.
+    if mechanism.two_level is not None:
+        raise InputError(
+            f"{release.name}: two-level sampling has no accountant here for several releases, as a name may be missed"
+            " in one and recognised in another; so heldin has no epsilon for all releases together"
+        )
+    return promise
+
+
+def _require_alike(first: PlannedRelease, alike: Guarantee, release: PlannedRelease, promise: Guarantee) -> None:
+    for aspect, theirs, mine in (
+        ("the privacy unit", alike.unit, promise.unit),
+        ("the neighbouring relation", str(relation(alike.adjacency)), str(relation(promise.adjacency))),
+        ("the number of records of a person", first.mechanism.exposed, release.mechanism.exposed),
+    ):
+        if mine != theirs:
+            raise InputError(
+                f"{release.name}: {aspect} is {mine}, and that of {first.name} is {theirs}: no epsilon covers both;"
+                " compose each kind by itself and state both"
+            )
+
+
+def _event(release: PlannedRelease) -> Event:
+    return release.mechanism.assumed_event
+
+
+def _statement(
+    mechanism: Mechanism, alike: Guarantee, promises: Sequence[Guarantee], count: int, spent: float, delta: float
+) -> Statement:
+    numbers = {"epsilon": spent, "delta": delta, "relation": relation(alike.adjacency)}
+    if mechanism.exposed is not None:
+        promise = ReleasesText.RECORDS(records=mechanism.exposed, **numbers)
+    elif mechanism.entity_cap is not None:
+        promise = ReleasesText.PAIR(**numbers)
+    else:
+        promise = GuaranteeText.EPSILON(unit=alike.unit, **numbers)
+    own = [condition for mine in promises for condition in mine.conditions]
+    conditions = [
+        ReleasesText.FIXED_BEFOREHAND(),
+        ReleasesText.AS_PLANNED(),
+        *([ReleasesText.MAY_CONTINUE()] if count > 1 else []),
+        *dict.fromkeys(own),
+    ]
+    return ReleasesText.TOGETHER(
+        count=ReleasesText.MANY(releases=count) if count > 1 else ReleasesText.ONE(),
+        promise=promise,
+        conditions=conditions,
+    )

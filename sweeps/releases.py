@@ -1,0 +1,74 @@
+"""One epsilon for several releases: from plans, run folders, exported folders and sweeps (``heldin.compose``)."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from heldin.base.artefacts import read_document
+from heldin.base.errors import InputError
+from heldin.defenses.mechanism import Mechanism
+from heldin.defenses.plan_file import PLAN as PLAN_FILE
+from heldin.defenses.plan_file import plan_at, read_plan
+from heldin.defenses.releases import PlannedRelease, Together, compose_releases
+from heldin.record.sweep import TUNING
+from heldin.stages.run_config import parse_config
+from heldin.stages.train.plan import mechanism_of
+from heldin.sweeps.cell_plan import PLAN
+
+
+def compose(
+    plans: Sequence[str | Path | Mechanism], delta: float | None = None, times: Sequence[int] | None = None
+) -> Together:
+    """Return one epsilon(delta) for several releases about the same people, as exact as that of one plan.
+
+    It holds for plans that were fixed before the first release (docs/continual.md).
+
+    >>> import heldin
+    >>> from heldin.defenses.choices import ConstantDivisor, FlatClip, PoissonSampler
+    >>> week = heldin.Mechanism(
+    ...     unit="user", sampled="user", sampler=PoissonSampler.of(population=1024, cohort=16),
+    ...     clip=FlatClip(norm=1.0), noise_multiplier=1.5, steps=200, delta=1e-6, divisor=ConstantDivisor(value=16),
+    ... )
+    >>> year = heldin.compose([week], times=[52])
+    >>> year.releases, round(year.epsilon, 1), round(year.sum_epsilon)
+    (52, 6.1, 40)
+
+    Args:
+        plans: each a Mechanism, a plan.json, or the folder of a run, an export or a sweep. Of a sweep every cell
+            counts, with those that tuned it and with shadow models.
+        delta: of the answer; None takes the plans' own, if they all have the same.
+        times: number of releases by each plan, in their order; None: 1 each.
+
+    Raises:
+        InputError: a plan that is missing, damaged or has no guarantee, plans that do not go together, or a number of
+            ``times`` that is not that of the plans.
+    """
+    if times is not None and len(times) != len(plans):
+        raise InputError(f"{len(times)} numbers of releases for {len(plans)} plans: give one number for each plan")
+    listed: list[PlannedRelease] = []
+    for plan, count in zip(plans, times or [1] * len(plans), strict=True):
+        if isinstance(plan, Mechanism):
+            listed.append(PlannedRelease(f"plan {len(listed) + 1}", plan, count))
+        elif (Path(plan) / PLAN).is_file():
+            listed += [
+                PlannedRelease(trained.name, trained.mechanism, trained.times * count) for trained in _swept(Path(plan))
+            ]
+        else:
+            listed.append(PlannedRelease(str(plan), read_plan(plan_at(Path(plan))), count))
+    return compose_releases(listed, delta)
+
+
+def _swept(out: Path) -> list[PlannedRelease]:
+    """Return every training of a sweep, by the plan of its cell or as it will be planned."""
+    listed: list[PlannedRelease] = []
+    tuned = out / TUNING
+    for folder in (out, *([tuned] if (tuned / PLAN).is_file() else [])):
+        cells = read_document(folder / PLAN, "give the folder of a sweep as heldin wrote it").get("cells")
+        if not isinstance(cells, list) or not cells:
+            raise InputError(f"'{folder / PLAN}' names no cells: give the folder of a sweep as heldin wrote it")
+        for cell in cells:
+            name = folder / "cells" / str(cell["block"]) / cell["variant"]
+            config, plan = parse_config(cell["config"], str(name)), name / PLAN_FILE
+            # A cell that has not run yet counts as well: what is planned is part of what was fixed beforehand.
+            mechanism = read_plan(plan) if plan.is_file() else mechanism_of(config, plain_steps=1, clip_norm=1.0)
+            listed.append(PlannedRelease(str(name), mechanism, 1 + config.attack.shadow_models))
+    return listed
