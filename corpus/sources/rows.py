@@ -171,7 +171,6 @@ def usable_record(
     return record, None
 
 
-_NOT_A_NUMBER = ("nan", "NaN")
 _NUMBERS = (float, Decimal)  # those that may be no whole number
 _WHOLE = re.compile(r"(-?[0-9]+)\.0+")
 
@@ -181,9 +180,6 @@ def _name_of(value: Any, role: str, column: str, *, untyped: bool) -> tuple[str 
     if isinstance(value, str):
         # pandas makes floats of whole numbers if one is missing: the user 1 of one file is 1.0 in another.
         whole = _WHOLE.fullmatch(value) if untyped and value.endswith("0") else None
-        # Written by numpy for a missing number: as a name it would make all rows without a user one person.
-        if untyped and value in _NOT_A_NUMBER:
-            return None, RowFault.NO_VALUE(role=role, column=column, kind=value)
         if whole and abs(int(whole[1])) < LARGEST_EXACT:
             return str(int(whole[1])), None
         return (value, None) if value.strip() else (None, RowFault.NO_VALUE(role=role, column=column, kind="blanks"))
