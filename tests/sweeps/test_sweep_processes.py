@@ -117,7 +117,9 @@ def numbers(out):
     found = read_sweep(out)
     cells = [cell.model_copy(update={"seconds": 0.0, "peak_memory": None}) for cell in found.cells]
     variants = [its.model_copy(update={"seconds": None}) for its in found.variants]
-    return found.model_copy(update={"cells": cells, "variants": variants, "created": "", "command": ""})
+    # The folder is no part of the document: it is where the document was read.
+    elsewhere = {"created": "", "command": "", "folder": Path()}
+    return found.model_copy(update={"cells": cells, "variants": variants, **elsewhere})
 
 
 def same_keys(out, calm):
