@@ -20,7 +20,7 @@ from heldin.canaries.inject import canary_of_user
 from heldin.canaries.planted import load_canaries, save_canaries
 from heldin.corpus.build import build_store
 from heldin.corpus.sources.bad_rows import BadRows
-from heldin.corpus.sources.rows import SCHEMA
+from heldin.corpus.sources.rows import SCHEMA, Source
 from heldin.models.tiny import train_tokenizer
 
 PER_USER = 100
@@ -28,7 +28,7 @@ WORDS = 20
 LENGTH = 10
 
 
-class ShortRecords:
+class ShortRecords(Source):
     """So many records of about twenty common words, a hundred of each user."""
 
     def __init__(self, records: int) -> None:

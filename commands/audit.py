@@ -186,13 +186,12 @@ def _audit(
         # Before the imports below, which take seconds and which a mistyped path should not wait for.
         _look_for(models, [content[key] for key in _FILES if key in content])
 
-    from heldin.corpus.sources.open import looked_at
     from heldin.jobs.checkpoint.audit_config import parse_checkpoint
 
     checked = parse_checkpoint(content, "" if config is None else str(config), _typed(called))
     # Headers before the imports below, which take seconds and which a mistyped column should not wait for.
     for source in checked.sources().values():
-        looked_at(source)
+        source.look()
 
     from heldin.base.progress import reporter_for_this_terminal
     from heldin.jobs.checkpoint.audit import audit_checkpoint

@@ -379,9 +379,8 @@ def _store(source: "Source", aliases: Path | None, rule: "OnBadRows") -> "Corpus
     from heldin.base.files import cache_directory
     from heldin.corpus.build import build_store
     from heldin.corpus.names import load_aliases
-    from heldin.corpus.sources.open import looked_at
 
-    for how in looked_at(source):
+    for how in source.look():
         typer.echo(str(how), err=True)
     return build_store(
         source,

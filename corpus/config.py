@@ -26,7 +26,7 @@ from heldin.corpus.user_filter import MIN_RECORDS_TO_SPLIT, UserFilter
 
 
 @dataclass(frozen=True)
-class Synthetic:
+class Synthetic(Source):
     """The built-in corpus of made-up people's mail."""
 
     spec: SyntheticCorpus = field(default_factory=SyntheticCorpus)

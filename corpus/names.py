@@ -52,6 +52,7 @@ def missing_names_line(users: Iterable[str]) -> str | None:
     if not names:
         return None
     return (
-        f"warning: {counted(len(names), 'user')} with a name that stands for a missing one, such as nan or null: rows"
-        " without a user may count as one person; leave them out by corpus.users.exclude, or correct the rows"
+        f"warning: {counted(len(names), 'user')} with a name such as nan or null, which programs write where a name is"
+        " missing: rows without a user may count as one person; leave them out by corpus.users.exclude, or correct the"
+        " rows"
     )

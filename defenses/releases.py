@@ -1,7 +1,7 @@
 """Several releases about the same people: one epsilon for all of them.
 
 The privacy-loss distributions of the plans are composed on one grid (``guarantees.composed_epsilon``). It holds for
-plans fixed beforehand: results of earlier releases may decide data, learning rates and base models of later ones, and
+plans fixed beforehand: results of earlier releases may decide data and learning rates of later ones. They may decide
 neither their noise, sampling and steps nor whether there are later ones (docs/theory.md#several-releases).
 """
 
@@ -212,7 +212,6 @@ def _statement(
     conditions = [
         ReleasesText.FIXED_BEFOREHAND(),
         ReleasesText.AS_PLANNED(),
-        *([ReleasesText.MAY_CONTINUE()] if count > 1 else []),
         *dict.fromkeys(own),
     ]
     return ReleasesText.TOGETHER(

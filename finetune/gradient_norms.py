@@ -51,6 +51,8 @@ def public_users(path: Path, columns: Columns, model: str, sequence_length: int,
     """
     require_model(model)
     store = build_store(open_source(path, columns), cache_directory())
+    for skipped in store.report.skipped.lines("public texts", len(store)):
+        reporter.say(skipped)
     lm = load_language_model(model)
     require_text_alone(lm.model.config, model)
     most = min(sequence_length, lm.stated_context or sequence_length)

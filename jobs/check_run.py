@@ -26,7 +26,6 @@ from heldin.corpus.entities.config import EntitySourceConfig
 from heldin.corpus.entities.gold import Gold
 from heldin.corpus.entities.spans import Text
 from heldin.corpus.names import load_aliases
-from heldin.corpus.sources.open import looked_at
 from heldin.corpus.sources.text_files import first_line
 from heldin.corpus.split import Audited, check_pool
 from heldin.defenses.guarantee import Guarantee
@@ -175,7 +174,7 @@ def _source(key: str, source: CorpusSource) -> Iterator[Callable[[], object]]:
             files = [path] if isinstance(path, Path) else path
             yield from (_existing(key, file) for file in files)
             if all(file.is_file() for file in files):
-                yield lambda: looked_at(source.source())
+                yield lambda: source.source().look()
         case MaildirCorpus(path=path):
             yield _existing(key, path, folder=True)
         case PresetCorpus(path=path):

@@ -129,7 +129,7 @@ def require_adapter_of_weights(folder: Path) -> None:
         )
     with reading(str(folder), f"cannot read '{folder / 'adapter_config.json'}'"):
         config = PeftConfig.from_pretrained(str(folder))
-    # Virtual tokens stand in no layer of the base: its scores would pass for those of the adapter.
+    # No layer of the base holds virtual tokens: its scores would pass for those of the adapter.
     if config.is_prompt_learning or config.is_adaption_prompt:
         raise InputError(
             f"'{folder / 'adapter_config.json'}': peft_type {config.peft_type.value} is a learned prompt, and heldin"

@@ -104,7 +104,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Beside:
-    """Figures next to each other; one below the other where there is no room, as on a phone."""
+    """Figures next to each other; one below the other on a narrow screen, such as a phone's."""
 
     figures: Sequence[Figure]
 

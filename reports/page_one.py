@@ -414,7 +414,7 @@ def _rounded(number: int) -> str:
     return f"{number / 1e6:,.1f} million" if number >= 1e6 else f"{number:,}"
 
 
-def state_skipped(record: Record) -> list[Statement]:
+def state_data(record: Record) -> list[Statement]:
     """Return the rows that were skipped in reading, and what may be wrong with the files; may be empty."""
     facts = record.corpus
     groups = [
@@ -422,7 +422,7 @@ def state_skipped(record: Record) -> list[Statement]:
         for group in facts.skipped
         if group.without_text or group.unusable
     ]
-    one_each = [SkippedText.ONE_EACH()] if 0 < facts.records == facts.users else []
+    one_each = [SkippedText.ONE_EACH()] if record.kind == "audit" and facts.records == facts.users else []
     if not groups:
         return one_each
     stated = [SkippedText.ALL(groups=groups), *one_each]
@@ -456,7 +456,7 @@ def identify(record: Record) -> FactList:
     counts = f"{record.split.held_in:,} members, {record.split.held_out:,} non-members"
     if record.trainings is not None:
         counts = f"{record.trainings.runs:,} trainings"
-    skipped = state_skipped(record)
+    skipped = state_data(record)
     return FactList(
         [
             ("Model", f"{record.target.name}{size}"),
@@ -490,7 +490,7 @@ def summary_lines(record: Record) -> Iterator[tuple[str, str]]:
     for name, measured, reach, outcome in limit_rows(record):
         numbers = ", ".join(filter(None, (measured and f"measured {measured}", reach and f"95 % limit {reach}")))
         yield "limit", f"{outcome}; {name}{numbers and f' ({numbers})'}"
-    if skipped := state_skipped(record):
+    if skipped := state_data(record):
         yield "data", written(skipped)
     for label, statements in lines(record):
         yield label.sentence.lower(), written(statements)
@@ -510,7 +510,7 @@ def summary_facts(record: Record) -> dict[str, Any]:
         "grade": grade_of(advice).name.lower(),
         "page_one": {
             "answer": [statement.model_dump(mode="json") for statement in state_answer(record)],
-            "data": [statement.model_dump(mode="json") for statement in state_skipped(record)],
+            "data": [statement.model_dump(mode="json") for statement in state_data(record)],
             **{
                 label.name.lower(): [statement.model_dump(mode="json") for statement in statements]
                 for label, statements in lines(record)

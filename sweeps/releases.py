@@ -43,7 +43,9 @@ def compose(
             ``times`` that is not that of the plans.
     """
     if times is not None and len(times) != len(plans):
-        raise InputError(f"{len(times)} numbers of releases for {len(plans)} plans: give one number for each plan")
+        raise InputError(
+            f"times (--times) has {len(times)}, and there are {len(plans)} plans: give a number of releases for each"
+        )
     listed: list[PlannedRelease] = []
     for plan, count in zip(plans, times or [1] * len(plans), strict=True):
         if isinstance(plan, Mechanism):

@@ -61,7 +61,6 @@ class ReleasesText(Code):
         " sampling and steps of one"
     )
     AS_PLANNED = "each model was trained as its plan states, with a secret key of its own"
-    MAY_CONTINUE = "a base model that is one of these releases is covered"
 
 
 class NoGuaranteeReason(Code):

@@ -27,7 +27,7 @@ class RowRemedy(Code):
     """What to do about a row that cannot be used."""
 
     SKIP = "correct the row, or skip such rows with --skip-bad-rows"
-    NAME_COLUMN = "name the column with --{role}, or skip such rows with --skip-bad-rows"
+    NAME_COLUMN = "name the column with --{role} (in a config, columns.{role}), or skip such rows with --skip-bad-rows"
     NOT_STRICT = "write its text, or leave --strict out to skip rows without text"
     ENCODING = "the bytes look like {name}: give --encoding {encoding} (in a config, format.encoding)"
     MIXED = (

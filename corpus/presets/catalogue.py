@@ -22,6 +22,7 @@ from heldin.corpus.presets.published import WORDS, Tokens, table_files
 from heldin.corpus.presets.tables import SMALL_LAST_SECOND, arxiv, booksum, cc_news, reddit
 from heldin.corpus.sources.bad_rows import BadRows
 from heldin.corpus.sources.hub import HuggingFace
+from heldin.corpus.sources.rows import Source
 from heldin.corpus.sources.text_files import existing
 from heldin.corpus.statistics import records_percentiles
 from heldin.corpus.store import CorpusStore
@@ -199,7 +200,7 @@ PRESETS: Mapping[str, Preset] = {
 
 
 @dataclass(frozen=True)
-class PresetSource:
+class PresetSource(Source):
     """A local copy of a dataset, read as its preset says.
 
     Attributes:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from heldin.base.errors import InputError
 from heldin.base.files import file_sha256, text_sha256
 from heldin.corpus.sources.bad_rows import BadRows
-from heldin.corpus.sources.rows import Columns, batched, require_columns, require_once
+from heldin.corpus.sources.rows import Columns, Source, batched, require_columns, require_once
 from heldin.corpus.sources.text_files import (
     BROKEN,
     TextFormat,
@@ -37,7 +37,7 @@ _STATED = "sep="  # Excel's own first line, which names the delimiter
 
 
 @dataclass(frozen=True)
-class Csv:
+class Csv(Source):
     """A table with a header line, plain or compressed (.gz, .zst)."""
 
     path: Path
@@ -59,13 +59,12 @@ class Csv:
         header = self._header()
         notes = list(how_read(self.path, self.form))
         if header.delimiter != "," and self.form.delimiter is None:
-            name = _DELIMITERS.get(header.delimiter, header.delimiter)
-            notes.append(FileText.DELIMITER(file=self.path.name, delimiter=name))
+            notes.append(FileText.DELIMITER(file=self.path.name, delimiter=header.signs))
         return notes
 
     def _header(self) -> "CsvHeader":
         header = csv_header(self.path, self.form, list(self.columns.named().values()))
-        also = "" if header.delimiter == "," else f" (fields are separated by {_DELIMITERS.get(header.delimiter)})"
+        also = "" if header.delimiter == "," else f" (fields are separated by {header.signs})"
         hint = "name another sign between fields with --delimiter" if len(header.names) == 1 else ""
         require_columns(self.columns, dict.fromkeys(header.names, ""), f"{self.path.name} header{also}", hint=hint)
         return header
@@ -86,6 +85,11 @@ class CsvHeader:
     delimiter: str
     stated: bool
     blanks: bool
+
+    @property
+    def signs(self) -> str:
+        """The delimiter in words, such as "semicolons"."""
+        return _DELIMITERS.get(self.delimiter, self.delimiter)
 
 
 def csv_header(path: Path, form: TextFormat, wanted: Sequence[str]) -> CsvHeader:

@@ -13,6 +13,7 @@ from heldin.corpus.sources.bad_rows import BadRows
 from heldin.corpus.sources.rows import (
     BATCH_ROWS,
     Columns,
+    Source,
     batched,
     columns_of,
     require_columns,
@@ -20,10 +21,11 @@ from heldin.corpus.sources.rows import (
     whole_rows,
 )
 from heldin.corpus.sources.text_files import first_line
+from heldin.words.statement import Statement
 
 
 @dataclass(frozen=True)
-class HuggingFace:
+class HuggingFace(Source):
     """A Hugging Face dataset.
 
     Attributes:
@@ -54,6 +56,12 @@ class HuggingFace:
         # Size and time, because to hash the content would be to read the whole stream before it is read.
         stats = [(str(p.relative_to(folder)), p.stat().st_size, p.stat().st_mtime_ns) for p in files]
         return text_sha256("stream", self.name, str(self.split), str(self.revision), repr(stats), repr(self.columns))
+
+    def look(self) -> list[Statement]:
+        """Read the columns; of a stream none, whose first row may have to be fetched."""
+        if not self.streaming:
+            require_columns(self.columns, columns_of(self.load().features.arrow_schema), self.name)
+        return []
 
     def batches(self, bad: BadRows) -> Iterator[pa.RecordBatch]:
         """Yield the dataset's rows."""

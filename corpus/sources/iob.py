@@ -12,7 +12,7 @@ import pyarrow as pa
 from heldin.base.errors import InputError
 from heldin.base.files import file_sha256, text_sha256
 from heldin.corpus.sources.bad_rows import BadRows
-from heldin.corpus.sources.rows import Columns, batched
+from heldin.corpus.sources.rows import Columns, Source, batched
 from heldin.corpus.sources.text_files import BROKEN, corrupt, existing, open_binary
 
 DOCUMENT = "-DOCSTART-"
@@ -56,7 +56,7 @@ class Sentence:
 
 
 @dataclass(frozen=True)
-class Iob:
+class Iob(Source):
     """A CoNLL file, plain or compressed (.gz, .zst)."""
 
     path: Path

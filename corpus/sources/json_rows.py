@@ -16,7 +16,7 @@ import pyarrow as pa
 from heldin.base.errors import InputError
 from heldin.base.files import file_sha256, text_sha256
 from heldin.corpus.sources.bad_rows import BadRows, OnBadRows
-from heldin.corpus.sources.rows import TO_NAME, Columns, batched, require_columns
+from heldin.corpus.sources.rows import TO_NAME, Columns, Source, batched, require_columns
 from heldin.corpus.sources.text_files import (
     BROKEN,
     TextFormat,
@@ -38,7 +38,7 @@ _BLANKS = " \t\r\n"
 
 
 @dataclass(frozen=True)
-class Json:
+class Json(Source):
     """Objects, one per line or in one array, plain or compressed (.gz, .zst)."""
 
     path: Path

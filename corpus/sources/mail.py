@@ -20,7 +20,7 @@ import pyarrow as pa
 from heldin.base.errors import InputError
 from heldin.base.files import file_sha256, text_sha256
 from heldin.corpus.sources.bad_rows import BadRows
-from heldin.corpus.sources.rows import Columns, batched
+from heldin.corpus.sources.rows import Columns, Source, batched
 from heldin.corpus.sources.text_files import existing
 
 MailUser = Literal["sender", "account"]
@@ -34,7 +34,7 @@ _BROKEN = (ValueError, TypeError, AttributeError, LookupError, RecursionError, e
 
 
 @dataclass(frozen=True)
-class Mbox:
+class Mbox(Source):
     """A file of messages, each preceded by a line that begins with "From "; the user is the sender's address."""
 
     path: Path
@@ -49,7 +49,7 @@ class Mbox:
 
 
 @dataclass(frozen=True)
-class Maildir:
+class Maildir(Source):
     """A folder with a folder per account and one file per message: ACCOUNT/FOLDER/1.
 
     Attributes:

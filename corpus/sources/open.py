@@ -19,7 +19,7 @@ from heldin.words.statement import Statement
 
 
 @dataclass(frozen=True)
-class Several:
+class Several(Source):
     """Several sources in sequence, such as last year's records and this year's."""
 
     sources: tuple[Source, ...]
@@ -27,6 +27,10 @@ class Several:
     def fingerprint(self) -> str:
         """Hash of the sources' fingerprints, in order."""
         return text_sha256("several", *(source.fingerprint() for source in self.sources))
+
+    def look(self) -> list[Statement]:
+        """Look at each source."""
+        return [how for source in self.sources for how in source.look()]
 
     def batches(self, bad: BadRows) -> Iterator[pa.RecordBatch]:
         """Yield the records of each source in turn."""
@@ -63,19 +67,6 @@ def source_name(source: Source) -> str:
     # A dataset of a hub has a name and no path.
     where = getattr(source, "name", None) or getattr(source, "path", type(source).__name__)
     return f"'{where}'"
-
-
-def looked_at(source: Source) -> list[Statement]:
-    """Read the headers or first rows of a source's files, before anything else is done.
-
-    Returns:
-        How files are read, where their names do not tell.
-
-    Raises:
-        InputError: a column is missing, or a file cannot be read.
-    """
-    notes = (part.look() for part in parts_of(source) if isinstance(part, Csv | Json | Parquet))
-    return [statement for statements in notes for statement in statements]
 
 
 # Readers of formats that few files have are imported for the file that needs them.
@@ -238,42 +229,14 @@ def open_source(path: Path, columns: Columns, form: TextFormat | None = None) ->
     form = form or TextFormat()
     if path.is_dir():
         return _open_folder(path, columns)
-    known = format_of(path)
-    if path.is_file() and (known is None or known.kind == "csv") and _is_iob(path):  # names such as eng.train
+    known, advice = format_of(path), _ADVICE.get(path.suffix.lower())
+    # Files of this format have names such as eng.train, or any that says text.
+    if advice is None and path.is_file() and known in (None, format_named("csv")) and _is_iob(path):
         return _iob(path, columns, form)
     if known is not None:
-        _require_what_the_name_says(path)
         return known.opened(path, columns, form)
-    advice = _ADVICE.get(path.suffix.lower())
-    if advice is None:
-        advice = f"known endings are {_ENDINGS} ('heldin corpus formats' says more)"
+    advice = advice or f"known endings are {_ENDINGS} ('heldin corpus formats' says more)"
     raise InputError(f"'{path}': not a format that heldin reads: {advice}")
-
-
-# How files of other formats begin, the endings that such files may have here, and what to do.
-_BEGINNINGS = (
-    (b"PK\x03\x04", (), f"an Excel workbook or a zip archive: {_SHEET}, or unpack it"),
-    (b"\xd0\xcf\x11\xe0", (), f"an Excel workbook: {_SHEET}"),
-    (b"SQLite format 3", (), f"a database: {_DUMP}"),
-    (b"PAR1", (".parquet",), "Parquet: name it .parquet"),
-    (b"\x1f\x8b", (".gz",), "gzip data: let its name end in .gz"),
-    (b"\x28\xb5\x2f\xfd", (".zst",), "Zstandard data: let its name end in .zst"),
-)
-
-
-def _require_what_the_name_says(path: Path) -> None:
-    """Raise InputError for a file that begins like one of another format."""
-    if not path.is_file():
-        return  # its reader says so
-    with path.open("rb") as stream:
-        first = stream.read(16)
-    for begins, endings, advice in _BEGINNINGS:
-        if first.startswith(begins) and path.suffix not in endings:
-            raise InputError(f"'{path}' is {advice}")
-        if first and path.suffix in endings and path.suffix != ".parquet" and not first.startswith(begins):
-            raise InputError(
-                f"'{path}' is not compressed, or damaged at its beginning: leave {path.suffix} out of its name"
-            )
 
 
 def _open_folder(path: Path, columns: Columns) -> Source:

@@ -14,6 +14,7 @@ from heldin.corpus.sources.bad_rows import BadRows
 from heldin.corpus.sources.rows import (
     BATCH_ROWS,
     Columns,
+    Source,
     batched,
     columns_of,
     require_columns,
@@ -26,7 +27,7 @@ from heldin.words.statement import Statement
 
 
 @dataclass(frozen=True)
-class Parquet:
+class Parquet(Source):
     """A Parquet file."""
 
     path: Path

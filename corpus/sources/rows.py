@@ -59,6 +59,17 @@ class Source(Protocol):
         """Hash of the content and of every option that affects the records."""
         ...
 
+    def look(self) -> list[Statement]:
+        """Read as little as shows whether the columns are there, before anything slow is done.
+
+        Returns:
+            How the files are read, where their names do not tell.
+
+        Raises:
+            InputError: a column is missing, or a file cannot be read.
+        """
+        return []
+
     def batches(self, bad: BadRows) -> Iterator[pa.RecordBatch]:
         """Yield batches of ``SCHEMA``, in the source's order; ids are null where the source has none.
 
@@ -75,7 +86,6 @@ def batched(
     bad: BadRows,
     *,
     untyped: bool = False,
-    hint: str = "",
 ) -> Iterator[pa.RecordBatch]:
     """Check rows and collect them into batches of ``SCHEMA``.
 
@@ -84,8 +94,7 @@ def batched(
         name: of the source, for errors.
         unit: what the numbers count, such as "line", for errors.
         bad: what to do with rows that cannot be used.
-        untyped: whether all values are text, as in CSV, so that 1.0 may stand for the number 1.
-        hint: what else to say where a column is missing.
+        untyped: whether all values are text, as in CSV, where 1.0 may mean the number 1.
 
     Raises:
         InputError: a bad row that is not to be skipped, or a column that the first row lacks.
@@ -101,7 +110,7 @@ def batched(
         # A wrong column name shows in the first row; later rows of JSON lines may lack a key, and are bad rows one by
         # one.
         if not checked_columns:
-            require_columns(columns, row, where, hint=hint)
+            require_columns(columns, row, where)
             checked_columns = True
         record, wrong = usable_record(row, roles, untyped=untyped)
         if wrong:

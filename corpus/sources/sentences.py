@@ -11,13 +11,14 @@ from heldin.base.errors import InputError
 from heldin.base.files import text_sha256
 from heldin.corpus.sources.bad_rows import BadRows
 from heldin.corpus.sources.rows import SCHEMA, Source
+from heldin.words.statement import Statement
 
 _PARAGRAPHS = re.compile(r"\n\s*\n")
 _LONGEST = 900_000  # characters that spaCy takes at once; a paragraph beyond it is cut
 
 
 @dataclass(frozen=True)
-class Sentences:
+class Sentences(Source):
     """The sentences of another source's records, by spaCy's rules for English punctuation; no model is loaded."""
 
     source: Source
@@ -28,6 +29,10 @@ class Sentences:
 
         _splitter()  # says what is missing, before its version is asked for
         return text_sha256("sentences", version("spacy"), self.source.fingerprint())
+
+    def look(self) -> list[Statement]:
+        """Look at the source of the records."""
+        return self.source.look()
 
     def batches(self, bad: BadRows) -> Iterator[pa.RecordBatch]:
         """Yield a record for each sentence; the id of a record that has one gets the sentence's number: ID#1, ID#2."""

@@ -26,6 +26,15 @@ _MARKS = {
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
+# How files of other formats begin, the endings that such files may have here, and what to do.
+_BEGINNINGS = (
+    (b"PK\x03\x04", "", "an Excel workbook or a zip archive: save the sheet as CSV or Parquet, or unpack the archive"),
+    (b"\xd0\xcf\x11\xe0", "", "an Excel workbook: save the sheet as CSV or Parquet"),
+    (b"SQLite format 3", "", "a database: export the table as CSV, a file for each group"),
+    (b"PAR1", "", "Parquet: let its name end in .parquet"),
+    (b"\x1f\x8b", ".gz", "gzip data: let its name end in .gz"),
+    (b"\x28\xb5\x2f\xfd", ".zst", "Zstandard data: let its name end in .zst"),
+)
 _FEW_LETTERS = 0.3  # share of letters outside of ASCII in a text of Western Europe, at most
 
 
@@ -55,11 +64,24 @@ class TextFormat:
 
 
 def open_binary(path: Path) -> BufferedReader:
-    """The file's bytes, decompressed if its name ends in .gz, .bz2 or .zst. Raises InputError if there is none."""
-    existing(path)
+    """The file's bytes, decompressed if its name ends in .gz, .bz2 or .zst.
+
+    Raises InputError if there is no such file, or it begins like one of another format.
+    """
+    _require_what_the_name_says(existing(path))
     stream = pa.input_stream(str(path), compression=_COMPRESSIONS.get(path.suffix), buffer_size=2**20)
     # Arrow's stream decompresses, but cannot read lines; the buffer above it can.
     return BufferedReader(cast(Any, stream), 2**20)
+
+
+def _require_what_the_name_says(path: Path) -> None:
+    with path.open("rb") as stream:
+        first = stream.read(16)
+    for begins, ending, advice in _BEGINNINGS:
+        if first.startswith(begins) and path.suffix != ending:
+            raise InputError(f"'{path}' is {advice}")
+        if first and ending and path.suffix == ending and not first.startswith(begins):
+            raise InputError(f"'{path}' is not compressed, or damaged at its beginning: leave {ending} out of its name")
 
 
 def open_text(path: Path, form: TextFormat, *, newline: str) -> TextIOWrapper:

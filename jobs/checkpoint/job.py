@@ -18,7 +18,6 @@ from heldin.bounds.design import Assignment
 from heldin.bounds.verdict import Claim, stated_claim
 from heldin.corpus.build import build_store
 from heldin.corpus.sources.bad_rows import BadRows, OnBadRows
-from heldin.corpus.sources.open import looked_at
 from heldin.corpus.sources.rows import Columns, Source
 from heldin.corpus.sources.text_files import TextFormat
 from heldin.corpus.store import CorpusStore, texts_of
@@ -253,7 +252,7 @@ class Groups:
 def read_groups(job: CheckpointAudit, say: Callable[[str], object] = lambda _: None) -> Groups:
     """Read both files, and the training file if there is one."""
     for source in job.sources().values():
-        for how in looked_at(source):
+        for how in source.look():
             say(str(how))
     # Before the stores are built: an empty training file would make every held-in user "absent" after all the work.
     if job.training is not None and next(training_records(job), None) is None:

@@ -16,7 +16,6 @@ from heldin.corpus.build import build_store
 from heldin.corpus.config import FileCorpus
 from heldin.corpus.names import load_aliases, missing_names_line
 from heldin.corpus.sorting import ROWS_PER_BATCH
-from heldin.corpus.sources.open import looked_at
 from heldin.corpus.split import Audited, check_pool
 from heldin.corpus.store import CorpusStore
 from heldin.corpus.user_filter import Selection, select_users
@@ -68,7 +67,7 @@ def read_corpus(config: RunConfig, reporter: Reporter) -> CorpusData:
     aliases = load_aliases(config.corpus.aliases) if config.corpus.aliases else None
     reporter.say("corpus: reading")
     source = config.corpus.opened()
-    for how in looked_at(source):
+    for how in source.look():
         reporter.say(str(how))
     store = build_store(
         source,
@@ -166,7 +165,10 @@ def _public_store(config: RunConfig, reporter: Reporter) -> CorpusStore | None:
         return None
     require_unchosen(config)
     reporter.say("public corpus: reading")
-    return build_store(config.model.pretrain.source.source(), cache_directory(), say=reporter.say)
+    store = build_store(config.model.pretrain.source.source(), cache_directory(), say=reporter.say)
+    for skipped in store.report.skipped.lines("public corpus", len(store)):
+        reporter.say(skipped)
+    return store
 
 
 def _public_rows(config: RunConfig, store: CorpusStore, taken: frozenset[str]) -> tuple[tuple[int, ...], int]:

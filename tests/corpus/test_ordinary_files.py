@@ -16,9 +16,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from heldin.corpus.build import build_store
+from heldin.corpus.config import FileCorpus
 from heldin.corpus.sources import json_rows as json_files
 from heldin.corpus.sources.bad_rows import BadRows, OnBadRows
-from heldin.corpus.sources.open import Several, looked_at, open_source
+from heldin.corpus.sources.open import Several, open_source
 from heldin.corpus.sources.rows import Columns, usable_record, value_at
 from heldin.corpus.sources.text_files import TextFormat
 from heldin.words.rows import FileText
@@ -30,7 +31,7 @@ PAIRS = [(row["user"], row["text"]) for row in ROWS]
 
 def read(path, columns=None, form=None, bad=None):
     source = open_source(path, columns or Columns(), form)
-    looked_at(source)
+    source.look()
     return [(r["user"], r["text"]) for batch in source.batches(bad or BadRows()) for r in batch.to_pylist()]
 
 
@@ -126,7 +127,7 @@ class TestTables:
     def test_the_header_decides_what_separates_fields(self, tmp_path, sign, name, ending):
         pd.DataFrame([{"n": 1, **row} for row in ROWS]).to_csv(tmp_path / f"m{ending}", sep=sign, index=False)
         assert read(tmp_path / f"m{ending}") == PAIRS
-        found = looked_at(open_source(tmp_path / f"m{ending}", Columns()))
+        found = open_source(tmp_path / f"m{ending}", Columns()).look()
         assert [(s.states(FileText.DELIMITER), s.values["delimiter"]) for s in found] == (
             [(True, name)] if name else []
         )
@@ -170,7 +171,7 @@ class TestTables:
         ],
     )
     def test_files_of_other_programs_say_what_to_save(self, tmp_path, name, advice):
-        (tmp_path / name).write_bytes(b"PK\x03\x04")
+        (tmp_path / name).write_bytes(b"\x00\x01")
         with refused(by=open_source, naming=(name, advice)):
             open_source(tmp_path / name, Columns())
 
@@ -182,13 +183,17 @@ class TestTables:
         ("m.txt", b"SQLite format 3\x00", "a file for each group"),
         ("m.csv", gzip.compress(b"user,text\n"), "end in .gz"),
         ("m.csv.gz", b"user,text\na,b\n", "leave .gz out"),
-        ("m.json", b"PAR1rest", "name it .parquet"),
+        ("m.json", b"PAR1rest", "end in .parquet"),
     ],
 )
 def test_what_a_file_is_goes_before_its_name(tmp_path, name, begins, advice):
+    """Also where a config names the format."""
     (tmp_path / name).write_bytes(begins)
     with refused(naming=(name, advice)):
-        open_source(tmp_path / name, Columns())
+        open_source(tmp_path / name, Columns()).look()
+    kind = "jsonl" if ".json" in name else "csv"
+    with refused(naming=(name, advice)):
+        FileCorpus(kind=kind, path=tmp_path / name).source().look()
 
 
 NAMES = [
@@ -327,7 +332,7 @@ class TestEncodings:
     def test_a_file_of_utf_8_is_read_as_such_whatever_the_option_for_the_other_says(self, tmp_path):
         path = written(tmp_path / "m.csv", "user,text\nJürgen,Grüße\n")
         assert read(path, form=TextFormat(encoding="cp1252")) == [("Jürgen", "Grüße")]
-        said = looked_at(open_source(path, Columns(), TextFormat(encoding="cp1252")))
+        said = open_source(path, Columns(), TextFormat(encoding="cp1252")).look()
         assert [s.states(FileText.UTF_8) for s in said] == [True]
         written(path, "user,text\nJürgen,Grüße\n", "cp1252")
         assert read(path, form=TextFormat(encoding="cp1252")) == [("Jürgen", "Grüße")]
@@ -359,7 +364,7 @@ class TestEncodings:
         encoding = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}.get(mark, "utf-8")
         (tmp_path / f"m.{kind}").write_bytes(mark + content.encode(encoding))
         assert read(tmp_path / f"m.{kind}") == [("Jürgen", "Grüße")]
-        found = looked_at(open_source(tmp_path / f"m.{kind}", Columns()))
+        found = open_source(tmp_path / f"m.{kind}", Columns()).look()
         assert any(s.states(FileText.ENCODING) for s in found) == (mark != codecs.BOM_UTF8)
 
     def test_broken_bytes_of_another_encoding_are_one_line(self, tmp_path):

@@ -23,7 +23,7 @@ from heldin.models.logprobs import score_texts, stated_batch_size
 from heldin.models.reading import quiet_transformers
 from heldin.record.document import read_record
 from heldin.reports.limits import limit_rows
-from heldin.reports.page_one import state_evidence, state_skipped, written
+from heldin.reports.page_one import state_data, state_evidence, written
 from heldin.reports.recommendation import recommend
 from heldin.reports.record_report import list_facts, report_record
 from heldin.stages.sides.ledger import load_ledger
@@ -681,9 +681,12 @@ def test_rows_without_text_are_counted_for_each_group_and_an_uneven_loss_is_a_wa
     assert mine.without_text == len(people[0]) + sum(row["author"] == lost for row in _rows_of(files[0]))
     assert record.corpus.skipped_alike < 1e-3
     said = " ".join(out.split())
-    for statement in state_skipped(record):
+    for statement in state_data(record):
         assert str(statement) in said
-    assert states(state_skipped(record), SkippedText.UNEVEN, SkippedText.BOTH_LOST)
+    assert states(state_data(record), SkippedText.UNEVEN, SkippedText.BOTH_LOST)
+    (warned,) = (statement for statement in state_data(record) if statement.states(SkippedText.UNEVEN))
+    of_100 = {"members": 100, "members_lost": 100 / len(people[0]), "others": 0, "others_lost": 0}
+    assert warned.values == pytest.approx(of_100)
     code, out, _ = call(*arguments, "--json")
     assert [group["users_lost"] for group in json.loads(out)["skipped"]] == [1, 0]
     assert verify(tmp_path / "again", LineReporter(lambda line: None)).differences == ()
