@@ -14,6 +14,7 @@ from heldin.words.statement import Statement
 
 # Log-spaced, like the axis of the figure; 0 closes the curve, where delta alone allows a TPR above 0.
 CEILING_FPRS = np.concatenate([[0.0], np.geomspace(1e-4, 1, 120)])
+UNLIKELY = 0.01  # p-value below which chance does not explain that the groups lost rows unevenly
 LARGEST_DRIFT = 1e-3  # nats per token that a probe text's score may move before a model counts as changed
 
 
@@ -87,6 +88,11 @@ class CorpusFacts(Facts):
     public_users: int
     public_records: int
     text_unit: str = "record"
+
+    @property
+    def lost_unevenly(self) -> bool:
+        """Whether one of the two groups lost rows, or people, more often than chance explains."""
+        return self.skipped_alike is not None and self.skipped_alike < UNLIKELY
 
 
 KnownBy = Literal["measured", "declared", "not known"]

@@ -432,7 +432,7 @@ def state_data(record: Record) -> list[Statement]:
         stated.append(
             SkippedText.BOTH_LOST(members=lost[0], others=lost[1]) if both else SkippedText.USERS_LOST(users=lost[0])
         )
-    if facts.skipped_alike is not None and facts.skipped_alike < _UNLIKELY:
+    if facts.lost_unevenly:
         members, others = (100 * group.users_with / group.users for group in facts.skipped)
         mine_lost, others_lost = (100 * group.users_lost / group.users for group in facts.skipped)
         rates = {"members": members, "members_lost": mine_lost, "others": others, "others_lost": others_lost}
@@ -440,7 +440,6 @@ def state_data(record: Record) -> list[Statement]:
     return stated
 
 
-_UNLIKELY = 0.01  # p-value below which the groups are said to have lost rows unevenly
 _ROWS_OF = {
     "corpus": SkippedText.OF_CORPUS,
     "held-in": SkippedText.OF_MEMBERS,

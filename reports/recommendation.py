@@ -40,6 +40,7 @@ _GRADES = {
     Advice.BROKEN: Grade.NOT,
     Advice.ABOVE: Grade.NOT,
     Advice.LEAKS: Grade.NOT,
+    Advice.UNEVEN: Grade.NOT_ON_THIS_EVIDENCE,
     Advice.COMPARISON: Grade.NOT_ON_THIS_EVIDENCE,
     Advice.CONDITION: Grade.NOT_ON_THIS_EVIDENCE,
     Advice.NOT_SHOWN: Grade.NOT_ON_THIS_EVIDENCE,
@@ -79,6 +80,9 @@ def _all_advice(record: Record) -> Iterator[Statement]:
         yield Advice.ABOVE(next=Next.CHECK_TRAINER())
     if decision.answer is Answer.LEAKS and not held:
         yield _advise_on_leak(record)
+    # First, since it may be why the groups differ.
+    if record.corpus.lost_unevenly:
+        yield Advice.UNEVEN(next=Next.ROWS())
     if decision.answer is Answer.NOT_VALID:
         yield Advice.COMPARISON(next=_planted(record, _repair(record)))
     if record.planted is not None and record.planted.unmet():

@@ -293,6 +293,7 @@ class Advice(Code):
     BROKEN = "Do not release the model: it exceeds your limit ({limits}). {next}"
     ABOVE = "Do not release the model: the estimated leak is larger than the guarantee allows. {next}"
     LEAKS = "Do not release {subject}: an attacker can learn {secret}. {next}"
+    UNEVEN = "Do not release the model on this evidence: one group lost more rows than the other. {next}"
     COMPARISON = "Do not release the model on this evidence: the comparison is not valid. {next}"
     CONDITION = (
         "Do not release the model on this evidence: a condition of this audit is not met, so its answer may be about"
@@ -326,6 +327,7 @@ class Secret(Code):
 class Next(Code):
     """What to do next."""
 
+    ROWS = "Find out why, and audit files that were made in the same way."
     CHECK_TRAINER = "Check noise, clipping, sampling and keys, in this order; heldin white-box tests each."
     SWAPPED = (
         "Check which file holds members and which holds non-members, and which model is the reference. Then audit"

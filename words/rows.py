@@ -57,8 +57,8 @@ class SkippedText(Code):
     OF_MEMBERS = ("{parts} of the members' {rows:,} rows", "; ")
     OF_NON_MEMBERS = ("{parts} of the non-members' {rows:,} rows", "; ")
     ALL = "Rows left out: {groups}."
-    USERS_LOST = "Users without any text left, who are not counted: {users:,}."
-    BOTH_LOST = "People without any text left, who are not counted: {members:,} members and {others:,} non-members."
+    USERS_LOST = "Users without any text left, who are not audited: {users:,}."
+    BOTH_LOST = "People without any text left, who are not audited: {members:,} members and {others:,} non-members."
     UNEVEN = (
         "Warning: chance does not explain this difference. Of every 100 members {members:.0f} have such rows and"
         " {members_lost:.0f} no text left; of every 100 non-members {others:.0f} and {others_lost:.0f}. Check that both"

@@ -18,7 +18,7 @@ from heldin.record.planted_facts import Condition, ControlFacts, ControlOutcome,
 from heldin.reports import page_one
 from heldin.reports.blocks import Banner, FactList, Paragraph, Place, Table
 from heldin.reports.limits import limit_rows, propose_limits
-from heldin.reports.page_one import lines, state_answer, summary_facts, summary_lines, written
+from heldin.reports.page_one import lines, state_answer, state_data, summary_facts, summary_lines, written
 from heldin.reports.recommendation import Grade, grade_of, recommend
 from heldin.reports.record_report import report_record
 from heldin.reports.sweep_report import report_sweep
@@ -43,6 +43,7 @@ from heldin.words.page_one import (
     PlainFlaw,
     Texts,
 )
+from heldin.words.rows import SkippedText
 from heldin.words.split import ConditionStated, SplitReason
 from tests.made_facts import (
     NOTHING_SKIPPED,
@@ -528,6 +529,25 @@ def test_a_worse_finding_never_gets_milder_advice(record):
                     continue
                 assert grades[(*case[:axis], worse, *case[axis + 1 :])] >= grade, (case, name, worse)
     assert len(set(grades.values())) == len(Grade)
+
+
+@pytest.mark.parametrize("answer", list(_ANSWERS))
+@pytest.mark.parametrize("limits", ["none", "met"])
+def test_groups_that_lost_rows_unevenly_are_no_evidence_for_a_release(record, answer, limits):
+    """Also where the answer is good: people who are gone were not audited."""
+    made = decided_record(record, _ANSWERS[answer])
+    made = made if limits == "none" else _limited(made, {"of": "auroc", "at_most": _AUROC_LIMITS[limits]})
+    lost = {"rows": 90, "without_text": 20, "unusable": 0, "users": 60, "users_with": 9, "users_lost": 9}
+    groups = [{"group": "held-in", **lost}, {"group": "held-out", **lost, "users_with": 0, "users_lost": 0}]
+    grades, warned = {}, {}
+    for p in (0.02, 0.005):
+        corpus = {**made.corpus.model_dump(), "skipped": groups, "skipped_alike": p}
+        of_p = changed_record(made, corpus=corpus)
+        grades[p] = grade_of(recommend(of_p))
+        warned[p] = states(state_data(of_p), SkippedText.UNEVEN)
+    assert warned == {0.02: False, 0.005: True}
+    assert grades[0.02] == grade_of(recommend(made))
+    assert grades[0.005] == max(grades[0.02], Grade.NOT_ON_THIS_EVIDENCE)
 
 
 def test_without_limits_a_leak_gets_graver_advice_than_an_open_question(record):
