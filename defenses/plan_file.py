@@ -67,12 +67,21 @@ def read_plan(path: Path) -> Mechanism:
     Raises InputError, one line, if the file does not exist or is not JSON, has another version, unknown or missing keys
     or an invalid mechanism, or if its guarantee, label, event or coverage is not the mechanism's.
     """
+    return mechanism_in(read_plan_document(path), path)
+
+
+def read_plan_document(path: Path) -> Any:
+    """Return the content of a plan file, unchecked. Raises InputError, one line, if it cannot be read as JSON."""
     try:
-        document = parsed_json(path.read_text(encoding="utf-8"))
+        return parsed_json(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}): {_REMEDY}") from None
     except ValueError:
         raise InputError(f"{path}: not JSON: {_REMEDY}") from None
+
+
+def mechanism_in(document: Any, path: Path) -> Mechanism:
+    """Return the mechanism of a plan file's content, checked as ``read_plan`` does; ``path`` names it in errors."""
     if not isinstance(document, dict):
         raise InputError(f"{path}: not a JSON object: {_REMEDY}")
     document = unstamped(document, path, "start again in a new folder")

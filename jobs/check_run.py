@@ -42,6 +42,7 @@ from heldin.stages.run_folder import require_folder
 from heldin.stages.sides.corpus import require_unchosen
 from heldin.stages.train.models import require_arithmetic
 from heldin.stages.train.plan import mechanism_of
+from heldin.stages.train.previous import all_together, read_previous, require_previous
 from heldin.words.guarantee import GuaranteeText
 from heldin.words.people import AUDITED
 from heldin.words.statement import joined
@@ -97,6 +98,7 @@ def check_run(
         # Stand-ins for what only the data give; the noise is calibrated for real.
         lambda: mechanisms.append(mechanism_of(config, plain_steps=1, clip_norm=1.0)),
         lambda: require_arithmetic(config),
+        lambda: require_previous(config, out),
         lambda: _require_users(config),
         lambda: _require_context(config),
         *_sources(config),
@@ -119,6 +121,7 @@ def check_run(
         rows = ["not known before the corpus is read"] if cost is None else cost.lines()
         would["cost"] = "\n".join([*rows, *cost_lines(config, mechanisms[0])])
         would |= _held_against(mechanisms[0], fit, unknown, would)
+        would |= _with_earlier(config, mechanisms[0], out)
     if gpu is not None and not problems:
         try:
             peaks = run_memory(config, gpu, say)
@@ -145,6 +148,19 @@ def _held_against(mechanism: Mechanism, fit: PlanFit | None, unknown: str, would
     delta = promise.delta if isinstance(promise, Guarantee) and warned is None else None
     warnings = [*([warned] if warned else []), *map(str, warnings_of(fit, delta))]
     return {"plan": f"about {joined(figures_of(fit))}", **({"warning": "\n".join(warnings)} if warnings else {})}
+
+
+def _with_earlier(config: RunConfig, mechanism: Mechanism, out: Path) -> dict[str, str]:
+    """Return what ``previous`` states, and what all releases promise together; nothing for a plan without a unit."""
+    if mechanism.unit == "none" and not config.previous:
+        return {}
+    if not config.previous:
+        return {"earlier": "not stated (previous)" if config.previous is None else "none, as previous states"}
+    try:
+        together = str(all_together(mechanism, read_previous(config, out)).statement)
+    except InputError as error:
+        together = f"no epsilon for all releases together: {error}"
+    return {"earlier": together}
 
 
 def lines(checked: Checked) -> list[str]:

@@ -226,6 +226,8 @@ Finding out whose texts trained the model, or recovering these texts.
 
 {label[:1].upper() + label[1:]}.
 {_curve(plan)}
+{str(record.training.earlier_stated).strip() if record.training else ""}
+
 {protection}
 
 This statement is about {covers(plan)}.

@@ -21,6 +21,7 @@ from heldin.record.document import read_record
 from heldin.record.sweep import TUNING
 from heldin.stages.measures.keys import table_names
 from heldin.stages.measures.scores import SHADOW
+from heldin.stages.train.previous import KEPT as PREVIOUS
 from heldin.watch.planted_files import LOG as TRAINING_LOG
 from heldin.watch.planted_files import MANIFEST, TRAINING
 
@@ -30,6 +31,7 @@ KEPT = {
         "record.json",
         "comparison.json",
         "plan.json",
+        PREVIOUS,
         "config.yaml",
         "sweep.json",
         "seconds.json",

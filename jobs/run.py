@@ -41,6 +41,7 @@ from heldin.stages.train.models import (
     trained_references,
 )
 from heldin.stages.train.plan import configured_mechanism, read_run_config, require_mechanism, settle_plan
+from heldin.stages.train.previous import keep_previous, require_previous
 from heldin.stages.train.training import (
     finetune,
     finished_training,
@@ -70,6 +71,7 @@ def run(config: RunConfig, out: Path, reporter: Reporter, *, command: str) -> Re
     # Before the folder: a mechanism that cannot be leaves nothing behind.
     require_mechanism(config)
     require_arithmetic(config)
+    require_previous(config, out)
     taken = StageSeconds()
     with ExitStack() as until_the_end:
         with joined():
@@ -161,6 +163,7 @@ def _train(config: RunConfig, out: Path, reporter: Reporter, taken: StageSeconds
         with first_process_first():
             # The plan is on disk before the first step: nothing that training shows can change what is claimed.
             mechanism = settle_plan(config, data, out, clip_norm=clip_norm)
+            keep_previous(config, out, reporter.say)
             fixed = preregistered(config, data, mechanism)
             # What the audit could find at best, before training is paid for.
             real, wording = len(data.real(data.ledger.scored_users())), fixed.wording
@@ -237,7 +240,7 @@ def _body(config: RunConfig, trained: _Trained, folder: MeasureFolder) -> Body:
         split=split_facts(config, data),
         target=model_facts(models.target, ModelText.FINE_TUNED_FROM(base=base) if base else ModelText.FINE_TUNED()),
         reference=model_facts(models.reference, named_model(config.attack.reference or base)),
-        training=training_facts(config, data, mechanism, trained.result),
+        training=training_facts(config, data, mechanism, trained.result, folder.path),
         primary_attack=config.attack.primary,
         attacker_texts=judged.texts,
         # Measured: heldin set the fresh texts aside itself, before the coins.

@@ -9,7 +9,7 @@ from heldin.base.section import Facts
 from heldin.base.wording import counted
 from heldin.corpus.sources.bad_rows import Skipped
 from heldin.defenses.accounting.roc_ceiling import RocCeiling
-from heldin.words.guarantee import without_conditions
+from heldin.words.guarantee import EarlierText, without_conditions
 from heldin.words.statement import Statement
 
 # Log-spaced, like the axis of the figure; 0 closes the curve, where delta alone allows a TPR above 0.
@@ -389,6 +389,43 @@ class PlanFit(Facts):
     protected: int
 
 
+class EarlierPlan(Facts):
+    """A plan by which models were released before, about the same people.
+
+    Attributes:
+        sha256: digest of the plan's file.
+        times: number of releases by the plan.
+        unit: what the plan protects.
+        epsilon: epsilon of one release; null without a guarantee.
+        delta: of that guarantee; null without one.
+    """
+
+    sha256: str
+    times: int
+    unit: str
+    epsilon: float | None
+    delta: float | None
+
+
+class EarlierReleases(Facts):
+    """What the config states about earlier releases, and what they promise together with this one.
+
+    Attributes:
+        plans: plans of earlier releases; empty if the config states that there are none.
+        epsilon: of all releases together, at this plan's delta; null if no epsilon covers them all.
+        together: the guarantee of all releases with its conditions; null without one.
+    """
+
+    plans: list[EarlierPlan]
+    epsilon: float | None
+    together: Statement | None
+
+    @property
+    def releases(self) -> int:
+        """Return the number of earlier releases."""
+        return sum(plan.times for plan in self.plans)
+
+
 class TrainingFacts(Facts):
     """The training of the target, and its guarantee.
 
@@ -415,6 +452,7 @@ class TrainingFacts(Facts):
         exposed: how exposed users and entities were under text sampling, measured on private people.
         gradients: number of gradients of records, a record once for each step that uses it; null for many trainings.
         fit: the plan held against the data; null without noise.
+        earlier: earlier releases about the same people; null if the config does not say whether there are any.
     """
 
     defense: str
@@ -439,6 +477,19 @@ class TrainingFacts(Facts):
     exposed: list[ExposedShare] = Field(default_factory=list)
     gradients: int | None
     fit: PlanFit | None = None
+    earlier: EarlierReleases | None = None
+
+    @property
+    def earlier_stated(self) -> Statement:
+        """Return what is known about earlier releases about the same people."""
+        if self.earlier is None:
+            return EarlierText.NOT_STATED()
+        if not self.earlier.plans:
+            return EarlierText.NONE()
+        if self.earlier.together is None:
+            return EarlierText.NO_EPSILON(releases=self.earlier.releases)
+        promise = self.earlier.together.values["promise"]
+        return EarlierText.TOGETHER(releases=self.earlier.releases, promise=promise)
 
     @property
     def guarantee(self) -> str:

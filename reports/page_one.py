@@ -17,7 +17,7 @@ from heldin.bounds.design import Design
 from heldin.bounds.verdict import NO_CLAIM, Outcome, Standing, Verdict
 from heldin.corpus.sources.bad_rows import skipped_by_fault
 from heldin.record.document import Record
-from heldin.record.facts import SplitFacts
+from heldin.record.facts import SplitFacts, TrainingFacts
 from heldin.record.planted_facts import ControlOutcome, Known, Reason, deciding
 from heldin.record.release import Release, release_of
 from heldin.reports.blocks import Banner, Block, FactList, Paragraph, Signature
@@ -299,8 +299,8 @@ def state_guarantee(record: Record) -> list[Statement]:
             # The first reason, where a defense ran; the facts have them all. A run without any has no reasons.
             reasons = training.promise.values.get("reasons")
             first = reasons[:1] if isinstance(reasons, list) else training.promise
-            return [Guaranteed.NO_GUARANTEE(reasons=first)]
-        return [Guaranteed.PLANNED(claim=training.guarantee_alone), Guaranteed.NOT_TESTED()]
+            return [Guaranteed.NO_GUARANTEE(reasons=first), *_state_earlier(training)]
+        return [Guaranteed.PLANNED(claim=training.guarantee_alone), Guaranteed.NOT_TESTED(), *_state_earlier(training)]
     claims = list(dict.fromkeys(verdict.claim for verdict in tested))
     statements: list[Statement] = []
     for claim in claims:
@@ -309,7 +309,13 @@ def state_guarantee(record: Record) -> list[Statement]:
         planned = record.kind == "run" or (record.kind == "trainings" and not claim.states(ClaimLabel.STATED))
         statements.append((Guaranteed.PLANNED if planned else Guaranteed.CLAIMED)(claim=claim))
         statements.append(_judge(record, verdicts))
-    return statements
+    return [*statements, *_state_earlier(training)]
+
+
+def _state_earlier(training: TrainingFacts | None) -> list[Statement]:
+    """Return what is known about earlier releases, where this one has a guarantee or there are some."""
+    tells = training is not None and (training.epsilon is not None or (training.earlier and training.earlier.plans))
+    return [training.earlier_stated] if training is not None and tells else []
 
 
 def _judge(record: Record, verdicts: list[Verdict]) -> Statement:

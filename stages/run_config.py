@@ -131,6 +131,20 @@ class ModelConfig(Section):
         return self
 
 
+class PreviousConfig(Section):
+    """Models that were released before and whose training used texts of the same people."""
+
+    plan: ExpandedName
+    """Folder of the earlier run or of its export, or the plan.json in it."""
+    times: Count = 1
+    """Number of releases by this plan."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_path_alone(cls, content: Any) -> Any:
+        return {"plan": content} if isinstance(content, str) else content
+
+
 class RunConfig(MeasureKeys):
     """One run: corpus to report."""
 
@@ -148,6 +162,9 @@ class RunConfig(MeasureKeys):
     """How the model is fine-tuned."""
     defense: Defense = NoDefense()
     """The mechanism of training: none, clipping alone, or a differentially private one."""
+    previous: tuple[PreviousConfig, ...] | None = None
+    """Earlier releases about the same people, each a path or {plan: PATH, times: N}; []: there are none; null: not
+    stated. The report and the model card say which, with the epsilon of all releases together."""
     data_defenses: tuple[DataDefense, ...] = ()
     """Steps applied to the training records before training, in the order given: deduplication and caps."""
     canaries: tuple[CanarySpec, ...] = ()

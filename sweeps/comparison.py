@@ -38,7 +38,7 @@ from heldin.sweeps.running import CellState
 from heldin.sweeps.shipping import shipping
 from heldin.sweeps.sweep_config import PlacedCell, Sweep
 from heldin.sweeps.variants import variant_results
-from heldin.words.guarantee import Relation
+from heldin.words.guarantee import EarlierText, Relation
 from heldin.words.statement import Statement
 from heldin.words.sweep_page import SweepNote
 
@@ -282,10 +282,19 @@ def _about_epsilon(sweep: Sweep, covered: bool, joint: Composed | None) -> list[
                 others=SweepNote.OTHERS(others=joint.others) if joint.others else None,
             )
         )
+        notes += dict.fromkeys(_about_earlier(variant.config) for variant in sweep.variants)
     if sweep.config.decision is not None:
         covers = covered and joint is not None and joint.epsilon is not None
         notes.append(SweepNote.COVERED() if covers else SweepNote.NOT_COVERED())
     return notes
+
+
+def _about_earlier(config: RunConfig) -> Statement:
+    """Return what a variant states about earlier releases, which no epsilon of a sweep counts."""
+    if config.previous is None:
+        return EarlierText.NOT_STATED()
+    releases = sum(earlier.times for earlier in config.previous)
+    return SweepNote.EARLIER(releases=releases) if releases else EarlierText.NONE()
 
 
 def composed(cells: Sequence[PlacedCell]) -> Composed | None:

@@ -63,6 +63,21 @@ class ReleasesText(Code):
     AS_PLANNED = "each model was trained as its plan states, with a secret key of its own"
 
 
+class EarlierText(Code):
+    """What a report and a model card say of earlier releases about the same people."""
+
+    NOT_STATED = "Earlier releases about these people: not stated."
+    NONE = "Earlier releases about these people: none, by the developer's statement."
+    TOGETHER = (
+        "Earlier releases about these people: {releases:,}, by the developer's statement. Together with this one:"
+        " {promise}, if all plans were fixed beforehand."
+    )
+    NO_EPSILON = (
+        "Earlier releases about these people: {releases:,}, by the developer's statement. No epsilon covers them and"
+        " this one together."
+    )
+
+
 class NoGuaranteeReason(Code):
     """Why there is no DP guarantee (docs/theory.md#rules-of-a-private-step)."""
 

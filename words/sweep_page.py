@@ -129,6 +129,10 @@ class SweepNote(Code):
         "The epsilon of a variant is of one training run. For all private training runs of this sweep ({private})"
         " together heldin can state none: their adjacency differs, or one has a filter.{others}"
     )
+    EARLIER = (
+        "Earlier releases about these people: {releases:,}, by the developer's statement. The epsilon of all private"
+        " training runs leaves them out; heldin account compose counts them too."
+    )
     OTHERS = " Training runs without an epsilon per user that may have used the same users: {others}."
     COVERED = (
         "The decision rule reads private training runs and the texts of the audited users. For users who are always"

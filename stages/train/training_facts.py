@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,6 +36,7 @@ from heldin.stages.run_config import RunConfig
 from heldin.stages.sides.data import RunData
 from heldin.stages.sides.panels import claims_on
 from heldin.stages.train.plan import plan_fit
+from heldin.stages.train.previous import earlier_facts
 from heldin.stages.train.validation import gap_auroc_correlation
 
 if TYPE_CHECKING:
@@ -45,11 +47,14 @@ RECORDS = 256  # of each group
 BINS = 24
 
 
-def training_facts(config: RunConfig, data: RunData, mechanism: Mechanism, result: TrainingResult) -> TrainingFacts:
+def training_facts(
+    config: RunConfig, data: RunData, mechanism: Mechanism, result: TrainingResult, out: Path
+) -> TrainingFacts:
     """Return the record's facts about training and the guarantee.
 
     Args:
         result: how training ended.
+        out: the run's folder.
     """
     claims = claims_on(mechanism, data) if data.ledger.entities else []
     counts = data.records_of_users()
@@ -73,6 +78,7 @@ def training_facts(config: RunConfig, data: RunData, mechanism: Mechanism, resul
         gradients=result.gradients,
         ceiling_of_entities=Ceiling.of(claims[0].ceiling) if claims else None,
         fit=plan_fit(config, mechanism, counts, gradients=round(result.gradients / max(1, result.steps), 1)),
+        earlier=earlier_facts(config, mechanism, out),
     )
 
 

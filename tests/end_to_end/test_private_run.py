@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+import heldin
 from heldin.base.errors import ExitCode
 from heldin.defenses.guarantee import NoGuarantee
 from heldin.defenses.plan_file import read_plan, write_plan
@@ -21,9 +22,10 @@ from heldin.stages.run_config import load_config
 from heldin.stages.train.plan import configured_mechanism, mechanism_of
 from heldin.stages.train.training_facts import promise_facts
 from heldin.words.data_steps import DataStepText
-from heldin.words.guarantee import Assumption, GuaranteeCondition, GuaranteeText, NoGuaranteeReason
+from heldin.words.guarantee import Assumption, EarlierText, GuaranteeCondition, GuaranteeText, NoGuaranteeReason
 from heldin.words.page_one import Guaranteed
 from tests.conftest import SMALL
+from tests.made_mechanisms import uls
 from tests.refusals import names, refused
 from tests.statements import states, values_of
 
@@ -42,8 +44,9 @@ DEFENSE = {
 def config(tmp_path):
     """The small run under a mechanism; write(changes) gives the file."""
 
-    def write(users=None, **defense):
+    def write(users=None, previous=None, **defense):
         content = json.loads(json.dumps(SMALL))
+        content |= {} if previous is None else {"previous": previous}
         content["corpus"]["users"] = users or {"min_records": 8, "fraction": 0.5}
         content["finetune"] = {
             "learning_rate": 1e-3,
@@ -61,8 +64,10 @@ def config(tmp_path):
 
 
 def test_the_plan_is_written_read_back_and_accounted_to_the_same_epsilon(call, config, tmp_path):
-    """With a clip norm that follows a quantile, for which epsilon pays without growing."""
-    out, file = tmp_path / "run", config(clip_quantile={"quantile": 0.4})
+    """With a clip norm that follows a quantile, for which epsilon pays without growing, and an earlier release."""
+    write_plan(uls(), tmp_path / "week.json")
+    previous = [{"plan": str(tmp_path / "week.json"), "times": 3}]
+    out, file = tmp_path / "run", config(clip_quantile={"quantile": 0.4}, previous=previous)
     code, printed, err = call("run", file, "--out", out)
     assert code == 0, err
     assert re.search(r"statistics: (\d+)/\1 parts in", printed + err)  # the stage says how far it is
@@ -74,7 +79,12 @@ def test_the_plan_is_written_read_back_and_accounted_to_the_same_epsilon(call, c
     assert record.training.epsilon <= 6
     assert values_of(record.training.promise, GuaranteeCondition.CLIP_QUANTILE) == {"quantile": 0.4}
     assert finished_state(out / "checkpoints" / "resume").effort.clip_norm != 1.0
+    (tmp_path / "week.json").unlink()  # the run has a copy
     assert call("verify", out)[0] == 0
+    together = heldin.compose([uls(), out], delta=1e-3, times=[3, 1]).epsilon
+    assert record.training.earlier.epsilon == pytest.approx(together, rel=1e-9)
+    (earlier,) = [s for s in state_guarantee(record) if s.states(EarlierText.TOGETHER)]
+    assert earlier.values["releases"] == 3
     code, printed, _ = call("account", out / "plan.json", "--json")
     assert code == 0
     row = json.loads(printed)
@@ -98,7 +108,9 @@ def test_the_plan_is_written_read_back_and_accounted_to_the_same_epsilon(call, c
     )
     assert json.loads(printed)["epsilon"] == pytest.approx(row["epsilon"], rel=1e-6)
     code, printed, _ = call("export", out, "--out", tmp_path / "public")
-    assert "per user (add/remove)" in (tmp_path / "public" / "README.md").read_text(encoding="utf-8")
+    card = (tmp_path / "public" / "README.md").read_text(encoding="utf-8")
+    assert "per user (add/remove)" in card
+    assert str(earlier).strip() in card
     assert read_plan(tmp_path / "public" / "plan.json") == read_plan(out / "plan.json")
     copy = tmp_path / "copy"
     shutil.copytree(out, copy)
@@ -194,7 +206,7 @@ def test_sides_that_depend_on_other_users_void_the_guarantee(call, config, tmp_p
     assert code == 0, err
     training = read_record(tmp_path / "run" / "record.json").training
     (step,) = (s.name for s in read_plan(tmp_path / "run" / "plan.json").data_steps if not s.user_local)
-    assert values_of(training.promise, NoGuaranteeReason.LOOKS_ACROSS_USERS) == {"steps": step}
+    assert values_of(training.promise, NoGuaranteeReason.LOOKS_ACROSS_USERS) == {"steps": [step]}
     assert training.guarantee in err
 
 

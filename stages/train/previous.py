@@ -1,0 +1,147 @@
+"""Earlier releases about the same people: their plans, kept with the run, and what all releases promise together."""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from heldin.base.artefacts import read_document, write_document
+from heldin.base.errors import InputError
+from heldin.base.files import file_sha256
+from heldin.base.wording import counted
+from heldin.defenses.guarantee import Guarantee
+from heldin.defenses.mechanism import Mechanism
+from heldin.defenses.plan_file import PLAN, mechanism_in, plan_at, read_plan_document
+from heldin.defenses.releases import PlannedRelease, Together, compose_releases
+from heldin.record.facts import EarlierPlan, EarlierReleases
+from heldin.stages.run_config import RunConfig
+
+KEPT = "previous.json"  # in the run's folder: its record can be checked when the other folders are gone
+_MODEL_OF_RUN = Path("checkpoints") / "final"
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """The releases that one entry of ``previous`` names.
+
+    Attributes:
+        name: of the plan in the config, for messages.
+        times: number of releases by the plan.
+        sha256: digest of the plan's file.
+        document: content of the plan's file.
+        mechanism: what the plan describes.
+    """
+
+    name: str
+    times: int
+    sha256: str
+    document: dict[str, Any]
+    mechanism: Mechanism
+
+
+def require_previous(config: RunConfig, out: Path) -> None:
+    """Check the plans that ``previous`` names, and the base model against them.
+
+    Raises:
+        InputError: a plan is missing or damaged. Or, under a defense whose guarantee rests on a base model that has not
+            seen the protected people: the base model has a plan of its own and ``previous`` is not stated, or it has
+            the weights of a release that ``previous`` names.
+    """
+    read_previous(config, out)
+    base = Path(config.model.base or "")
+    if getattr(config.defense, "base_model_saw_protected", True) or config.model.base is None or not base.is_dir():
+        return
+    if config.previous is None and (plan := _plan_of_model(base)) is not None:
+        raise InputError(
+            f"model.base: '{base}' was trained on people's texts, as '{plan}' shows: name in previous the earlier"
+            " releases that used texts of the same people, or set it to [] if none did"
+        )
+    weights = _weights_in(base)
+    for release in config.previous or ():
+        if weights & _weights_in(_model_beside(Path(release.plan))):
+            raise InputError(
+                f"model.base: '{base}' has the weights of '{release.plan}', which previous says was trained on the same"
+                " people: set defense.base_model_saw_protected to true, or begin with a model that has not seen them"
+            )
+
+
+def read_previous(config: RunConfig, out: Path) -> list[Earlier]:
+    """Return what ``previous`` names, from the copies in the run's folder if they are there."""
+    if (out / KEPT).is_file():
+        kept = read_document(out / KEPT)["releases"]
+        # ``require_folder`` refuses another ``previous`` in the same folder, and may be called later.
+        named = zip(config.previous or (), kept, strict=False)
+        return [_earlier(r.plan, r.times, copy["sha256"], copy["plan"], out / KEPT) for r, copy in named]
+    files = [(release, plan_at(Path(release.plan))) for release in config.previous or ()]
+    return [_earlier(r.plan, r.times, file_sha256(file), read_plan_document(file), file) for r, file in files]
+
+
+def keep_previous(config: RunConfig, out: Path, say: Callable[[str], object]) -> None:
+    """Copy the plans that ``previous`` names to the run's folder, once, and say what they promise."""
+    earlier = read_previous(config, out)
+    if earlier and not (out / KEPT).is_file():
+        copies = [{"sha256": release.sha256, "plan": release.document} for release in earlier]
+        write_document(out / KEPT, {"releases": copies})
+    for release in earlier:
+        promise = release.mechanism.guarantee().label
+        say(f"earlier releases: {counted(release.times, 'release')} by '{release.name}', each: {promise}")
+
+
+def earlier_facts(config: RunConfig, mechanism: Mechanism, out: Path) -> EarlierReleases | None:
+    """Return the record's facts about earlier releases; None if the config does not say whether there are any."""
+    if config.previous is None:
+        return None
+    earlier = read_previous(config, out)
+    together = None
+    if earlier:
+        with suppress(InputError):
+            together = all_together(mechanism, earlier)
+    return EarlierReleases(
+        plans=[_plan_facts(release) for release in earlier],
+        epsilon=together and together.epsilon,
+        together=together and together.statement,
+    )
+
+
+def all_together(mechanism: Mechanism, earlier: Sequence[Earlier]) -> Together:
+    """Return the guarantee of the earlier releases and this one, at this plan's delta.
+
+    Raises InputError if no epsilon covers them all.
+    """
+    releases = [PlannedRelease(release.name, release.mechanism, release.times) for release in earlier]
+    return compose_releases([*releases, PlannedRelease("this plan", mechanism)], mechanism.delta)
+
+
+def _earlier(name: str, times: int, sha256: str, document: dict[str, Any], path: Path) -> Earlier:
+    return Earlier(name, times, sha256, document, mechanism_in(document, path))
+
+
+def _plan_facts(release: Earlier) -> EarlierPlan:
+    promise = release.mechanism.guarantee()
+    held = promise if isinstance(promise, Guarantee) else None
+    return EarlierPlan(
+        sha256=release.sha256,
+        times=release.times,
+        unit=release.mechanism.unit,
+        epsilon=held and held.epsilon,
+        delta=held and held.delta,
+    )
+
+
+def _plan_of_model(folder: Path) -> Path | None:
+    """Return the plan by which a model folder was trained, in an export or in a run's folder; None without one."""
+    folder = folder.resolve()
+    run = folder.parent.parent
+    beside = [folder / PLAN, *([run / PLAN] if run / _MODEL_OF_RUN == folder else [])]
+    return next((plan for plan in beside if plan.is_file()), None)
+
+
+def _model_beside(plan: Path) -> Path:
+    """Return the folder of the model that was trained by a plan, which is named by itself or by its folder."""
+    folder = plan if plan.is_dir() else plan.parent
+    return folder / _MODEL_OF_RUN if (folder / _MODEL_OF_RUN).is_dir() else folder
+
+
+def _weights_in(folder: Path) -> set[str]:
+    return {file_sha256(file) for file in folder.glob("*.safetensors")}
