@@ -393,14 +393,14 @@ class EarlierPlan(Facts):
     """A plan by which models were released before, about the same people.
 
     Attributes:
-        sha256: digest of the plan's file.
+        digest: SHA-256 of the plan's file.
         times: number of releases by the plan.
         unit: what the plan protects.
         epsilon: epsilon of one release; null without a guarantee.
         delta: of that guarantee; null without one.
     """
 
-    sha256: str
+    digest: str
     times: int
     unit: str
     epsilon: float | None

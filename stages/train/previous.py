@@ -121,7 +121,7 @@ def _plan_facts(release: Earlier) -> EarlierPlan:
     promise = release.mechanism.guarantee()
     held = promise if isinstance(promise, Guarantee) else None
     return EarlierPlan(
-        sha256=release.sha256,
+        digest=release.sha256,
         times=release.times,
         unit=release.mechanism.unit,
         epsilon=held and held.epsilon,

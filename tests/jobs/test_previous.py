@@ -16,7 +16,7 @@ from heldin.stages.train.plan import mechanism_of
 from heldin.stages.train.previous import KEPT, earlier_facts, keep_previous, require_previous
 from tests.conftest import SMALL
 from tests.made_mechanisms import example, uls
-from tests.refusals import refused
+from tests.refusals import lacks, names, refused
 
 DEFENSE = {"kind": "uls", "population": 20, "cohort": 5, "steps": 10, "delta": 1e-3, "noise_multiplier": 2.0}
 
@@ -106,12 +106,17 @@ def test_a_plan_that_is_not_there_is_a_problem_of_the_check(tmp_path, name):
 
 
 def test_a_check_says_what_all_releases_promise_together(tmp_path):
-    week = str(write_release(tmp_path / "week"))
-    would = check_run(config_of([week]), tmp_path / "run", costs=False).would
-    assert "2 releases together: epsilon" in would["earlier"]
-    assert check_run(config_of(), tmp_path / "run", costs=False).would["earlier"] == "not stated (previous)"
-    other = check_run(config_of([week], kind="example"), tmp_path / "run", costs=False).would["earlier"]
-    assert "the privacy unit is example" in other
+    def stated(config):
+        return check_run(config, tmp_path / "run", costs=False).would["earlier"]
+
+    week, alone = str(write_release(tmp_path / "week")), config_of()
+    together = heldin.compose([week, mechanism_in(alone)], delta=1e-3)
+    assert names(stated(config_of([week])), f"{together.epsilon:.4g}", 2)
+    # Each of the others says something else, and no epsilon.
+    others = [stated(alone), stated(config_of([])), stated(config_of([week], kind="example"))]
+    assert len(set(others)) == 3
+    assert all(lacks(line, f"{together.epsilon:.4g}") for line in others)
+    assert names(others[2], week)
 
 
 def test_a_base_model_with_a_plan_of_its_own_needs_previous(tmp_path):
