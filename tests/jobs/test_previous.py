@@ -149,5 +149,3 @@ def test_a_base_model_that_is_one_of_the_earlier_releases_saw_the_people(tmp_pat
             require_previous(config_of([str(week)], base=base), tmp_path / "run")
         require_previous(config_of([str(week)], base=base, base_model_saw_protected=True), tmp_path / "run")
     require_previous(config_of([str(week)], base=other), tmp_path / "run")
-
-
