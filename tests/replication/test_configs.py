@@ -1,7 +1,9 @@
 """Files of the papers: all load, have the papers' settings, and are listed under their names."""
 
+import os
 import re
 import shlex
+import subprocess
 
 import jsonschema
 import pytest
@@ -111,3 +113,25 @@ def test_the_papers_configs_have_the_papers_hyperparameters(monkeypatch):
             assert recipe.learning_rate == 5e-5
         if config.canaries and config.name.startswith(("cc-news", "reddit")):
             assert sum(spec.asked_for() for spec in config.canaries) == 180
+
+
+@pytest.mark.parametrize("scale", [None, "trial"])
+def test_the_command_for_the_released_gpt_neo_names_its_model_in_every_variant(scale, monkeypatch, tmp_path):
+    """A stand-in for heldin writes down what the script calls; the sweep is then read with these words."""
+    calls, stand_in = tmp_path / "calls", tmp_path / "bin" / "heldin"
+    stand_in.parent.mkdir()
+    stand_in.write_text(f'#!/bin/sh\necho "$*" >> {calls}\n', encoding="utf-8")
+    stand_in.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{stand_in.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("HELDIN_DATA_DIR", str(tmp_path))
+    options = ["--scale", scale] if scale else []
+    subprocess.run([FOLDER / "gpt_neo.sh", "folder/of-weights", tmp_path / "out", *options], check=True)
+    check, run = (shlex.split(line) for line in calls.read_text(encoding="utf-8").splitlines())
+    assert [word for word in check if word != "--check"] == [word for word in run if word != "--html"]
+    changes = [run[i + 1] for i, word in enumerate(run) if word == "--set"]
+    sweep = load_sweep(FOLDER.parent / run[1], changes, scale)
+    assert run[run.index("--out") + 1] == str(tmp_path / "out")
+    assert {variant.config.model.base for variant in sweep.variants} == {"folder/of-weights"}
+    # Whole and by LoRA, plain and private.
+    kinds = {(variant.config.defense.kind, variant.config.finetune.lora is not None) for variant in sweep.variants}
+    assert kinds == {("none", False), ("none", True), ("uls", False), ("uls", True)}
