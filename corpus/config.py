@@ -1,7 +1,7 @@
 """The corpus section of a config: where texts come from, their format, and which users are audited."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,9 +13,10 @@ from heldin.base.errors import InputError
 from heldin.base.files import text_sha256
 from heldin.base.section import ExpandedName, ExpandedPath, Section
 from heldin.corpus.made_up.synthetic import SyntheticCorpus, generate
-from heldin.corpus.presets.catalogue import PRESETS, PresetSource, preset_named
+from heldin.corpus.presets.catalogue import PRESETS, Preset, PresetSource, preset_named
 from heldin.corpus.presets.published import WORDS, Tokens
 from heldin.corpus.sources.bad_rows import BadRows, OnBadRows
+from heldin.corpus.sources.contract import SourceConfig, SourceSize
 from heldin.corpus.sources.hub import HuggingFace
 from heldin.corpus.sources.mail import Maildir, MailUser
 from heldin.corpus.sources.open import Several, format_named
@@ -52,7 +53,7 @@ OneOrSeveral = Annotated[
 ]
 
 
-class FileCorpus(Section):
+class FileCorpus(SourceConfig):
     """One or more files of records; later files can be appended to a store that was built before."""
 
     kind: Literal["jsonl", "csv", "parquet", "mbox", "iob"]
@@ -66,12 +67,25 @@ class FileCorpus(Section):
     def source(self) -> Source:
         """The source that reads it."""
         opened = format_named(self.kind).opened
-        paths = [self.path] if isinstance(self.path, Path) else self.path
-        sources = [opened(path, self.columns, self.format) for path in paths]
+        sources = [opened(path, self.columns, self.format) for path in self.paths()]
         return sources[0] if len(sources) == 1 else Several(tuple(sources))
 
+    def paths(self) -> tuple[Path, ...]:
+        """The files."""
+        return (self.path,) if isinstance(self.path, Path) else self.path
 
-class MaildirCorpus(Section):
+    def looks(self, key: str) -> Iterator[Callable[[], object]]:
+        """Yield a look at each file, and one at all headers."""
+        yield from super().looks(key)
+        if all(path.is_file() for path in self.paths()):
+            yield lambda: self.source().look()
+
+    def has_gold(self, path: Path) -> bool:
+        """Whether it is this IOB file, whose tags say whom records name."""
+        return self.kind == "iob" and self.path == path
+
+
+class MaildirCorpus(SourceConfig):
     """A folder with one file per message, sorted by account (the layout of the Enron tarball)."""
 
     kind: Literal["maildir"]
@@ -86,8 +100,16 @@ class MaildirCorpus(Section):
         """The source that reads it."""
         return Maildir(self.path, self.user, self.folders)
 
+    def paths(self) -> tuple[Path, ...]:
+        """The folder."""
+        return (self.path,)
 
-class HubCorpus(Section):
+    def may_be_folder(self, path: Path) -> bool:
+        """It is one."""
+        return True
+
+
+class HubCorpus(SourceConfig):
     """A Hugging Face dataset, by hub name or ``save_to_disk`` folder."""
 
     kind: Literal["huggingface"]
@@ -106,8 +128,20 @@ class HubCorpus(Section):
         """The source that reads it."""
         return HuggingFace(self.name, self.split, self.revision, self.columns, self.streaming)
 
+    def paths(self) -> tuple[Path, ...]:
+        """The folder that save_to_disk wrote; none for a hub name."""
+        return (Path(self.name),) if Path(self.name).is_dir() else ()
 
-class SyntheticCorpusConfig(Section):
+    def looks(self, key: str) -> Iterator[Callable[[], object]]:
+        """Yield a look at the name, of a folder or on the hub."""
+        yield self.source
+
+    def size(self) -> SourceSize | None:
+        """The size of the folder; None for a hub name."""
+        return super().size() if self.paths() else None
+
+
+class SyntheticCorpusConfig(SourceConfig):
     """The built-in corpus."""
 
     kind: Literal["synthetic"]
@@ -118,8 +152,16 @@ class SyntheticCorpusConfig(Section):
         """The source that generates it."""
         return Synthetic(self.parameters)
 
+    def size(self) -> SourceSize:
+        """The number of records to expect."""
+        return SourceSize(records=int(self.parameters.users * self.parameters.mean_records))
 
-class PresetCorpus(Section):
+    def most_users(self) -> int:
+        """The number of made-up users."""
+        return self.parameters.users
+
+
+class PresetCorpus(SourceConfig):
     """A local copy of a paper's dataset in its published format, prepared as the paper says (docs/presets.md)."""
 
     kind: Literal["preset"]
@@ -141,6 +183,18 @@ class PresetCorpus(Section):
     def source(self) -> Source:
         """The source that reads it."""
         return PresetSource(preset_named(self.name), self.path, preset_tokens(self.tokenizer))
+
+    def paths(self) -> tuple[Path, ...]:
+        """The file or folder."""
+        return (self.path,)
+
+    def may_be_folder(self, path: Path) -> bool:
+        """A published file has an ending; a path without one may be a folder of files."""
+        return path.suffix == "" or path.is_dir()
+
+    def preset(self) -> Preset:
+        """The preset that is named."""
+        return preset_named(self.name)
 
 
 def preset_tokens(tokenizer: str | None) -> Tokens:

@@ -14,14 +14,6 @@ from heldin.base.errors import InputError
 from heldin.base.files import cache_root
 from heldin.base.wording import counted
 from heldin.canaries.config import SubstringCanaries, check_enough_users
-from heldin.corpus.config import (
-    CorpusSource,
-    FileCorpus,
-    HubCorpus,
-    MaildirCorpus,
-    PresetCorpus,
-    SyntheticCorpusConfig,
-)
 from heldin.corpus.entities.config import EntitySourceConfig
 from heldin.corpus.entities.gold import Gold
 from heldin.corpus.entities.spans import Text
@@ -178,38 +170,10 @@ def _problem(look: Callable[[], object]) -> str:
 
 
 def _sources(config: RunConfig) -> Iterator[Callable[[], object]]:
-    yield from _source("corpus.source", config.corpus.source)
+    yield from config.corpus.source.looks("corpus.source")
     if config.model.pretrain is not None and config.model.pretrain.source is not None:
-        yield from _source("model.pretrain.source", config.model.pretrain.source)
+        yield from config.model.pretrain.source.looks("model.pretrain.source")
         yield lambda: require_unchosen(config)
-
-
-def _source(key: str, source: CorpusSource) -> Iterator[Callable[[], object]]:
-    match source:
-        case FileCorpus(path=path):
-            files = [path] if isinstance(path, Path) else path
-            yield from (_existing(key, file) for file in files)
-            if all(file.is_file() for file in files):
-                yield lambda: source.source().look()
-        case MaildirCorpus(path=path):
-            yield _existing(key, path, folder=True)
-        case PresetCorpus(path=path):
-            # A published file has an ending; a path without one may be a folder of files.
-            yield _existing(key, path, folder=path.suffix == "" or path.is_dir())
-        case HubCorpus():
-            yield source.source
-        case _:
-            pass
-
-
-def _existing(key: str, path: Path, *, folder: bool = False) -> Callable[[], object]:
-    def look() -> None:
-        if not path.exists() or (not folder and not path.is_file()):
-            raise InputError(f"{key}.path: no such {'file or folder' if folder else 'file'}: '{path}'")
-        if not os.access(path, os.R_OK):
-            raise InputError(f"{key}.path: '{path}' cannot be read by you: change its permissions")
-
-    return look
 
 
 def try_source(where: str, named: EntitySourceConfig) -> None:
@@ -261,10 +225,8 @@ def _require_context(config: RunConfig) -> None:
 
 def _require_users(config: RunConfig) -> None:
     """The number of users is known for a made-up corpus; for others only the requested maximum is."""
-    source = config.corpus.source
-    most = config.corpus.users.max_users
-    if isinstance(source, SyntheticCorpusConfig):
-        most = min(source.parameters.users, most or source.parameters.users)
+    there, most = config.corpus.source.most_users(), config.corpus.users.max_users
+    most = most if there is None else min(there, most or there)
     if most is None:
         return
     if config.split.audited is Audited.USERS:

@@ -380,20 +380,13 @@ def sizes_of(config: RunConfig) -> Sizes | None:
     Raises:
         InputError: the corpus was read, and cannot be used.
     """
-    source, split = config.corpus.source, config.split
-    match source:
-        case HubCorpus(name=name) if not Path(name).is_dir():
-            return None
-        case FileCorpus() | MaildirCorpus() | PresetCorpus() | HubCorpus():
-            path = Path(source.name) if isinstance(source, HubCorpus) else source.path
-            size = sum(_bytes_in(each) for each in ([path] if isinstance(path, Path) else path))
-            if size > READ:
-                length = config.finetune.sequence_length
-                return _assumed(size // (CHARACTERS * length), length)
-        case SyntheticCorpusConfig():
-            if source.parameters.users * source.parameters.mean_records > MILLION / 10:
-                records = int(source.parameters.users * source.parameters.mean_records)
-                return _assumed(records, config.finetune.sequence_length)
+    size, split, length = config.corpus.source.size(), config.split, config.finetune.sequence_length
+    if size is None:
+        return None
+    if size.bytes > READ:
+        return _assumed(size.bytes // (CHARACTERS * length), length)
+    if size.records > MILLION / 10:
+        return _assumed(size.records, length)
     corpus = read_corpus(config, _SILENT)
     held = [corpus.store.count(user) for user in corpus.audited.users]
     aside = {"attacker_fraction": split.attacker_fraction, "evaluation_fraction": split.evaluation_fraction}
@@ -452,11 +445,6 @@ def _caps(config: RunConfig) -> list[int]:
     """Return the most records of a user that data-side defenses and text sampling leave."""
     caps = config.defense.caps if isinstance(config.defense, EntityDefense) else None
     return [*(caps[:1] if caps else ()), *(step.records for step in config.data_defenses if isinstance(step, Cap))]
-
-
-def _bytes_in(path: Path) -> int:
-    files = path.rglob("*") if path.is_dir() else [path]
-    return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def _tokens_of(store: CorpusStore) -> int:

@@ -13,7 +13,7 @@ from heldin.base.config_errors import checked
 from heldin.base.errors import InputError
 from heldin.base.section import Count, ExpandedName, JobName, Section, Seed
 from heldin.canaries.config import CanarySpec, SubstringCanaries
-from heldin.corpus.config import CorpusConfig, CorpusSource, FileCorpus
+from heldin.corpus.config import CorpusConfig, CorpusSource
 from heldin.corpus.entities.config import EntitySourceConfig
 from heldin.corpus.entities.spans import CATEGORIES, Category
 from heldin.corpus.split import Audited, SplitRule
@@ -281,7 +281,7 @@ class RunConfig(MeasureKeys):
         for where, source in self.entity_sources():
             if source.kind != "gold":
                 continue
-            if not (isinstance(corpus, FileCorpus) and corpus.kind == "iob" and corpus.path == source.path):
+            if not corpus.has_gold(source.path):
                 raise ValueError(f"{where}: gold columns are for a corpus of kind 'iob' that is read from that file")
             if self.corpus.text_unit == "sentence" or self.canaries:
                 raise ValueError(

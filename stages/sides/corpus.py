@@ -13,7 +13,6 @@ from heldin.base.progress import Reporter
 from heldin.base.wording import counted
 from heldin.canaries.config import check_enough_users
 from heldin.corpus.build import build_store
-from heldin.corpus.config import FileCorpus
 from heldin.corpus.names import load_aliases, missing_names_line
 from heldin.corpus.sorting import ROWS_PER_BATCH
 from heldin.corpus.split import Audited, check_pool
@@ -148,9 +147,9 @@ def require_unchosen(config: RunConfig) -> None:
     The file next to such a corpus says so (``python -m replication pretraining-without``).
     """
     source = config.model.pretrain.source if config.model.pretrain else None
-    if not isinstance(source, FileCorpus) or getattr(config.defense, "base_model_saw_protected", True):
+    if source is None or getattr(config.defense, "base_model_saw_protected", True):
         return
-    for path in [source.path] if isinstance(source.path, Path) else source.path:
+    for path in source.paths():
         facts = (path.with_suffix("") if path.suffix in (".gz", ".zst") else path).with_suffix(".json")
         if facts != path and facts.is_file() and CHOSEN in facts.read_text(encoding="utf-8", errors="replace"):
             raise InputError(

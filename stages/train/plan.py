@@ -419,17 +419,17 @@ def _of_slots(name: Statement, *, user_local: bool = True) -> DataStep:
 
 def _preset_steps(config: RunConfig) -> list[DataStep]:
     """Return what a corpus preset did to the rows before they became records."""
-    source = config.corpus.source
-    if not isinstance(source, PresetCorpus):
+    preset = config.corpus.source.preset()
+    if preset is None:
         return []
     return [
         DataStep(
-            name=DataStepText.OF_PRESET(preset=source.name, step=step.text()),
+            name=DataStepText.OF_PRESET(preset=preset.name, step=step.text()),
             user_local=step.user_local,
             record_local=step.record_local,
             slots_only=step.slots_only,
         )
-        for step in preset_named(source.name).steps
+        for step in preset.steps
     ]
 
 

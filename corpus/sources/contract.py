@@ -1,0 +1,79 @@
+"""What a kind of ``corpus.source`` tells of itself before anything is read, and the source that it opens."""
+
+import functools
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from heldin.base.errors import InputError
+from heldin.base.section import Section
+from heldin.corpus.presets.catalogue import Preset
+from heldin.corpus.sources.rows import Source
+
+
+@dataclass(frozen=True)
+class SourceSize:
+    """The size of a source, as far as it is known before it is read.
+
+    Attributes:
+        bytes: of its files; 0 for a source without files.
+        records: number of records; 0 for a source that does not state it.
+    """
+
+    bytes: int = 0
+    records: int = 0
+
+
+class SourceConfig(Section, ABC):
+    """A kind of ``corpus.source``."""
+
+    @abstractmethod
+    def source(self) -> Source:
+        """The source that reads it."""
+
+    def paths(self) -> tuple[Path, ...]:
+        """Files and folders that are read."""
+        return ()
+
+    def may_be_folder(self, path: Path) -> bool:
+        """Whether one of ``paths`` may be a folder."""
+        return False
+
+    def looks(self, key: str) -> Iterator[Callable[[], object]]:
+        """Yield what can be checked before anything is read; each call raises InputError for what is wrong.
+
+        Args:
+            key: of the section, for messages.
+        """
+        for path in self.paths():
+            yield functools.partial(_require_readable, path, key, folder=self.may_be_folder(path))
+
+    def size(self) -> SourceSize | None:
+        """The size; None for a source that has to be fetched first."""
+        return SourceSize(bytes=sum(map(_bytes_in, self.paths())))
+
+    def most_users(self) -> int | None:
+        """The number of users that the section states; None for a source that has to be read."""
+        return None
+
+    def preset(self) -> Preset | None:
+        """The preset that prepares the rows, if any."""
+        return None
+
+    def has_gold(self, path: Path) -> bool:
+        """Whether the source is this file, with columns that say whom its records name."""
+        return False
+
+
+def _require_readable(path: Path, key: str, *, folder: bool) -> None:
+    if not path.exists() or (not folder and not path.is_file()):
+        raise InputError(f"{key}.path: no such {'file or folder' if folder else 'file'}: '{path}'")
+    if not os.access(path, os.R_OK):
+        raise InputError(f"{key}.path: '{path}' cannot be read by you: change its permissions")
+
+
+def _bytes_in(path: Path) -> int:
+    files = path.rglob("*") if path.is_dir() else [path]
+    return sum(file.stat().st_size for file in files if file.is_file())
