@@ -8,16 +8,15 @@ from collections.abc import Iterable, Sequence
 from typing import Annotated, Literal
 
 from pydantic import (
-    BeforeValidator,
     Field,
     WithJsonSchema,
     model_validator,
 )
 
 from heldin.attacks.protocol import AGGREGATIONS
+from heldin.attacks.references import Reference
 from heldin.attacks.statistics import ATTACKS, DEFAULT_ATTACKS
 from heldin.base.section import FEW, Count, ExpandedName, Few, Section
-from heldin.corpus.user_filter import UserFilter
 from heldin.models.model_config import ScoringPrecision
 
 Documents = Literal["fresh", "training"]
@@ -26,58 +25,6 @@ Documents = Literal["fresh", "training"]
 def one_of(names: Iterable[str]) -> WithJsonSchema:
     """The choices, for docs and editors; a validator refuses any other name and lists them."""
     return WithJsonSchema({"type": "string", "enum": list(names)})
-
-
-class NamedReference(Section):
-    """A model by hub name or folder, such as an independent model of the same size."""
-
-    kind: Literal["named"]
-    name: ExpandedName
-    """Hub name or folder; in a list of references a bare name means the same."""
-
-    @property
-    def label(self) -> str:
-        """Its name in the record."""
-        return self.name
-
-
-class PretrainedReference(Section):
-    """An independent model of the same size, pre-trained like the base model on the same texts, from ``seed``."""
-
-    kind: Literal["pretrained"]
-    seed: int = Field(ge=1, lt=2**31)
-    """Seed of its initialisation and of the order of records; must differ from the seed of model.pretrain.recipe."""
-
-    @property
-    def label(self) -> str:
-        """Its name in the record."""
-        return f"pre-trained anew, seed {self.seed}"
-
-
-class PublicReference(Section):
-    """The base model, fine-tuned with the run's recipe and without a defense on users who are not audited."""
-
-    kind: Literal["public"]
-    users: UserFilter = UserFilter(min_records=1)
-    """Which of the users who are not audited it is fine-tuned on."""
-    max_records_per_user: Count | None = None
-    """Records of each user, at most, the first ones; null: all."""
-
-    @property
-    def label(self) -> str:
-        """Its name in the record."""
-        return "fine-tuned on public users"
-
-
-_Reference = Annotated[NamedReference | PretrainedReference | PublicReference, Field(discriminator="kind")]
-Reference = Annotated[
-    _Reference,
-    # A bare name becomes a section before pydantic looks for ``kind``, so that errors speak of one form only.
-    BeforeValidator(
-        lambda value: {"kind": "named", "name": value} if isinstance(value, str) else value,
-        json_schema_input_type=str | _Reference,
-    ),
-]
 
 
 class AttackConfig(Section):

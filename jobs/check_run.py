@@ -9,7 +9,6 @@ from typing import Any
 
 from transformers import AutoConfig
 
-from heldin.attacks.config import NamedReference
 from heldin.base.errors import InputError
 from heldin.base.files import cache_root
 from heldin.base.wording import counted
@@ -32,7 +31,7 @@ from heldin.record.plan_fit import figures_of, warnings_of
 from heldin.stages.run_config import RunConfig
 from heldin.stages.run_folder import require_folder
 from heldin.stages.sides.corpus import require_unchosen
-from heldin.stages.train.models import require_arithmetic
+from heldin.stages.train.models import named_references, require_arithmetic
 from heldin.stages.train.plan import mechanism_of
 from heldin.stages.train.previous import all_together, read_previous, require_previous
 from heldin.words.guarantee import GuaranteeText
@@ -95,7 +94,7 @@ def check_run(
         lambda: _require_context(config),
         *_sources(config),
         *(functools.partial(try_source, where, named) for where, named in config.entity_sources()),
-        *(_model(name) for name in _references(config)),
+        *(_model(name) for name in named_references(config)),
     ]
     # Before the line below: the looks fill ``mechanisms``.
     problems = [problem for look in looks if (problem := _problem(look))]
@@ -187,11 +186,6 @@ def try_source(where: str, named: EntitySourceConfig) -> None:
             list(source.spans([Text("", "x")]))
     except InputError as error:
         raise InputError(f"{where}: {error}") from error
-
-
-def _references(config: RunConfig) -> list[str]:
-    named = [r.name for r in config.attack.references if isinstance(r, NamedReference)]
-    return list(dict.fromkeys(([config.attack.reference] if config.attack.reference else []) + named))
 
 
 def _model(name: str) -> Callable[[], object]:

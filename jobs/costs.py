@@ -12,7 +12,6 @@ import functools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,11 +19,9 @@ import numpy.typing as npt
 import torch
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
-from heldin.attacks.config import NamedReference, PretrainedReference
 from heldin.base.progress import LineReporter
 from heldin.base.wording import in_bytes
 from heldin.canaries.config import HighTemperatureCanaries, RarePhraseCanaries, UnseenTokenCanaries
-from heldin.corpus.config import FileCorpus, HubCorpus, MaildirCorpus, PresetCorpus, SyntheticCorpusConfig
 from heldin.corpus.split import Audited, Part, set_aside_sizes
 from heldin.corpus.store import CorpusStore
 from heldin.defenses.choices import CappedPoissonSampler, NoiseGenerator, PoissonSampler
@@ -45,7 +42,7 @@ from heldin.record.facts import PlanFit
 from heldin.stages.run_config import RunConfig
 from heldin.stages.sides.corpus import CorpusData, read_corpus
 from heldin.stages.sides.layout import laid_out
-from heldin.stages.train.models import reference_rows
+from heldin.stages.train.models import reference_rows, trained_references
 from heldin.stages.train.plan import plan_fit
 
 MILLION = 1_000_000
@@ -306,11 +303,9 @@ def cost_of_run(config: RunConfig, mechanism: Mechanism, sizes: "Sizes | None") 
     if config.model.pretrain is not None:
         settings = config.model.pretrain.recipe
         add("pre-training", settings.steps(sizes.public), settings.steps(sizes.public) * settings.batch_size, plain)
-    for spec in config.attack.references:
-        if isinstance(spec, NamedReference):
-            continue
-        pretrained = isinstance(spec, PretrainedReference) and config.model.pretrain is not None
-        settings = config.model.pretrain.recipe if pretrained and config.model.pretrain else recipe
+    for spec in trained_references(config):
+        pretraining = config.model.pretrain if spec.fresh_seed is not None else None
+        settings = pretraining.recipe if pretraining else recipe
         steps = settings.steps(sizes.references.get(spec.label, sizes.public))
         add(f"reference {spec.label}", steps, steps * settings.batch_size, plain)
     steps, drawn = _own_steps(config, mechanism, sizes)
@@ -411,11 +406,8 @@ def sizes_of(config: RunConfig) -> Sizes | None:
     counts, present = np.append(counts, made_up), np.append(present, np.full(len(made_up), 0.5))
     for most in _caps(config):
         counts = np.minimum(counts, most)
-    references = {
-        spec.label: len(reference_rows(spec, config, corpus))
-        for spec in config.attack.references
-        if not isinstance(spec, NamedReference | PretrainedReference)
-    }
+    rows_of = {spec.label: reference_rows(spec, config, corpus) for spec in config.attack.references}
+    references = {label: len(rows) for label, rows in rows_of.items() if rows}
     return Sizes(
         len(corpus.store),
         counts,

@@ -37,7 +37,7 @@ from heldin.stages.train.models import (
     require_arithmetic,
     scored_base,
     target_and_reference,
-    train_reference,
+    train_references,
     trained_references,
 )
 from heldin.stages.train.plan import configured_mechanism, read_run_config, require_mechanism, settle_plan
@@ -175,8 +175,7 @@ def _train(config: RunConfig, out: Path, reporter: Reporter, taken: StageSeconds
     if not result.halted and trained_references(config):
         with taken.timed("reference models"):
             # Not in the scoring stage, which is the first process's alone.
-            for spec in trained_references(config):
-                train_reference(spec, config, corpus, base_name, reporter)
+            train_references(config, corpus, base_name, reporter)
     # ``base`` ends here: trained in place, it is no reference any more, and leaves its device to what is scored.
     return _Trained(data, mechanism, fixed, result, base_name, norms)
 

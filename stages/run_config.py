@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, JsonValue, model_validator
 
-from heldin.attacks.config import AttackConfig, PretrainedReference
+from heldin.attacks.config import AttackConfig
 from heldin.audit.decision import AuditConfig, DecisionConfig
 from heldin.base.config_errors import checked
 from heldin.base.errors import InputError
@@ -210,11 +210,9 @@ class RunConfig(MeasureKeys):
 
     @model_validator(mode="after")
     def _attackers_models(self) -> "RunConfig":
-        if self.model.pretrain is None and any(r.kind == "pretrained" for r in self.attack.references):
+        if self.model.pretrain is None and any(r.fresh_seed is not None for r in self.attack.references):
             raise ValueError("attack.references: 'pretrained' does again what model.pretrain says, and there is none")
-        if self.model.pretrain and self.model.pretrain.recipe.seed in [
-            r.seed for r in self.attack.references if isinstance(r, PretrainedReference)
-        ]:
+        if self.model.pretrain and self.model.pretrain.recipe.seed in [r.fresh_seed for r in self.attack.references]:
             raise ValueError("attack.references: 'pretrained' has the seed of the base model, which it would be again")
         # A halted training leaves no model, and which ones halt depends on who
         # is in them: those left would be a selection.

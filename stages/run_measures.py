@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from heldin.attacks.config import NamedReference
 from heldin.attacks.protocol import Dial, TextStatistic
 from heldin.attacks.reference_divergence import reference_divergences
 from heldin.attacks.scoring import AttackTexts
@@ -64,7 +63,7 @@ def scores_of_run(
     for spec in attack.references:
         load = functools.partial(reference_model, spec, config, data.corpus, models.base_name)
         settings.append(Setting(Dial("reference", spec.label), texts, load))
-    named = [Path(spec.name) for spec in attack.references if isinstance(spec, NamedReference)]
+    named = [Path(spec.model_name) for spec in attack.references if spec.model_name]
     # A name is in the config already; what is in a folder may change under the same name.
     others = [fingerprint_folder(folder) for folder in named if folder.is_dir()]
     scores = TextScores(attack, texts, (models.target, models.reference), settings, others)

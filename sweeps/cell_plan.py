@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from heldin.attacks.config import NamedReference
 from heldin.audit.coarse import brief
 from heldin.audit.utility import DIGITS
 from heldin.base.artefacts import INDEX, read_document, require_not_purged, write_document
@@ -136,7 +135,7 @@ def _refuse_own_models(sweep: Sweep, out: Path) -> None:
     for variant in sweep.variants:
         config = variant.config
         named = [config.model.base, config.attack.reference]
-        named += [reference.name for reference in config.attack.references if isinstance(reference, NamedReference)]
+        named += [reference.model_name for reference in config.attack.references]
         for name in filter(None, named):
             if Path(name).resolve().is_relative_to(inside):
                 raise InputError(

@@ -6,11 +6,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from heldin.base.errors import InputError
 from heldin.base.section import Section
-from heldin.corpus.presets.catalogue import Preset
 from heldin.corpus.sources.rows import Source
+
+if TYPE_CHECKING:
+    from heldin.corpus.presets.catalogue import Preset
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ class SourceConfig(Section, ABC):
         """The number of users that the section states; None for a source that has to be read."""
         return None
 
-    def preset(self) -> Preset | None:
+    def preset(self) -> "Preset | None":
         """The preset that prepares the rows, if any."""
         return None
 

@@ -6,7 +6,8 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from heldin.attacks.config import AttackConfig, NamedReference
+from heldin.attacks.config import AttackConfig
+from heldin.attacks.references import NamedReference
 from heldin.audit.decision import AuditConfig, DecisionConfig
 from heldin.audit.randomisation import least_redraws
 from heldin.base.config_errors import checked
@@ -167,7 +168,7 @@ class PlantConfig(MeasureKeys):
     def _can_be_done(self) -> "PlantConfig":
         if self.users.min_records < MIN_RECORDS_TO_SPLIT:
             raise ValueError(f"users.min_records is {self.users.min_records}: at least {MIN_RECORDS_TO_SPLIT}")
-        named = all(isinstance(reference, NamedReference) for reference in self.attack.references)
+        named = all(reference.model_name for reference in self.attack.references)
         if self.attack.shadow_models or not named:
             raise ValueError(
                 "attack: shadow models and references that are trained need heldin's own training: leave"
@@ -261,7 +262,7 @@ def load_plant(config: Path | Mapping[str, Any], overrides: Sequence[str] = ()) 
     content = config if isinstance(config, Mapping) else read_config(config)
     checked = parse_plant(with_overrides(content, overrides), "config" if isinstance(config, Mapping) else str(config))
     # The audit may be asked for from another folder. Other kinds of references are refused above.
-    names = [reference.name for reference in checked.attack.references if isinstance(reference, NamedReference)]
+    names = [reference.model_name for reference in checked.attack.references if reference.model_name]
     further = [NamedReference(kind="named", name=_resolved(name)) for name in names]
     named: dict[str, object] = {
         "training": checked.training.resolve(),

@@ -8,7 +8,6 @@ from typing import Any
 
 import yaml
 
-from heldin.attacks.config import NamedReference
 from heldin.base.artefacts import read_document, require_not_purged, stamped, unstamped, write_document
 from heldin.base.errors import InputError
 from heldin.base.files import file_sha256, kept_text, private_directory, text_sha256, whole_file, write_text
@@ -208,4 +207,4 @@ def fingerprints(config: PlantConfig) -> dict[str, str]:
 
 def further_references(config: PlantConfig) -> list[str]:
     """Return the names of the reference models besides the leading one."""
-    return [reference.name for reference in config.attack.references if isinstance(reference, NamedReference)]
+    return [reference.model_name for reference in config.attack.references if reference.model_name]

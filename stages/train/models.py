@@ -1,17 +1,17 @@
 """The models of a run: its base, its target, and the references."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
-from heldin.attacks.config import NamedReference, PretrainedReference, PublicReference, Reference
+from heldin.attacks.references import ReferenceConfig, ReferenceTraining
 from heldin.base.artefacts import is_whole
 from heldin.base.errors import InputError
 from heldin.base.files import cache_directory, keep_in_use, text_sha256
-from heldin.base.progress import Reporter
+from heldin.base.progress import LineReporter, Reporter
 from heldin.corpus.store import texts_of
-from heldin.corpus.user_filter import select_users
+from heldin.corpus.user_filter import UserFilter, select_users
 from heldin.finetune.batches import encode
 from heldin.finetune.precision import arithmetic_of
 from heldin.finetune.pretraining import pretrain, pretrained_folder, train_once
@@ -74,19 +74,21 @@ def require_arithmetic(config: RunConfig) -> None:
 
 def check_references(config: RunConfig, corpus: CorpusData) -> None:
     """Check before training what would stop the run after it. Raises InputError: no such model, or no public user."""
-    if config.attack.reference:
-        require_model(config.attack.reference)
+    for name in named_references(config):
+        require_model(name)
     for spec in config.attack.references:
-        match spec:
-            case NamedReference(name=name):
-                require_model(name)
-            case PublicReference():
-                # Called for its error: a rule that admits nobody is found before training.
-                reference_rows(spec, config, corpus)
+        # Called for its error: a rule that admits nobody is found before training.
+        reference_rows(spec, config, corpus)
+
+
+def named_references(config: RunConfig) -> list[str]:
+    """Return the names of all reference models that exist already, the leading one first."""
+    named = [config.attack.reference, *(spec.model_name for spec in config.attack.references)]
+    return list(dict.fromkeys(name for name in named if name))
 
 
 def reference_model(
-    spec: Reference, config: RunConfig, corpus: CorpusData, base_name: str, reporter: Reporter
+    spec: ReferenceConfig, config: RunConfig, corpus: CorpusData, base_name: str, reporter: Reporter
 ) -> LanguageModel:
     """Return the model that ``spec`` describes, in the precision of the attack; trained ones are cached.
 
@@ -97,67 +99,61 @@ def reference_model(
     Raises:
         InputError: no such model, or no public user.
     """
-    if isinstance(spec, NamedReference):
-        return load_language_model(spec.name, precision=config.attack.precision)
-    folder = train_reference(spec, config, corpus, base_name, reporter)
-    return load_language_model(str(folder), precision=config.attack.precision)
+    name = spec.made_by(_RunTraining(config, corpus, base_name, reporter))
+    return load_language_model(name, precision=config.attack.precision)
 
 
-def trained_references(config: RunConfig) -> list[PretrainedReference | PublicReference]:
+def train_references(config: RunConfig, corpus: CorpusData, base_name: str, reporter: Reporter) -> None:
+    """Train those of the further references that are trained here, unless the cache has them."""
+    for spec in trained_references(config):
+        spec.made_by(_RunTraining(config, corpus, base_name, reporter))
+
+
+def trained_references(config: RunConfig) -> list[ReferenceConfig]:
     """Return those of the further references that are trained here."""
-    return [spec for spec in config.attack.references if not isinstance(spec, NamedReference)]
+    return [spec for spec in config.attack.references if spec.model_name is None]
 
 
-def train_reference(
-    spec: PretrainedReference | PublicReference,
-    config: RunConfig,
-    corpus: CorpusData,
-    base_name: str,
-    reporter: Reporter,
-) -> Path:
-    """Train a further reference unless the cache has it, and return its folder.
-
-    Args:
-        spec: an item of the config's ``attack.references``.
-        corpus: corpus of the run; its audited and validation users are never trained on here.
-
-    Raises:
-        InputError: no public user.
-    """
-    match spec:
-        case PretrainedReference(seed=seed):
-            assert config.model.pretrain is not None  # RunConfig checks it
-            recipe, shape = replace(config.model.pretrain.recipe, seed=seed), config.model.pretrain.shape
-            texts = corpus.public_texts()
-            with reporter.track(f"reference {spec.label}", recipe.steps(len(texts)), "steps") as advance:
-                pretrain(texts, shape, recipe, cache_directory(), advance=advance)
-            return pretrained_folder(texts, shape, recipe, cache_directory())
-        case PublicReference():
-            return _on_public_users(spec, config, corpus, base_name, reporter)
+def reference_rows(spec: ReferenceConfig, config: RunConfig, corpus: CorpusData) -> list[int]:
+    """Return the rows of the corpus that a reference is fine-tuned on. Raises InputError if its rule admits nobody."""
+    return spec.rows(_RunTraining(config, corpus, "", LineReporter(lambda _: None)))
 
 
-def _on_public_users(
-    spec: PublicReference, config: RunConfig, corpus: CorpusData, base_name: str, reporter: Reporter
-) -> Path:
-    rows = reference_rows(spec, config, corpus)
-    base = load_language_model(base_name, revision=config.model.revision)
-    # The run's own recipe without its defense; there are no validation users to choose a checkpoint by.
-    recipe = replace(config.finetune, select=Select.LAST, patience=None, shard=None)
-    sequences = encode(base.tokenizer, texts_of(corpus.store, rows), recipe.sequence_length)
-    # Everything that its weights depend on; "1" is raised if training itself changes.
-    name = text_sha256("1", base.fingerprint, repr(recipe), repr(sequences))[:24]
-    folder = cache_directory() / "references" / name
-    with reporter.track(f"reference {spec.label}", recipe.steps(len(sequences)), "steps") as advance:
-        train_once(base, sequences, recipe, folder, advance=advance)
-    return folder
+@dataclass(frozen=True)
+class _RunTraining(ReferenceTraining):
+    """Trains reference models as a run trains its own."""
 
+    config: RunConfig
+    corpus: CorpusData
+    base_name: str
+    reporter: Reporter
 
-def reference_rows(spec: PublicReference, config: RunConfig, corpus: CorpusData) -> list[int]:
-    """Return the rows of users who are neither audited nor validation users."""
-    store = corpus.store
-    validation = {store.record(row).user for row in corpus.validation_rows}
-    taken = frozenset((*corpus.audited.users, *validation))
-    users = select_users(store, spec.users, taken=taken, seed=config.seed, purpose="reference").users
-    if not users:
-        raise InputError("attack.references: 'public' admits no user beside the audited ones: widen its users")
-    return [row for user in users for row in list(store.rows(user))[: spec.max_records_per_user]]
+    def pretrain(self, seed: int, label: str) -> Path:
+        pretraining = self.config.model.pretrain
+        assert pretraining is not None  # RunConfig checks it
+        recipe, texts = replace(pretraining.recipe, seed=seed), self.corpus.public_texts()
+        with self.reporter.track(f"reference {label}", recipe.steps(len(texts)), "steps") as advance:
+            pretrain(texts, pretraining.shape, recipe, cache_directory(), advance=advance)
+        return pretrained_folder(texts, pretraining.shape, recipe, cache_directory())
+
+    def finetune(self, users: UserFilter, most: int | None, label: str) -> Path:
+        rows = self.public_rows(users, most)
+        base = load_language_model(self.base_name, revision=self.config.model.revision)
+        # The run's own recipe without its defense; there are no validation users to choose a checkpoint by.
+        recipe = replace(self.config.finetune, select=Select.LAST, patience=None, shard=None)
+        sequences = encode(base.tokenizer, texts_of(self.corpus.store, rows), recipe.sequence_length)
+        # Everything that its weights depend on; "1" is raised if training itself changes.
+        name = text_sha256("1", base.fingerprint, repr(recipe), repr(sequences))[:24]
+        folder = cache_directory() / "references" / name
+        with self.reporter.track(f"reference {label}", recipe.steps(len(sequences)), "steps") as advance:
+            train_once(base, sequences, recipe, folder, advance=advance)
+        return folder
+
+    def public_rows(self, users: UserFilter, most: int | None) -> list[int]:
+        store = self.corpus.store
+        validation = {store.record(row).user for row in self.corpus.validation_rows}
+        taken = frozenset((*self.corpus.audited.users, *validation))
+        admitted = select_users(store, users, taken=taken, seed=self.config.seed, purpose="reference").users
+        if not admitted:
+            raise InputError("attack.references: 'public' admits no user beside the audited ones: widen its users")
+        return [row for user in admitted for row in list(store.rows(user))[:most]]

@@ -17,8 +17,6 @@ from heldin.base.errors import InputError
 from heldin.base.files import kept_text
 from heldin.base.yaml_files import read_yaml
 from heldin.canaries.config import SubstringCanaries, UnseenTokenCanaries
-from heldin.corpus.config import PresetCorpus
-from heldin.corpus.presets.catalogue import preset_named
 from heldin.corpus.split import Audited, SplitRule
 from heldin.defenses.choices import (
     BatchClip,

@@ -270,7 +270,7 @@ def test_no_audited_user_is_read_by_a_reference_that_is_trained_here(turned_run,
     ("reference", "by", "naming"),
     [
         ("/nowhere/model", "require_hub_name", ("model", "'/nowhere/model'")),
-        ({"kind": "public", "users": {"include": ["x"]}}, "reference_rows", ()),
+        ({"kind": "public", "users": {"include": ["x"]}}, "_RunTraining.public_rows", ()),
     ],
 )
 def test_a_reference_that_is_not_there_ends_a_run_before_it_trains(tmp_path, reference, by, naming):
