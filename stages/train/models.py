@@ -10,7 +10,7 @@ from heldin.base.artefacts import is_whole
 from heldin.base.errors import InputError
 from heldin.base.files import cache_directory, keep_in_use, text_sha256
 from heldin.base.progress import Reporter
-from heldin.corpus.store import texts_of
+from heldin.corpus.store import documents_of
 from heldin.corpus.user_filter import select_users
 from heldin.finetune.batches import encode
 from heldin.finetune.precision import arithmetic_of
@@ -143,7 +143,7 @@ def _on_public_users(
     base = load_language_model(base_name, revision=config.model.revision)
     # The run's own recipe without its defense; there are no validation users to choose a checkpoint by.
     recipe = replace(config.finetune, select=Select.LAST, patience=None, shard=None)
-    sequences = encode(base.tokenizer, texts_of(corpus.store, rows), recipe.sequence_length)
+    sequences = encode(base.tokenizer, documents_of(corpus.store, rows), recipe.sequence_length)
     # Everything that its weights depend on; "1" is raised if training itself changes.
     name = text_sha256("1", base.fingerprint, repr(recipe), repr(sequences))[:24]
     folder = cache_directory() / "references" / name
