@@ -15,9 +15,11 @@ from numpy.typing import NDArray
 
 from heldin.attacks.protocol import REFERENCE_DIVERGENCE, TextStatistic
 from heldin.attacks.scoring import AttackTexts
+from heldin.corpus.document import Document
 from heldin.models.loading import LanguageModel
+from heldin.models.logprobs import of_counted
 from heldin.models.score_cache import ScoreCache
-from heldin.models.tokens import token_lists
+from heldin.models.tokens import tokens_of
 
 KAPPAS = np.geomspace(1e1, 1e7, 13)  # in tokens: how many of the reference's are mixed into the user's own
 
@@ -38,7 +40,7 @@ class OwnWords:
 
 
 def reference_divergences(
-    texts: AttackTexts, documents: Mapping[str, Sequence[str]], reference: LanguageModel, cache: ScoreCache
+    texts: AttackTexts, documents: Mapping[str, Sequence[Document]], reference: LanguageModel, cache: ScoreCache
 ) -> list[TextStatistic]:
     """The statistic log q_u / p_ref per token of every text whose user has another document.
 
@@ -48,16 +50,20 @@ def reference_divergences(
         reference: model that stands for everybody else.
     """
     items = [item for item in texts.flat() if item[0] in documents]
-    scores = cache.scores(reference, [text for _, _, text in items])
+    plain = [document for _, _, document in items]
+    whole = cache.scores(reference, [document.text for document in plain])
+    scores = of_counted(reference.tokenizer, plain, whole)
     # Documents are cut like the attacker's texts, so that a copy of the text at hand is equal to it and can be left
     # out.
-    tokens_of = {user: _tokens(reference, _cut(own, texts)) for user, own in documents.items() if own}
+    words_of = {
+        user: _words(reference, [each.cut(texts.max_characters) for each in documents[user]]) for user in documents
+    }
     own_words: list[tuple[str, int, OwnWords]] = []
-    for (user, number, text), scored in zip(items, scores, strict=True):
+    for (user, number, document), scored in zip(items, scores, strict=True):
         # With the text itself among the documents q_u would have seen it, and the mean would bound nothing.
-        others = [ids for own, ids in tokens_of.get(user, []) if own != text]
-        if others:
-            (ids,) = (ids for _, ids in _tokens(reference, [text]))
+        others = [ids for own, ids in words_of[user] if own != document.counted]
+        if others and len(scored.logprobs):
+            ((_, ids),) = _words(reference, [document])
             # Long enough for every token of the text, also for one that the user writes nowhere else.
             counts = np.bincount(np.concatenate(others), minlength=int(ids.max()) + 1)
             own_words.append((user, number, OwnWords(scored.logprobs, counts[ids], int(counts.sum()))))
@@ -94,11 +100,10 @@ def _gains(text: OwnWords) -> NDArray[np.float64]:
     return np.asarray(gains.mean(axis=1))
 
 
-def _cut(documents: Sequence[str], texts: AttackTexts) -> list[str]:
-    return [document[: texts.max_characters] for document in documents]
-
-
-def _tokens(reference: LanguageModel, texts: Sequence[str]) -> list[tuple[str, NDArray[np.int64]]]:
+def _words(reference: LanguageModel, documents: Sequence[Document]) -> list[tuple[str, NDArray[np.int64]]]:
+    """The text that counts of each document, and its tokens."""
     # As ``models.logprobs`` tokenizes, so that counts and log-probabilities are of the same tokens.
-    encoded = token_lists(reference.tokenizer, texts)
-    return [(text, np.array(ids, dtype=np.int64)) for text, ids in zip(texts, encoded, strict=True)]
+    return [
+        (document.counted, np.asarray(tokens.counted_ids, dtype=np.int64))
+        for document, tokens in zip(documents, tokens_of(reference.tokenizer, documents), strict=True)
+    ]

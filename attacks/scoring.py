@@ -1,70 +1,66 @@
 """From users' texts to statistics: run target and reference models over the texts and apply every attack.
 
-The inputs are users and their texts, without membership and without the defense.
+The inputs are users and their documents, without membership and without the defense.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from heldin.attacks.joint import AnyAttack, JointAttack
 from heldin.attacks.protocol import TextStatistic
 from heldin.base.errors import InputError
-from heldin.models.logprobs import token_ids
+from heldin.corpus.document import Document
+from heldin.models.logprobs import of_counted, token_ids
 from heldin.models.score_cache import ScoreCache, ScoredModel
 from heldin.models.token_scores import TokenScores
-from heldin.models.tokens import Spans, scored_tokens
 
 DEFAULT_MAX_CHARACTERS = 4000
 
 
-class ScoredParts(Protocol):
-    """The parts of each text that are scored, if not the whole text is."""
-
-    def of(self, text: str) -> Spans:
-        """Parts of a text, in characters. Raises InputError for a text of which nothing is known."""
-        ...
-
-
 @dataclass(frozen=True)
 class AttackTexts:
-    """The attacker's texts by user, each cut to ``max_characters``.
+    """The attacker's documents by user, each cut to ``max_characters``.
 
     Attributes:
-        texts: by user.
+        texts: by user; the parts of a document that count are scored.
         max_characters: how many of a text are read.
-        parts: which of these are scored; None: all.
     """
 
     # Cut by characters and not by tokens, so that models with different tokenizers score the same text.
 
-    texts: Mapping[str, Sequence[str]]
+    texts: Mapping[str, Sequence[Document]]
     max_characters: int = DEFAULT_MAX_CHARACTERS
-    parts: ScoredParts | None = None
 
     def __post_init__(self) -> None:
         if self.max_characters < 1:
             raise InputError(f"attack.max_characters is {self.max_characters}: it must be at least 1")
 
-    def flat(self) -> list[tuple[str, int, str]]:
-        """(user, number of the text, cut text), user by user."""
-        return [
-            (user, i, text[: self.max_characters]) for user, texts in self.texts.items() for i, text in enumerate(texts)
-        ]
+    @classmethod
+    def of(cls, texts: Mapping[str, Sequence[str]], max_characters: int = DEFAULT_MAX_CHARACTERS) -> "AttackTexts":
+        """Return plain texts by user, of which all is scored."""
+        documents = {user: [Document.of(text) for text in user_texts] for user, user_texts in texts.items()}
+        return cls(documents, max_characters)
 
-    def spans(self) -> list[Spans]:
-        """The scored parts of each text of ``flat``, within the cut. Raises InputError for a text with none there."""
-        if self.parts is None:
-            return [((0, len(text)),) for _, _, text in self.flat()]
-        spans: list[Spans] = []
-        for number, texts in enumerate(self.texts.values(), start=1):
-            for i, text in enumerate(texts):
-                most = min(len(text), self.max_characters)
-                parts = [(begin, min(end, most)) for begin, end in self.parts.of(text) if begin < min(end, most)]
-                if not parts:
-                    raise InputError(f"text {i + 1} of user {number}: nothing to score in its first {most} characters")
-                spans.append(parts)
-        return spans
+    def flat(self) -> list[tuple[str, int, Document]]:
+        """(user, number of the text, cut document), user by user.
+
+        Raises InputError for a document of which nothing that is read counts.
+        """
+        flat = []
+        for place, (user, documents) in enumerate(self.texts.items(), start=1):
+            for number, whole in enumerate(documents):
+                document = whole.cut(self.max_characters)
+                if not document.spans:
+                    raise InputError(
+                        f"text {number + 1} of user {place}: nothing to score in its first {len(document.text)}"
+                        " characters"
+                    )
+                flat.append((user, number, document))
+        return flat
+
+    def whole(self) -> dict[str, list[str]]:
+        """Return the uncut texts by user, without regard to what counts of them."""
+        return {user: [document.text for document in documents] for user, documents in self.texts.items()}
 
 
 def score_attacks(
@@ -91,8 +87,7 @@ def score_attacks(
     needing = [attack.name for attack in attacks if attack.needs_reference]
     if needing and reference is None:
         raise InputError(f"attack '{needing[0]}' needs a reference model: name one")
-    items, spans = texts.flat(), texts.spans()
-    parts = ["".join(text[begin:end] for begin, end in kept) for (_, _, text), kept in zip(items, spans, strict=True)]
+    items = texts.flat()
     # All attacks share one pass of the target. What some need beside log-probabilities is of the target alone.
     target_scores = scores_of(texts, target, cache, attacks, advance=advance)
     # Attacks without a reference are handed None in its place and need no case of their own below.
@@ -105,9 +100,9 @@ def score_attacks(
             statistics += attack.statistics([user for user, _, _ in items], target_scores, reference_scores)
         else:
             statistics += [
-                TextStatistic(user, number, attack.name, attack.statistic(text, of_target, of_reference))
-                for (user, number, _), text, of_target, of_reference in zip(
-                    items, parts, target_scores, reference_scores, strict=True
+                TextStatistic(user, number, attack.name, attack.statistic(document.counted, of_target, of_reference))
+                for (user, number, document), of_target, of_reference in zip(
+                    items, target_scores, reference_scores, strict=True
                 )
             ]
     return statistics
@@ -121,34 +116,33 @@ def scores_of(
     *,
     advance: Callable[[int], object] | None = None,
 ) -> list[TokenScores]:
-    """Scores of the scored tokens of every text, in the order of ``flat``; each is read after all that precedes it.
+    """Scores of the counted tokens of every document, in the order of ``flat``; each is read after all before it.
 
     Args:
-        texts: the texts, and their scored parts.
+        texts: the documents.
         cache: of token scores, which are those of whole texts.
         attacks: that need more than log-probabilities, such as ranks or token ids.
 
     Raises:
-        InputError: parts of texts or token ids are asked of an endpoint without a tokenizer, or see
-            ``ScoreCache.scores``.
+        InputError: no token of a document counts, parts of texts or token ids are asked of an endpoint without a
+            tokenizer, or see ``ScoreCache.scores``.
     """
-    plain = [text for _, _, text in texts.flat()]
+    flat = texts.flat()
+    documents = [document for _, _, document in flat]
+    plain = [document.text for document in documents]
     joint = [attack for attack in attacks if isinstance(attack, JointAttack)]
     moments, ranks = any(attack.needs_moments for attack in attacks), any(attack.needs_ranks for attack in joint)
-    whole = cache.scores(model, plain, moments=moments, ranks=ranks, advance=advance)
+    scored = cache.scores(model, plain, moments=moments, ranks=ranks, advance=advance)
     if any(attack.needs_ids for attack in joint):
-        whole = _with_ids(model, plain, whole)
-    if texts.parts is None:
-        return whole
-    if model.tokenizer is None:
-        raise InputError(f"endpoint model '{model.name}' does not say where tokens stand: give its --tokenizer")
-    chosen = list(scored_tokens(model.tokenizer, plain, texts.spans()))
-    empty = next((i for i, tokens in enumerate(chosen) if not tokens.any()), None)
-    if empty is not None:
-        user, number, _ = texts.flat()[empty]
-        place = list(texts.texts).index(user) + 1
-        raise InputError(f"text {number + 1} of user number {place}: the scored part has no token under '{model.name}'")
-    return [scores.at(tokens) for scores, tokens in zip(whole, chosen, strict=True)]
+        scored = _with_ids(model, plain, scored)
+    of_counted_tokens = of_counted(model.tokenizer, documents, scored)
+    for (user, number, _), of_document, of_text in zip(flat, of_counted_tokens, scored, strict=True):
+        if len(of_text.logprobs) and not len(of_document.logprobs):
+            place = list(texts.texts).index(user) + 1
+            raise InputError(
+                f"text {number + 1} of user number {place}: the scored part has no token under '{model.name}'"
+            )
+    return of_counted_tokens
 
 
 def _with_ids(model: ScoredModel, texts: Sequence[str], scores: Sequence[TokenScores]) -> list[TokenScores]:

@@ -5,7 +5,7 @@ The offset depends on the key, the user's name and the text, and so on no coin.
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import tee
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -14,16 +14,16 @@ from numpy.typing import NDArray
 from heldin.attacks.extraction import ExtractionConfig
 from heldin.base.coins import keyed_uniform
 from heldin.base.errors import InputError
-from heldin.models.tokens import token_lists
+from heldin.corpus.document import Document
+from heldin.models.tokens import Tokens, tokens_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-_TEXTS = 1000  # whose tokens are held at once
 _BASE = np.uint64(0x9E3779B97F4A7C15)  # odd, so that it has an inverse modulo 2^64
 _INVERSE = np.uint64(pow(int(_BASE), -1, 2**64))
 
-Tokens = NDArray[np.int32]
+Rows = NDArray[np.int32]  # of token ids
 _T = TypeVar("_T")
 
 
@@ -39,7 +39,7 @@ class Windows:
 
     users: Sequence[str]
     rows: NDArray[np.intp]
-    tokens: Tokens
+    tokens: Rows
 
     def spread(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Values of the n windows as those of the m texts, shape (m,): NaN for texts without a window."""
@@ -55,13 +55,15 @@ class Windows:
 
 
 def windows_of(
-    texts: Mapping[str, Sequence[str]],
+    texts: Mapping[str, Sequence[Document]],
     tokenizer: "PreTrainedTokenizerBase",
     asked: ExtractionConfig,
     key: bytes,
     visible: int | None = None,
 ) -> Windows:
     """One window of every text with enough tokens, at an offset that is uniform under the key.
+
+    Every token of its suffix counts; the prefix may be of what does not, such as a prompt.
 
     Args:
         asked: lengths of prefix and suffix, and ``first_tokens``.
@@ -73,15 +75,15 @@ def windows_of(
     """
     most = asked.first_tokens or visible
     users, rows, windows = [], [], []
-    for row, ((user, text), ids) in enumerate(_encoded(_with_users(texts), tokenizer)):
+    for row, ((user, document), tokens) in enumerate(_encoded(_with_users(texts), tokenizer)):
         users.append(user)
-        tokens = ids[:most]
-        if tokens.size >= asked.length:
-            places = tokens.size - asked.length + 1
+        places = _places(tokens, most, asked)
+        if len(places):
             # Below 1, and so never beyond the last place.
-            at = int(keyed_uniform(key, "extraction window", f"{user}\n{text}") * places)
+            drawn = int(keyed_uniform(key, "extraction window", f"{user}\n{document.text}") * len(places))
+            at = places[drawn]
             rows.append(row)
-            windows.append(tokens[at : at + asked.length].copy())
+            windows.append(np.array(tokens.ids[at : at + asked.length], dtype=np.int32))
     if not windows:
         raise InputError(
             f"extraction: none of {len(users)} texts has prefix + suffix = {asked.length} tokens"
@@ -91,7 +93,7 @@ def windows_of(
 
 
 def require_a_window(
-    texts: Mapping[str, Sequence[str]],
+    texts: Mapping[str, Sequence[Document]],
     tokenizer: "PreTrainedTokenizerBase",
     asked: ExtractionConfig,
     visible: int | None = None,
@@ -103,8 +105,19 @@ def require_a_window(
         visible: as in ``windows_of``.
     """
     most = asked.first_tokens or visible
-    if not any(ids[:most].size >= asked.length for _, ids in _encoded(_with_users(texts), tokenizer)):
+    if not any(len(_places(tokens, most, asked)) for _, tokens in _encoded(_with_users(texts), tokenizer)):
         windows_of(texts, tokenizer, asked, b"", visible)
+
+
+def _places(tokens: Tokens, most: int | None, asked: ExtractionConfig) -> Sequence[int]:
+    """Where a window may begin: within the first ``most`` tokens, and before a suffix of which every token counts."""
+    seen = tokens.part(0, most)
+    places = range(max(0, len(seen) - asked.length + 1))
+    if seen.counted is None:
+        return places
+    # Uncounted tokens up to each place: a suffix has none if their number does not grow over it.
+    before = np.concatenate([[0], np.cumsum(~seen.counted)])
+    return [at for at in places if before[at + asked.length] == before[at + asked.prefix]]
 
 
 def found_in_others(
@@ -145,14 +158,14 @@ def found_in(
     return present[suffix_of]
 
 
-def _different(windows: Windows, asked: ExtractionConfig) -> tuple[Tokens, NDArray[np.intp]]:
+def _different(windows: Windows, asked: ExtractionConfig) -> tuple[Rows, NDArray[np.intp]]:
     """The different suffixes, and of each window which one is its own."""
     suffixes, suffix_of = np.unique(windows.tokens[:, asked.prefix :], axis=0, return_inverse=True)
     return suffixes, suffix_of.reshape(-1)
 
 
 def _hits(
-    suffixes: Tokens, texts: Iterable[tuple[_T, str]], tokenizer: "PreTrainedTokenizerBase"
+    suffixes: Rows, texts: Iterable[tuple[_T, str]], tokenizer: "PreTrainedTokenizerBase"
 ) -> Iterator[tuple[_T, set[int]]]:
     """Yield the partner of each text, and the suffixes that the text contains; time grows with the tokens searched.
 
@@ -164,7 +177,8 @@ def _hits(
     hashes = np.array([_hashes(suffix)[0] for suffix in suffixes], dtype=np.uint64)
     order = np.argsort(hashes)
     ordered = hashes[order]
-    for beside, ids in _encoded(texts, tokenizer):
+    for beside, tokens in _encoded(((beside, Document.of(text)) for beside, text in texts), tokenizer):
+        ids = np.array(tokens.ids, dtype=np.int32)
         here = _hashes(ids, size)
         at = np.minimum(np.searchsorted(ordered, here), len(ordered) - 1)
         places = np.flatnonzero(ordered[at] == here)
@@ -176,7 +190,7 @@ def _hits(
         )
 
 
-def _hashes(ids: Tokens, size: int | None = None) -> NDArray[np.uint64]:
+def _hashes(ids: Rows, size: int | None = None) -> NDArray[np.uint64]:
     """A hash of each run of ``size`` tokens, shape (max(0, n - size + 1),); None: of all of them.
 
     A polynomial modulo 2^64, for all runs at once.
@@ -193,7 +207,7 @@ def _hashes(ids: Tokens, size: int | None = None) -> NDArray[np.uint64]:
     return np.multiply(runs, inverses[: runs.size])
 
 
-def _mixed(ids: Tokens) -> NDArray[np.uint64]:
+def _mixed(ids: Rows) -> NDArray[np.uint64]:
     """Token ids spread over 64 bits (the finaliser of splitmix64)."""
     mixed = ids.astype(np.uint64) + _BASE
     for shift, by in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
@@ -201,16 +215,13 @@ def _mixed(ids: Tokens) -> NDArray[np.uint64]:
     return mixed ^ (mixed >> np.uint64(31))
 
 
-def _with_users(texts: Mapping[str, Sequence[str]]) -> Iterator[tuple[tuple[str, str], str]]:
-    return (((user, text), text) for user, written in texts.items() for text in written)
+def _with_users(texts: Mapping[str, Sequence[Document]]) -> Iterator[tuple[tuple[str, Document], Document]]:
+    return (((user, document), document) for user, written in texts.items() for document in written)
 
 
-def _encoded(texts: Iterable[tuple[_T, str]], tokenizer: "PreTrainedTokenizerBase") -> Iterator[tuple[_T, Tokens]]:
-    """Yield the partner of each text, and the text's token ids without special tokens."""
-    every = iter(texts)
-    while block := list(islice(every, _TEXTS)):
-        plain = [text for _, text in block]
-        ids = token_lists(tokenizer, plain)
-        yield from (
-            (beside, np.array(token_ids, dtype=np.int32)) for (beside, _), token_ids in zip(block, ids, strict=True)
-        )
+def _encoded(texts: Iterable[tuple[_T, Document]], tokenizer: "PreTrainedTokenizerBase") -> Iterator[tuple[_T, Tokens]]:
+    """Yield the partner of each document, and the document's tokens."""
+    ours, theirs = tee(texts)
+    # Read ahead by a block at most, which ``tokens_of`` tokenizes together.
+    tokens = tokens_of(tokenizer, (document for _, document in ours))
+    return ((beside, of_document) for (beside, _), of_document in zip(theirs, tokens, strict=True))

@@ -55,7 +55,7 @@ def main() -> None:
         start = turn * PART % len(every)
         some = every[start : start + PART]
         users = {f"user {i:05d}": some[i : i + TEXTS_OF_A_USER] for i in range(0, len(some), TEXTS_OF_A_USER)}
-        texts = AttackTexts(users, CUT)
+        texts = AttackTexts.of(users, CUT)
         seconds = {}
         for names in (DEFAULT_ATTACKS, tuple(ATTACKS))[:: 1 if turn % 2 else -1]:
             seconds[len(names)] = _timed(names, texts, models)

@@ -9,6 +9,7 @@ import sys
 import time
 from typing import Literal
 
+from heldin.corpus.document import Document
 from heldin.defenses.texts.data_side import Deduplicate, TrainingRecord, apply_defenses
 
 WORDS = [f"word{i}" for i in range(20_000)]
@@ -22,7 +23,7 @@ def measure(records: int, scope: Literal["user", "corpus"], common: int) -> dict
     for i in range(records):
         copy = i and i % 20 == 0
         text = made[i - 1].text + " ps" if copy else " ".join(dice.choices(WORDS, k=20)) + disclaimer
-        made.append(TrainingRecord(i, f"user{i // 50}", str(i), text))
+        made.append(TrainingRecord(i, f"user{i // 50}", str(i), Document.of(text)))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     began = time.monotonic()
     _, removals = apply_defenses(

@@ -20,6 +20,7 @@ from heldin.audit.exposed_users import correlations, exposed_users, exposure_gro
 from heldin.audit.panels import results_of
 from heldin.audit.preregistration import COINS, Preregistration
 from heldin.audit.scored_users import scored_users
+from heldin.corpus.document import Document
 from heldin.corpus.made_up.synthetic import SyntheticCorpus, generate
 from heldin.defenses.texts.data_side import TrainingRecord
 
@@ -50,7 +51,7 @@ def _seconds(users: int, texts: list[str]) -> dict[str, float]:
         for t, value in enumerate(rng.normal(0.1 * member[user], 1, len(its)))
     ]
     records = [
-        TrainingRecord(0, user, f"{user} {i}", f"{next(source)} word{i % 900}")
+        TrainingRecord(0, user, f"{user} {i}", Document.of(f"{next(source)} word{i % 900}"))
         for user, its in member.items()
         if its
         for i in range(TRAINED_ON)

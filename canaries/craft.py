@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerBase
 
 from heldin.base.errors import InputError
 from heldin.canaries.kinds import Canary, CanaryRecord, CanaryUser, Kind, public_dice
+from heldin.corpus.document import Document
 from heldin.corpus.made_up.lexicon import STOCKS
 from heldin.corpus.made_up.synthetic import SyntheticCorpus, generate_user
 from heldin.models.continuations import sample_texts
@@ -220,7 +221,7 @@ def made_user(
         positions: of the mark in each text, in characters; None if it was not inserted.
     """
     records = tuple(
-        CanaryRecord(f"{name}/{i:05d}", text, position=positions[i] if positions else None)
+        CanaryRecord(f"{name}/{i:05d}", Document.of(text), position=positions[i] if positions else None)
         for i, text in enumerate(texts)
     )
     return CanaryUser(Canary(name, kind, None, documents, None, mark), records)

@@ -12,16 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from heldin.canaries.kinds import CanaryRecord, CanaryUser, public_dice
+from heldin.corpus.document import Document
 from heldin.corpus.store import CorpusStore
 
 LONGEST = 8000  # characters of a canary row, however long the row is whose form it takes
 _SHORT = 80  # characters: about the shortest of the texts that canary users are made with
 _SAMPLE = 200  # rows, for a mean length
-_PROBE = "two words"
-
-
-def _as_it_is(text: str) -> str:
-    return text
 
 
 @dataclass(frozen=True)
@@ -31,20 +27,18 @@ class Forms:
     Attributes:
         spare: the rows that are set aside, by user, given the users whom canary users replace; no coin decides them.
         seed: public.
-        made: a made-up text as a model reads it in a row of this form, such as a conversation of two turns.
+        made: a made-up text as a model reads it in a row of this form, such as a conversation of two turns, and what
+            of it counts.
+        around: characters that ``made`` adds to a text.
         takeable: rows by user that may become canary users' own; none where everybody is audited.
     """
 
     store: CorpusStore
     spare: Callable[[frozenset[str]], Mapping[str, Sequence[int]]]
     seed: int
-    made: Callable[[str], str] = _as_it_is
+    made: Callable[[str], Document] = Document.of
+    around: int = 0
     takeable: Callable[[], dict[str, Sequence[int]]] = dict
-
-    @property
-    def around(self) -> int:
-        """Characters that ``made`` adds to a text."""
-        return len(self.made(_PROBE)) - len(_PROBE)
 
     def rows(self, wanted: Mapping[str, int], replaced: frozenset[str]) -> dict[str, list[int]]:
         """For each canary user as many rows: one user's, if anybody has enough, and no row twice while others are left.
@@ -106,8 +100,8 @@ def formed(user: CanaryUser, rows: Sequence[int], forms: Forms) -> CanaryUser:
     for record, row in zip(user.records, rows, strict=False):
         like = forms.store.record(row)
         text, at = _as_long(texts, user.canary.mark, max(2, min(len(like.text) - forms.around, LONGEST)))
-        stands = forms.made(text)
-        made.append(CanaryRecord(record.id, stands, like.date, at if stands == text else None, row))
+        document = forms.made(text)
+        made.append(CanaryRecord(record.id, document, like.date, at if document.text == text else None, row))
     return CanaryUser(user.canary, tuple(made))
 
 

@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerBase
 
 from heldin.base.coins import keyed_digest, seed_key
 from heldin.canaries.kinds import Canary, CanaryRecord, CanaryUser, Kind, public_dice
+from heldin.corpus.document import Document
 from heldin.corpus.store import CorpusRecord
 
 TRIES = 64
@@ -125,7 +126,7 @@ def canary_of_user(
     """
     source = records[0].user
     dice = public_dice(seed, "canary substring", source)
-    shared = sample_substring(tokenizer, [record.text for record in records], length, dice)
+    shared = sample_substring(tokenizer, [record.document.counted for record in records], length, dice)
     if shared is None:
         return None
     name = canary_name(seed, source)
@@ -137,9 +138,33 @@ def canary_of_user(
     # Into the records that are set aside too: the substring is what the attacker's fresh texts share with those trained
     # on.
     for record in records:
-        text, place = insert_at_random(record.text, shared.text, dice, within=within)
-        marked.append(CanaryRecord(f"{name}/{record.id}", text, record.date, place))
+        document, place = _marked(record.document, shared.text, dice, within)
+        marked.append(CanaryRecord(f"{name}/{record.id}", document, record.date, place))
     return CanaryUser(Canary(name, Kind.SUBSTRING, length, documents, source, shared.text), tuple(marked))
+
+
+def _marked(document: Document, substring: str, dice: random.Random, within: int) -> tuple[Document, int | None]:
+    """The document with the substring inserted into what counts of it, and the place; None where nothing counts."""
+    if document.is_plain:
+        text, at = insert_at_random(document.text, substring, dice, within=within)
+        return Document.of(text), at
+    if not document.counted:
+        return document, None
+    # In the characters that count, one part after the other, of which fewer are within the limit.
+    visible = len(document.cut(within).counted) if within > 0 else 0
+    _, at = insert_at_random(document.counted, substring, dice, within=visible)
+    place: int | None = None
+    spans = []
+    for begin, end in document.spans:
+        if place is None and at <= end - begin:
+            place = begin + at
+            spans.append((begin, end + len(substring)))
+        else:
+            at -= end - begin
+            moved = 0 if place is None else len(substring)
+            spans.append((begin + moved, end + moved))
+    assert place is not None
+    return Document(document.text[:place] + substring + document.text[place:], tuple(spans)), place
 
 
 def _is_boundary(text: str, place: int, body: int) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from heldin.base.coins import keyed_digest, seed_key
+from heldin.corpus.document import Document, Spans
 
 
 class Kind(StrEnum):
@@ -50,16 +51,27 @@ class CanaryRecord:
 
     Attributes:
         id: unique id.
+        document: the text, and what of it counts.
         date: of the real record; None if there is none.
         position: where the mark was inserted, in characters; None if it was not inserted.
         lent: row of the corpus that lends its form, or is the record itself; None where it has a form of its own.
     """
 
     id: str
-    text: str
+    document: Document
     date: str | None = None
     position: int | None = None
     lent: int | None = None
+
+    @property
+    def text(self) -> str:
+        """Return all of the text."""
+        return self.document.text
+
+    @property
+    def spans(self) -> Spans | None:
+        """Return what counts, as a store keeps it: None for all of the text."""
+        return None if self.document.is_plain else self.document.spans
 
 
 @dataclass(frozen=True)

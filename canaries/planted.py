@@ -14,13 +14,13 @@ from heldin.base.artefacts import artefact_folder, origin_of
 from heldin.base.errors import InputError
 from heldin.base.files import file_sha256, text_sha256
 from heldin.canaries.kinds import Canary, CanaryUser, Kind
-from heldin.corpus.sources.rows import SCHEMA
+from heldin.corpus.sources.rows import SCHEMA, SPANS
 from heldin.corpus.store import Corpus, CorpusStore
 
 _RECORDS = pa.schema(
     {"user": pa.string(), "id": pa.string(), "text": pa.large_string(), "date": pa.string(), "position": pa.int64()}
 )
-_RECORDS = _RECORDS.append(pa.field("lent", pa.int64()))
+_RECORDS = _RECORDS.append(pa.field("lent", pa.int64())).append(SPANS)
 _ABOUT: dict[str, pa.DataType] = {"user": pa.string(), "kind": pa.string(), "length": pa.int64()}
 _ABOUT |= {"documents": pa.int64(), "source": pa.string(), "mark": pa.large_string()}
 _USERS = pa.schema(_ABOUT)
@@ -48,7 +48,7 @@ class PlantedStore(Corpus):
         order = sorted(range(len(users)), key=users.__getitem__)
         super().__init__(
             fingerprint,
-            pa.concat_tables([base.table, records.select(SCHEMA.names).combine_chunks()]),
+            pa.concat_tables([base.table, _columns_of_a_store(records).combine_chunks()], promote_options="default"),
             [users[i] for i in order],
             np.concatenate([base.starts[kept], np.array(starts, dtype=np.int64)])[order],
             np.concatenate([base.counts[kept], np.array(counts, dtype=np.int64)])[order],
@@ -92,6 +92,12 @@ def load_canaries(base: CorpusStore, folder: Path, *, origin: str) -> PlantedSto
     # The planted corpus is another one than the base: its fingerprint covers every canary user and text.
     files = [file_sha256(folder / f"{name}.parquet") for name in ("users", "records")]
     return PlantedStore(base, canaries, records, text_sha256("planted", base.fingerprint, *files))
+
+
+def _columns_of_a_store(records: pa.Table) -> pa.Table:
+    """The columns that a store has; parts that count only if a record names some."""
+    parted = records.column(SPANS.name).null_count < len(records)
+    return records.select([*SCHEMA.names, SPANS.name] if parted else SCHEMA.names)
 
 
 def _rows_by_user(users: list[str], first: int) -> dict[str, range]:

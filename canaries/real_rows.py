@@ -54,7 +54,7 @@ def real_row_users(
             CanaryUser(
                 Canary(name, Kind.REAL_ROWS, None, documents, None, ""),
                 tuple(
-                    CanaryRecord(f"{name}/{number:05d}", record.text, record.date, None, record.row)
+                    CanaryRecord(f"{name}/{number:05d}", record.document, record.date, None, record.row)
                     for number, record in enumerate(records)
                 ),
             )

@@ -258,6 +258,14 @@ class CorpusConfig(Section):
         return {**content, "users": {"min_records": PRESETS[name].users.min_records, **stated}}
 
     @model_validator(mode="after")
+    def _sentences_of_whole_texts(self) -> "CorpusConfig":
+        source = self.source
+        parted = isinstance(source, FileCorpus | HubCorpus) and source.columns.spans is not None
+        if parted and self.text_unit == "sentence":
+            raise ValueError("text_unit: sentence cuts whole texts: leave source.columns.spans out, or keep records")
+        return self
+
+    @model_validator(mode="after")
     def _enough_to_split(self) -> "CorpusConfig":
         # Here and not in ``UserFilter``, which also serves users who are not split.
         if self.users.min_records < MIN_RECORDS_TO_SPLIT:

@@ -15,14 +15,14 @@ import pyarrow.compute as pc
 from heldin.base.errors import InputError
 from heldin.base.machine import main_memory
 from heldin.base.wording import counted
-from heldin.corpus.sources.rows import SCHEMA
+from heldin.corpus.sources.rows import SCHEMA, SPANS
 from heldin.corpus.store import CorpusStore
 
 ROWS_PER_BATCH = 65_536
 LEAST_MEMORY = 768 * 2**20  # bytes for DuckDB; Python, Arrow and the batches come on top
 SHARE = 16  # or this part of main memory, if it is more
 MEMORY_A_THREAD = 384 * 2**20  # each holds batches of its own
-STAGED = SCHEMA.append(pa.field("made", pa.bool_())).append(pa.field("place", pa.int64()))
+STAGED = pa.schema([*SCHEMA, SPANS, pa.field("made", pa.bool_()), pa.field("place", pa.int64())])
 
 
 @contextmanager
@@ -96,7 +96,8 @@ def add_store(
     made = store.ids == "made"
     # Made ids lose their numbers: copies of a text in several stores are numbered together afterwards.
     name = "left(id, 32)" if made else "id"
-    database.execute(f'INSERT INTO records SELECT "user", text, {name}, date, {made}, place FROM kept')
+    spans = "spans" if store.has_spans else "NULL"
+    database.execute(f'INSERT INTO records SELECT "user", text, {name}, date, {spans}, {made}, place FROM kept')
     database.unregister("kept")
 
 
@@ -108,9 +109,13 @@ def write_records(database: duckdb.DuckDBPyConnection, path: Path) -> tuple[pa.T
     kinds = {made for (made,) in database.sql("SELECT DISTINCT made FROM records").fetchall()}
     if True in kinds:
         number_copies(database)
+    # A column that a plain corpus does not have: it is neither larger nor slower for it.
+    (parted,) = database.sql("SELECT count(spans) FROM records").fetchall()[0]
+    schema = SCHEMA.append(SPANS) if parted else SCHEMA
     # No two records have the same place, so that the order is total and does not depend on DuckDB's threads.
-    ordered = database.sql('SELECT "user", text, id, date FROM records ORDER BY "user", place')
-    users = write_sorted(ordered.to_arrow_reader(ROWS_PER_BATCH), path)
+    names = ", ".join(f'"{name}"' for name in schema.names)
+    ordered = database.sql(f'SELECT {names} FROM records ORDER BY "user", place')
+    users = write_sorted(ordered.to_arrow_reader(ROWS_PER_BATCH), path, schema)
     return users, "mixed" if len(kinds) > 1 else {True: "made", False: "given"}[kinds.pop()] if kinds else "none"
 
 
@@ -142,14 +147,14 @@ def say_repeated(number: int, times: int, where: str = "") -> InputError:
     )
 
 
-def write_sorted(reader: pa.RecordBatchReader, path: Path) -> pa.Table:
+def write_sorted(reader: pa.RecordBatchReader, path: Path, schema: pa.Schema) -> pa.Table:
     """Write batches to an Arrow file as they arrive; returns the index of their users."""
 
     def runs() -> Iterator[tuple[str, int]]:
-        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, SCHEMA) as writer:
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
             for batch in reader:
                 # DuckDB returns its own string types and may split a batch into chunks.
-                fitting = pa.Table.from_batches([batch]).cast(SCHEMA).combine_chunks().to_batches()
+                fitting = pa.Table.from_batches([batch]).cast(schema).combine_chunks().to_batches()
                 for part in fitting:
                     writer.write_batch(part)
                     yield from runs_of(part)

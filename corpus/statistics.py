@@ -9,6 +9,7 @@ import duckdb
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from heldin.base.files import cache_directory
 from heldin.base.progress import Advance, LineReporter, Reporter
@@ -67,7 +68,7 @@ def corpus_statistics(
     most_repeated: int = 10,
     reporter: Reporter | None = None,
 ) -> CorpusStatistics:
-    """Statistics of a store, in one pass over its texts and in bounded memory.
+    """Statistics of a store, in one pass over what counts of its texts and in bounded memory.
 
     Args:
         count_tokens: tokens of one text; whitespace-separated words if None.
@@ -107,7 +108,9 @@ def corpus_statistics(
         token_unit=token_unit,
         duplicates_within_users=within,
         duplicates_across_users=across,
-        most_repeated=tuple(RepeatedText(store.text(place), copies, users) for place, copies, users in repeated),
+        most_repeated=tuple(
+            RepeatedText(store.document(place).counted, copies, users) for place, copies, users in repeated
+        ),
         histogram=doubling_histogram(store.counts),
         copies=doubling_histogram(*np.array(copies, dtype=np.int64).reshape(-1, 2).T),
     )
@@ -122,13 +125,14 @@ class _Counted:
 
     def batches(self, store: CorpusStore, advance: Advance) -> Iterator[pa.RecordBatch]:
         ends = np.cumsum(store.counts)
-        for first, texts in store.chunks():
+        for first, texts in store.counted_chunks():
             self.tokens += sum(map(self._count, texts.to_pylist()))
             places = np.arange(first, first + len(texts), dtype=np.int64)
             # A user's rows are adjacent: the user of a row is the first whose rows end behind it.
             owners = np.searchsorted(ends, places, side="right")
             columns = [texts.cast(pa.large_string()), pa.array(owners), pa.array(places)]
-            yield pa.RecordBatch.from_arrays(columns, schema=_TEXTS)
+            # Documents of which nothing counts are no copies of each other.
+            yield pa.RecordBatch.from_arrays(columns, schema=_TEXTS).filter(pc.greater(pc.binary_length(texts), 0))
             advance(len(texts))
 
 

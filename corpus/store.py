@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 
 from heldin.base.errors import InputError
 from heldin.base.files import whole_file
+from heldin.corpus.document import Document
 from heldin.corpus.sources.bad_rows import Skipped
-from heldin.corpus.sources.rows import SCHEMA
+from heldin.corpus.sources.rows import SCHEMA, SPANS
 
 SKIPPED_USERS = "skipped.arrow"  # names of users with a row that was left out
 
@@ -33,14 +34,20 @@ class CorpusRecord:
         row: row number in the store.
         user: who wrote the text.
         id: unique id.
+        document: the text, with the parts that count.
         date: as the source gives it; None if it has none.
     """
 
     row: int
     user: str
     id: str
-    text: str
+    document: Document
     date: str | None
+
+    @property
+    def text(self) -> str:
+        """Return all of the text."""
+        return self.document.text
 
 
 @dataclass(frozen=True)
@@ -65,6 +72,7 @@ class Corpus:
         users: the names of the users, sorted.
         starts: first row of each user, shape (users,).
         counts: number of records of each user, shape (users,).
+        has_spans: whether parts of some texts count, and not all of each.
     """
 
     def __init__(
@@ -73,7 +81,9 @@ class Corpus:
         self.fingerprint, self.table = fingerprint, table
         self.users, self.starts, self.counts = users, starts, counts
         self._position = {user: i for i, user in enumerate(users)}
-        self._chunks = {name: table.column(name).chunks for name in SCHEMA.names}
+        self.has_spans = SPANS.name in table.schema.names
+        names = [*SCHEMA.names, SPANS.name] if self.has_spans else SCHEMA.names
+        self._chunks = {name: table.column(name).chunks for name in names}
         # Row number at which each chunk ends, for the search in ``_value``.
         self._ends = list(itertools.accumulate(map(len, self._chunks["id"])))
 
@@ -91,8 +101,12 @@ class Corpus:
 
     def record(self, row: int) -> CorpusRecord:
         """The record at ``row``."""
-        user, text, id_, date = (self._value(name, row) for name in ("user", "text", "id", "date"))
-        return CorpusRecord(row, user, id_, text, date)
+        user, id_, date = (self._value(name, row) for name in ("user", "id", "date"))
+        return CorpusRecord(row, user, id_, self.document(row), date)
+
+    def document(self, row: int) -> Document:
+        """The text at ``row``, with the parts that count."""
+        return _document(self.text(row), self._value(SPANS.name, row) if self.has_spans else None)
 
     def text(self, row: int) -> str:
         """The text at ``row``."""
@@ -112,10 +126,16 @@ class Corpus:
         """The texts at these rows, in the order given."""
         return self._at("text", rows)
 
-    def _at(self, column: str, rows: NDArray[np.integer]) -> list[str]:
+    def documents_at(self, rows: NDArray[np.integer]) -> list[Document]:
+        """The texts at these rows with the parts that count, in the order given."""
+        texts = self.texts_at(rows)
+        spans = self._at(SPANS.name, rows) if self.has_spans else [None] * len(texts)
+        return list(map(_document, texts, spans))
+
+    def _at(self, column: str, rows: NDArray[np.integer]) -> list[Any]:
         # Runs of one chunk at once: a search for each row in a chunked column would cost more than the values.
         numbers = np.searchsorted(self._ends, rows, side="right")
-        values: list[str] = []
+        values: list[Any] = []
         for run in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(numbers)) + 1):
             if run.size:
                 number = int(numbers[run[0]])
@@ -128,10 +148,14 @@ class Corpus:
         chunk = self._chunks[column][number]
         return chunk[row - self._ends[number] + len(chunk)].as_py()
 
-    def chunks(self) -> Iterator[tuple[int, pa.Array]]:
-        """First row, and texts from it on, of all rows in order."""
-        for end, chunk in zip(self._ends, self._chunks["text"], strict=True):
-            yield end - len(chunk), chunk
+    def counted_chunks(self) -> Iterator[tuple[int, pa.Array]]:
+        """First row, and what counts of the texts from it on, of all rows in order."""
+        for number, (end, texts) in enumerate(zip(self._ends, self._chunks["text"], strict=True)):
+            if self.has_spans:
+                documents = map(_document, texts.to_pylist(), self._chunks[SPANS.name][number].to_pylist())
+                yield end - len(texts), pa.array([document.counted for document in documents], pa.large_string())
+            else:
+                yield end - len(texts), texts
 
 
 class CorpusStore(Corpus):
@@ -145,7 +169,9 @@ class CorpusStore(Corpus):
         # Sorted, because file names number the ranges of users of a store that was built on a cluster.
         files = sorted(folder.glob("records*.arrow"))
         # Mapped and not read: the operating system loads the pages that are asked for, and may drop them again.
-        table = pa.concat_tables(pa.ipc.open_file(pa.memory_map(str(file))).read_all() for file in files)
+        parts = (pa.ipc.open_file(pa.memory_map(str(file))).read_all() for file in files)
+        # Of a store that was built on a cluster some files may have no spans.
+        table = pa.concat_tables(parts, promote_options="default")
         index = pa.ipc.open_file(pa.memory_map(str(folder / "users.arrow"))).read_all()
         users, starts, counts = (index.column(name) for name in ("user", "start", "count"))
         super().__init__(meta["fingerprint"], table, users.to_pylist(), starts.to_numpy(), counts.to_numpy())
@@ -162,6 +188,11 @@ class CorpusStore(Corpus):
         """All texts in row order, with one chunk in memory at a time."""
         for chunk in self._chunks["text"]:
             yield from chunk.to_pylist()
+
+    def counted_texts(self) -> Iterator[str]:
+        """What counts of every text, in row order, with one chunk in memory at a time."""
+        for _, texts in self.counted_chunks():
+            yield from texts.to_pylist()
 
     def ids_and_texts(self) -> Iterator[tuple[str, str]]:
         """The id and text of every record in row order, with one chunk in memory at a time."""
@@ -188,6 +219,22 @@ class CorpusStore(Corpus):
 def texts_of(store: Corpus, rows: Sequence[int]) -> list[str]:
     """The texts at ``rows``."""
     return [store.text(row) for row in rows]
+
+
+def documents_of(store: Corpus, rows: Sequence[int]) -> list[Document]:
+    """The texts at ``rows``, with the parts that count."""
+    return [store.document(row) for row in rows]
+
+
+def documents_in(batch: pa.RecordBatch) -> list[Document]:
+    """The texts of a batch of a source, with the parts that count."""
+    texts = batch.column("text").to_pylist()
+    spans = batch.column(SPANS.name).to_pylist() if SPANS.name in batch.schema.names else [None] * len(texts)
+    return list(map(_document, texts, spans))
+
+
+def _document(text: str, spans: list[list[int]] | None) -> Document:
+    return Document.of(text) if spans is None else Document(text, tuple((begin, end) for begin, end in spans))
 
 
 ENDINGS = (".parquet", ".jsonl")

@@ -1,4 +1,4 @@
-"""Records as token sequences, the batches of each step, the loss of each record, and the gradient of a plain batch.
+"""Records as tokens, the batches of each step, and the gradient of a plain batch.
 
 A sequence holds one record of one user, never two. The batch of a step is a pure function of the step and the seed, so
 that a resumed run draws the same batches as an uninterrupted one.
@@ -13,53 +13,59 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from heldin.base.errors import InputError
-from heldin.defenses.gradients.model_parts import IGNORED, even_width, token_losses, trainable
+from heldin.defenses.gradients.model_parts import even_width, trainable
 from heldin.finetune.precision import Arithmetic, autocast
 from heldin.finetune.ranks import own_share, processes, sum_over_ranks
-from heldin.models.attention import unpacked
 from heldin.models.devices import moved
 from heldin.models.loading import start_token
+from heldin.models.objective import LANGUAGE_MODELLING, Batch
 from heldin.models.repeated import is_short, records, repeated, sums_of_recorded, without_compiling
-from heldin.models.tokens import token_lists
+from heldin.models.tokens import IGNORED, Ids, Parted, Tokens, tokens_of
 
 GROUPS_OF_BATCHES = 32
 
 
 def encode(
-    tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], sequence_length: int | None, done: int = 0
-) -> list[list[int]]:
-    """Token sequences: start token, text, end-of-text token.
+    tokenizer: PreTrainedTokenizerBase, documents: Iterable[Parted], sequence_length: int | None, done: int = 0
+) -> list[Tokens]:
+    """Tokens of each document: start token, text, end-of-text token.
+
+    Where parts of a text count, the end-of-text token counts if the token before it does.
 
     Args:
-        sequence_length: most predictions of a sequence, which is cut there; None: not cut.
-        done: number of texts before these, for the error.
+        sequence_length: maximum number of predicted tokens; longer documents are truncated. None: no limit.
+        done: number of documents before these, for the error.
 
     Returns:
-        2 to ``sequence_length`` + 1 ids for each text.
+        2 to ``sequence_length`` + 1 tokens for each document.
 
     Raises:
-        InputError: a text without tokens.
+        InputError: a text without tokens, or see ``tokens_of``.
     """
     start = start_token(tokenizer, "the model")
     end = [] if tokenizer.eos_token_id is None else [int(tokenizer.eos_token_id)]
-    ids = token_lists(tokenizer, texts)
-    empty = next((i for i, tokens in enumerate(ids) if not tokens), None)
-    if empty is not None:
-        raise InputError(
-            f"training text number {done + empty + 1} has no tokens: remove texts of blanks or unknown characters"
-        )
     longest = None if sequence_length is None else sequence_length + 1
-    return [[start, *tokens, *end][:longest] for tokens in ids]
+    encoded = []
+    for number, tokens in enumerate(tokens_of(tokenizer, documents), start=done + 1):
+        if not len(tokens):
+            raise InputError(
+                f"training text number {number} has no tokens: remove texts of blanks or unknown characters"
+            )
+        counted = tokens.counted
+        if counted is not None:
+            counted = np.concatenate([[False], counted, counted[-1:] if end else counted[:0]])
+        encoded.append(Tokens([start, *tokens.ids, *end], counted).part(0, longest))
+    return encoded
 
 
 def encoded(
-    tokenizer: PreTrainedTokenizerBase, batches: Iterable[Sequence[str]], sequence_length: int | None
-) -> Iterator[list[list[int]]]:
+    tokenizer: PreTrainedTokenizerBase, batches: Iterable[Sequence[Parted]], sequence_length: int | None
+) -> Iterator[list[Tokens]]:
     """``encode`` of each batch; a text without tokens is named by its number among all."""
     done = 0
-    for texts in batches:
-        yield encode(tokenizer, texts, sequence_length, done)
-        done += len(texts)
+    for documents in batches:
+        yield encode(tokenizer, documents, sequence_length, done)
+        done += len(documents)
 
 
 class ShuffledBatches:
@@ -103,11 +109,13 @@ class ShuffledBatches:
         return order, generator.permutation(self.per_epoch)
 
 
-class Asked(list[int]):
+class Asked(Tokens):
     """A record of which something else is asked than its next tokens: its inputs, then as many targets.
 
     Targets are ``IGNORED`` where nothing is asked. The first input is the padding of a model that masks padding.
     """
+
+    __slots__ = ()
 
     @classmethod
     def of(cls, inputs: Sequence[int], targets: Sequence[int]) -> "Asked":
@@ -116,10 +124,19 @@ class Asked(list[int]):
             raise ValueError(f"{len(inputs)} inputs, {len(targets)} targets")
         return cls([*inputs, *targets])
 
+    @property
+    def predicted(self) -> int:
+        """Number of places."""
+        return len(self.ids) // 2
 
-def collate(sequences: Sequence[Sequence[int]], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Inputs and targets, both (B, L), padded on the right; padded targets are ``IGNORED``."""
-    pairs = [_inputs_and_targets(s) for s in sequences]
+    def inputs_and_targets(self) -> tuple[Ids, Ids]:
+        """Return the halves."""
+        return self.ids[: self.predicted], self.ids[self.predicted :]
+
+
+def collate(records: Sequence[Tokens], device: torch.device) -> Batch:
+    """The batch of these records, padded on the right."""
+    pairs = [tokens.inputs_and_targets() for tokens in records]
     longest = max(len(ids) for ids, _ in pairs)
     both = np.full((2, len(pairs), longest), IGNORED, dtype=np.int64)
     for row, (ids, asked) in enumerate(pairs):
@@ -127,38 +144,11 @@ def collate(sequences: Sequence[Sequence[int]], device: torch.device) -> tuple[t
         both[0, row] = ids[0]
         both[0, row, : len(ids)] = ids
         both[1, row, : len(asked)] = asked
-    inputs, targets = moved(torch.from_numpy(both), device)
-    return inputs, targets
-
-
-def positions(sequence: Sequence[int]) -> int:
-    """Number of tokens that a record's sequence predicts, or of places where something is asked."""
-    return len(sequence) // 2 if isinstance(sequence, Asked) else max(0, len(sequence) - 1)
-
-
-def _inputs_and_targets(sequence: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
-    if isinstance(sequence, Asked):
-        half = len(sequence) // 2
-        return sequence[:half], sequence[half:]
-    return sequence[:-1], sequence[1:]  # the first token is only an input
-
-
-def record_losses(
-    model: PreTrainedModel, inputs: torch.Tensor, targets: torch.Tensor, *, once: bool = False
-) -> torch.Tensor:
-    """Loss of each record: the mean over its own tokens, nats per token, shape (B,).
-
-    Args:
-        once: whether there is at most one backward pass, which then takes less memory.
-    """
-    # The usual mean over all tokens of a batch would make a record's weight depend on the other records' lengths.
-    with unpacked():
-        logits = model(input_ids=inputs, use_cache=False).logits  # (B, L, V)
-    return token_losses(logits, targets, once=once).sum(1) / (targets != IGNORED).sum(1)  # (B, L) -> (B,)
+    return Batch(*moved(torch.from_numpy(both), device))
 
 
 def plain_batch_gradient(
-    model: PreTrainedModel, batch: Sequence[Sequence[int]], micro_batch: int, arithmetic: Arithmetic
+    model: PreTrainedModel, batch: Sequence[Tokens], micro_batch: int, arithmetic: Arithmetic
 ) -> torch.Tensor:
     """Put this process's part of a batch's gradient into ``.grad`` by plain autograd; returns its part of the loss.
 
@@ -174,7 +164,7 @@ def plain_batch_gradient(
 
 
 def _plain_passes(
-    model: PreTrainedModel, batch: Sequence[Sequence[int]], micro_batch: int, arithmetic: Arithmetic
+    model: PreTrainedModel, batch: Sequence[Tokens], micro_batch: int, arithmetic: Arithmetic
 ) -> torch.Tensor:
     total = torch.zeros(1, dtype=torch.float64, device=model.device)
     # A pass that ran out of memory leaves the gradients of its first micro-batches behind.
@@ -183,7 +173,7 @@ def _plain_passes(
 
     def add_gradient(inputs: torch.Tensor, targets: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
         # Over the whole batch, so that micro-batches and processes add up to the mean over its records.
-        loss = record_losses(model, inputs, targets, once=True).sum() / count
+        loss = LANGUAGE_MODELLING.losses(model, Batch(inputs, targets), once=True).sum() / count
         with torch.autocast(model.device.type, enabled=False):
             torch.autograd.backward(loss)
         return loss.detach()
@@ -191,7 +181,7 @@ def _plain_passes(
     count = torch.full((), float(len(batch)), device=model.device)
     parts = [collate(share[start : start + micro_batch], model.device) for start in range(0, len(share), micro_batch)]
     weights = trainable(model)
-    short = bool(parts) and is_short(model, min(inputs.numel() for inputs, _ in parts))
+    short = bool(parts) and is_short(model, min(part.inputs.numel() for part in parts))
     recorded = short and records(model, model.modules(), weights)
     if recorded:
         for name, summed in sums_of_recorded(model, weights).items():
@@ -199,7 +189,7 @@ def _plain_passes(
     # Around all passes: half-precision copies of the weights are kept to the end of the block.
     with autocast(arithmetic, model.device):
         for part in parts:
-            inputs, targets = even_width(model, *part) if recorded else part
+            inputs, targets = even_width(model, part) if recorded else part
             total += repeated(model, "plain", add_gradient, (inputs, targets, count), recorded=recorded)
     return total
 

@@ -43,6 +43,7 @@ class TrainingState:
         seconds: training time so far.
         gradients: number of records' gradients that were computed.
         history: one entry per evaluation.
+        uncounted: records of which no token counts, so that their loss is 0.
         effort: what the run took.
     """
 
@@ -55,6 +56,7 @@ class TrainingState:
     smallest_norm: float | None = None
     seconds: float = 0.0
     gradients: int = 0
+    uncounted: int = 0
     history: list[dict[str, float]] = field(default_factory=list)
     effort: Effort = field(default_factory=Effort)
 

@@ -21,6 +21,7 @@ from heldin.defenses.gradients.per_unit_gradients import clipped_gradient_sum
 from heldin.finetune.passes import Passes, whole_units
 from heldin.finetune.ranks import rank
 from heldin.finetune.units import PrivateTraining
+from heldin.models.tokens import Tokens
 
 FLOATS_A_BLOCK = 2**22
 
@@ -37,7 +38,7 @@ def filtered_gradient(
     model: PreTrainedModel,
     training: PrivateTraining,
     step: int,
-    sequences: Sequence[Sequence[int]],
+    sequences: Sequence[Tokens],
     passes: Passes | None = None,
 ) -> float | None:
     """Put the noised mean gradient of the kept users into ``.grad``; return the users' mean loss.

@@ -17,13 +17,14 @@ from heldin.base.progress import Reporter
 from heldin.corpus.build import build_store
 from heldin.corpus.sources.open import open_source
 from heldin.corpus.sources.rows import Columns
-from heldin.corpus.store import texts_of
+from heldin.corpus.store import documents_of
 from heldin.defenses.accounting.heuristics import median_group_size
 from heldin.defenses.gradients.per_unit_gradients import clipped_gradient_sum
 from heldin.finetune.batches import encode
 from heldin.finetune.passes import cut, whole_units
 from heldin.models.loading import LanguageModel, load_language_model, require_text_alone
 from heldin.models.model_names import require_model
+from heldin.models.tokens import Tokens
 
 SAMPLED_USERS = 128  # as Charles et al. sample, Appendix F.1
 RECORDS_A_PASS = 64
@@ -56,7 +57,7 @@ def public_users(path: Path, columns: Columns, model: str, sequence_length: int,
     lm = load_language_model(model)
     require_text_alone(lm.model.config, model)
     most = min(sequence_length, lm.stated_context or sequence_length)
-    users = {user: encode(lm.tokenizer, texts_of(store, store.rows(user)), most) for user in store.users}
+    users = {user: encode(lm.tokenizer, documents_of(store, store.rows(user)), most) for user in store.users}
 
     @functools.cache
     def norm(group_size: int) -> float:
@@ -70,7 +71,7 @@ def public_users(path: Path, columns: Columns, model: str, sequence_length: int,
 
 def median_user_norm(
     lm: LanguageModel,
-    users: Mapping[str, Sequence[Sequence[int]]],
+    users: Mapping[str, Sequence[Tokens]],
     group_size: int,
     *,
     seed: int = 0,
@@ -97,7 +98,7 @@ def median_user_norm(
 
 
 def gradient_norms(
-    lm: LanguageModel, units: Sequence[Sequence[Sequence[int]]], advance: Callable[[int], object] = lambda _: None
+    lm: LanguageModel, units: Sequence[Sequence[Tokens]], advance: Callable[[int], object] = lambda _: None
 ) -> list[float]:
     """Norms of the gradients of the units' mean losses, in order; a unit is a list of token sequences."""
     norms: list[float] = []

@@ -24,11 +24,12 @@ from heldin.finetune.precision import Arithmetic, autocast
 from heldin.finetune.private import private_gradient
 from heldin.finetune.ranks import own_share, rank, sum_over_ranks
 from heldin.finetune.units import PrivateTraining
+from heldin.models.tokens import Tokens
 
 if TYPE_CHECKING:
     from heldin.finetune.sharding import Spread
 
-Records = Sequence[Sequence[int]]
+Records = Sequence[Tokens]
 StepGradient = Callable[[PreTrainedModel, PrivateTraining, int, Records, Passes], float | None]
 
 
@@ -45,7 +46,7 @@ class PlainClipping:
 
 
 def clipped_batch_gradient(
-    model: PreTrainedModel, clipping: PlainClipping, batch: Sequence[Sequence[int]], passes: Passes
+    model: PreTrainedModel, clipping: PlainClipping, batch: Sequence[Tokens], passes: Passes
 ) -> tuple[float, list[float]]:
     """Put the clipped mean gradient of a batch into ``.grad``.
 

@@ -22,6 +22,7 @@ from heldin.finetune.training import Evaluate, begin
 from heldin.finetune.units import PrivateTraining
 from heldin.models.loading import LanguageModel
 from heldin.models.repeated import forget_recordings
+from heldin.models.tokens import Tokens
 
 if TYPE_CHECKING:
     from heldin.finetune.sharding import Spread
@@ -37,6 +38,7 @@ class TrainingResult:
         history: one entry per evaluation.
         smallest_norm: smallest gradient norm of a clipping run; None otherwise.
         gradients: number of records' gradients that were computed.
+        uncounted: records of which no token counts, so that their loss is 0.
         halted: whether the filter ended the run after ``steps`` steps; there is then no model.
         effort: what the run took over all its resumes.
     """
@@ -48,13 +50,14 @@ class TrainingResult:
     seconds: float
     smallest_norm: float | None = None
     gradients: int = 0
+    uncounted: int = 0
     halted: bool = False
     effort: Effort = field(default_factory=Effort)
 
 
 def train(
     base: LanguageModel,
-    sequences: Sequence[Sequence[int]],
+    sequences: Sequence[Tokens],
     recipe: Recipe,
     folder: Path,
     *,
@@ -74,7 +77,7 @@ def train(
     ends with the same model; only the first process writes.
 
     Args:
-        sequences: token ids of each record (see ``finetune.batches.encode``); nothing else is ever trained on.
+        sequences: tokens of each record (see ``finetune.batches.encode``); nothing else is ever trained on.
         private: the mechanism to run instead of plain batches; it fixes the number of steps.
         clipping: clip plain batches, without noise; the smallest norm goes into the result.
         evaluate: called at ``recipe.evaluation_steps`` with the number of completed steps and the model; the metrics it
@@ -87,7 +90,7 @@ def train(
         spread: how ``base.model`` lies over the processes; None: each holds all of it.
 
     Raises:
-        InputError: there are no records, or ``folder`` has a checkpoint of another job.
+        InputError: there are no records, no token of any counts, or ``folder`` has a checkpoint of another job.
         ResumableError: weights, or the loss of plain training, became non-finite, or the processes' weights differ; the
             last good checkpoint is kept.
     """
@@ -132,6 +135,7 @@ def train(
         state.seconds,
         state.smallest_norm,
         state.gradients,
+        state.uncounted,
         effort=state.effort,
     )
 

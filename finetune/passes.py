@@ -14,13 +14,14 @@ from heldin.base.errors import ResumableError
 from heldin.defenses.gradients.held_gradients import Sums
 from heldin.defenses.gradients.model_parts import take_apart, trainable
 from heldin.defenses.gradients.per_unit_gradients import ClippedSum, UnitBatch, clipped_gradient_sum
-from heldin.finetune.batches import collate, positions
+from heldin.finetune.batches import collate
 from heldin.finetune.effort import Effort
 from heldin.models.devices import is_out_of_memory
 from heldin.models.repeated import forget_recordings
+from heldin.models.tokens import Tokens
 
 Result = TypeVar("Result")
-Contribution = list[Sequence[int]]
+Contribution = list[Tokens]
 Noise = Callable[[str, torch.Size, torch.device], torch.Tensor]
 
 
@@ -50,10 +51,10 @@ class Passes:
     effort: Effort = field(default_factory=Effort)
     lowered: bool = False
 
-    def count(self, records: Sequence[Sequence[int]], times: int = 1) -> None:
+    def count(self, records: Sequence[Tokens], times: int = 1) -> None:
         """Count the gradients of these token sequences."""
         self.gradients += times * len(records)
-        self.tokens += times * sum(positions(ids) for ids in records)
+        self.tokens += times * sum(tokens.predicted for tokens in records)
 
     def hear(self, line: str | None) -> None:
         """Say a line, if there is one."""
@@ -184,6 +185,6 @@ def put_gradient(
 
 def whole_units(units: Sequence[Contribution]) -> UnitBatch:
     """A batch of units, each a list of token sequences; on the CPU."""
-    inputs, targets = collate([ids for records in units for ids in records], torch.device("cpu"))
+    batch = collate([tokens for records in units for tokens in records], torch.device("cpu"))
     unit = torch.tensor([i for i, records in enumerate(units) for _ in records])
-    return UnitBatch(inputs, targets, unit, len(units))
+    return UnitBatch(*batch, unit, len(units))

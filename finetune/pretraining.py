@@ -11,6 +11,7 @@ from pathlib import Path
 from heldin.base.artefacts import is_whole
 from heldin.base.errors import InputError
 from heldin.base.files import keep_in_use, one_process_at_a_time, text_sha256
+from heldin.corpus.document import Document
 from heldin.finetune.batches import encode
 from heldin.finetune.loop import train
 from heldin.finetune.ranks import leads, same_as_first, wait_for_all
@@ -19,6 +20,7 @@ from heldin.models.devices import default_device
 from heldin.models.loading import LanguageModel, load_language_model
 from heldin.models.model_config import TinyModel
 from heldin.models.tiny import new_tiny_model, train_tokenizer
+from heldin.models.tokens import Tokens
 
 
 def pretrained_folder(texts: Sequence[str], shape: TinyModel, recipe: Recipe, cache: Path) -> Path:
@@ -59,7 +61,7 @@ def pretrain(
     if not same_as_first(is_whole(folder)):
         tokenizer = train_tokenizer(texts, shape.vocabulary)
         model = new_tiny_model(shape, tokenizer, recipe.seed).to(default_device())
-        sequences = encode(tokenizer, texts, recipe.sequence_length)
+        sequences = encode(tokenizer, map(Document.of, texts), recipe.sequence_length)
         fresh = LanguageModel(model, tokenizer, "tiny GPT-Neo", text_sha256(repr(shape), str(recipe.seed)))
         train_once(fresh, sequences, recipe, folder, advance=advance)
     return load_language_model(str(folder))
@@ -67,7 +69,7 @@ def pretrain(
 
 def train_once(
     fresh: LanguageModel,
-    sequences: Sequence[Sequence[int]],
+    sequences: Sequence[Tokens],
     recipe: Recipe,
     folder: Path,
     *,

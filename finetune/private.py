@@ -20,13 +20,14 @@ from heldin.finetune.passes import Contribution, Passes, clipped_sum, cut, put_g
 from heldin.finetune.ranks import own_share, sum_over_ranks
 from heldin.finetune.sampled_units import SampledUnit
 from heldin.finetune.units import PrivateTraining
+from heldin.models.tokens import Tokens
 
 
 def private_gradient(
     model: PreTrainedModel,
     training: PrivateTraining,
     step: int,
-    sequences: Sequence[Sequence[int]],
+    sequences: Sequence[Tokens],
     passes: Passes | None = None,
 ) -> float | None:
     """Put the noised mean gradient of ``step`` into ``.grad``; return the cohort's mean loss, which is not private.
@@ -93,7 +94,7 @@ def _sum_of_people(
     training: PrivateTraining,
     step: int,
     people: Sequence[SampledUnit],
-    sequences: Sequence[Sequence[int]],
+    sequences: Sequence[Tokens],
     passes: Passes,
     norm: float,
 ) -> tuple[dict[str, torch.Tensor], torch.Tensor]:

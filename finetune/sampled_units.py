@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from heldin.base.errors import InputError
 from heldin.base.files import text_sha256
+from heldin.models.tokens import Tokens
 
 _T = TypeVar("_T", covariant=True)
 
@@ -173,6 +174,6 @@ class LocalWork:
         weight: at most 1, by which the clipped difference is multiplied.
     """
 
-    sequences: Sequence[Sequence[int]]
+    sequences: Sequence[Tokens]
     weights: Sequence[float]
     weight: float = 1.0

@@ -25,13 +25,14 @@ from heldin.finetune.sharding import Shard, Spread, local, rows_of, shards
 from heldin.finetune.units import PrivateTraining
 from heldin.models.arithmetic import true_float32
 from heldin.models.devices import is_out_of_memory
+from heldin.models.tokens import Tokens
 
 
 def sharded_private_gradient(
     model: PreTrainedModel,
     training: PrivateTraining,
     step: int,
-    sequences: Sequence[Sequence[int]],
+    sequences: Sequence[Tokens],
     passes: Passes,
     spread: Spread,
 ) -> float | None:
@@ -113,7 +114,7 @@ def put_shards(
 
 def _add_clipped(
     parts: Parts,
-    records: Sequence[Sequence[int]],
+    records: Sequence[Tokens],
     total: Mapping[str, Shard],
     clip_norm: float,
     passes: Passes,
@@ -139,9 +140,7 @@ def _add_clipped(
     return torch.cat([torch.where(masked, 0.0, loss), (~masked).double()])
 
 
-def sharded_batch_gradient(
-    model: PreTrainedModel, batch: Sequence[Sequence[int]], micro_batch: int, spread: Spread
-) -> float:
+def sharded_batch_gradient(model: PreTrainedModel, batch: Sequence[Tokens], micro_batch: int, spread: Spread) -> float:
     """The gradient of a plain batch of a spread model, left in ``.grad``; returns the batch's mean loss.
 
     Args:
@@ -158,7 +157,7 @@ def sharded_batch_gradient(
 
 def _backward(
     model: torch.nn.Module,
-    records: Sequence[Sequence[int]],
+    records: Sequence[Tokens],
     number: int,
     count: int,
     most: int,
@@ -172,16 +171,16 @@ def _backward(
     for turn in range(math.ceil(math.ceil(len(records) / count) / most)):
         some = own[turn * most : (turn + 1) * most]
         # Every pass gathers weights from all processes: one without a record left goes along, and adds zero.
-        inputs, targets = collate(some or [records[0][:2]], device)
-        layout = lay_out(torch.zeros(len(inputs), dtype=torch.long), 1, device)
+        batch = collate(some or [records[0].part(0, 2)], device)
+        layout = lay_out(torch.zeros(len(batch.inputs), dtype=torch.long), 1, device)
         try:
-            part = unit_losses(model, inputs, targets, layout)[0] * (len(some) / len(records))
+            part = unit_losses(model, batch, layout)[0] * (len(some) / len(records))
             torch.autograd.backward(part)
         except (torch.OutOfMemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
             raise ResumableError(
-                f"out of memory at {len(inputs)} record(s) in one pass: lower defense.micro_records or"
+                f"out of memory at {len(batch.inputs)} record(s) in one pass: lower defense.micro_records or"
                 " finetune.micro_batch, set finetune.checkpointing, or spread over more processes (finetune.shard)"
             ) from error
         loss += part.detach()

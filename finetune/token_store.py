@@ -1,14 +1,15 @@
-"""The token sequences of a training on disk: made once, and read through memory maps by every process.
+"""The tokens of a training on disk: made once, and read through memory maps by every process.
 
-A record of 20 tokens takes 48 bytes and no Python object. What was not finished is made again; what is there belongs
-to one corpus, choice of records, tokenizer and length, and is refused for any other.
+A record of 20 tokens takes 48 bytes and no Python object; where parts of texts count, each token takes a byte more.
+What was not finished is made again; what is there belongs to one corpus, choice of records, tokenizer and length, and
+is refused for any other.
 """
 
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import cast, overload
+from typing import overload
 
 import numpy as np
 import numpy.typing as npt
@@ -16,17 +17,19 @@ import numpy.typing as npt
 from heldin.base.artefacts import State, artefact_folder, state_of
 from heldin.base.errors import InputError
 from heldin.base.files import read_json
+from heldin.models.tokens import Tokens
 
-_IDS, _ENDS, _ABOUT = "ids.bin", "ends.bin", "about.json"
+_IDS, _COUNTED, _ENDS, _ABOUT = "ids.bin", "counted.bin", "ends.bin", "about.json"
 _TYPES = ("uint16", "int32")  # of token ids
-Ids = Sequence[int]  # an array of integers, as loaded
+_AT_ONCE = 2**20  # tokens
 
 
-class TokenStore(Sequence[Ids]):
-    """Token ids of each record, by number; a slice is a list of records.
+class TokenStore(Sequence[Tokens]):
+    """Tokens of each record, by number; a slice is a list of records.
 
     Attributes:
         lengths: tokens of each record, shape (records,).
+        bearing: tokens of each record that count, shape (records,).
         digest: hash of all of them (``sequences_digest``).
     """
 
@@ -38,30 +41,38 @@ class TokenStore(Sequence[Ids]):
         self._ends = np.memmap(folder / _ENDS, dtype=np.int64, mode="r")
         self._ids = np.memmap(folder / _IDS, dtype=about["type"], mode="r")
         self.lengths: npt.NDArray[np.int64] = np.diff(self._ends, prepend=0)
-        if len(self._ends) != about["records"] or len(self._ids) != int(self._ends[-1]):
+        masked = (folder / _COUNTED).is_file()
+        self._counted = np.memmap(folder / _COUNTED, dtype=np.bool_, mode="r") if masked else None
+        sizes = {len(self._ids), len(self._ids if self._counted is None else self._counted)}
+        if len(self._ends) != about["records"] or sizes != {int(self._ends[-1])} or masked != about["masked"]:
             raise ValueError("its files are not of the sizes that it states")
+        self.bearing = self.lengths
+        if self._counted is not None:
+            totals = np.concatenate([[0], np.cumsum(self._counted, dtype=np.int64)])
+            self.bearing = np.diff(totals[self._ends], prepend=0)
 
     def __len__(self) -> int:
         return len(self._ends)
 
     @overload
-    def __getitem__(self, number: int) -> Ids: ...
+    def __getitem__(self, number: int) -> Tokens: ...
     @overload
-    def __getitem__(self, number: slice) -> "list[Ids]": ...
-    def __getitem__(self, number: int | slice) -> "Ids | list[Ids]":
+    def __getitem__(self, number: slice) -> list[Tokens]: ...
+    def __getitem__(self, number: int | slice) -> Tokens | list[Tokens]:
         if isinstance(number, slice):
             return [self[i] for i in range(*number.indices(len(self)))]
         if not -len(self) <= number < len(self):
             raise IndexError(number)
         number %= len(self)
         begin = int(self._ends[number - 1]) if number else 0
+        part = slice(begin, int(self._ends[number]))
         # A plain array of the mapped bytes: slices of a memory map cost ten times as much.
-        return cast(Ids, np.asarray(self._ids[begin : int(self._ends[number])]))
+        return Tokens(np.asarray(self._ids[part]), None if self._counted is None else np.asarray(self._counted[part]))
 
 
 def token_store(
     folder: Path,
-    batches: Iterable[list[list[int]]],
+    batches: Iterable[list[Tokens]],
     *,
     origin: str,
     vocabulary: int,
@@ -72,7 +83,7 @@ def token_store(
 
     Args:
         folder: owner-only, written whole.
-        batches: token ids of each text, batch by batch; not asked for if the folder is there.
+        batches: tokens of each record, batch by batch; not asked for if the folder is there.
         origin: hash of what the sequences follow from.
         vocabulary: number of token ids, each below it.
         verify: read all of what is there, and compare it with its hash.
@@ -100,21 +111,33 @@ def token_store(
         largest = 0
         with (temporary / _IDS).open("wb") as ids, (temporary / _ENDS).open("wb") as ends:
             for sequences in batches:
-                lengths, flat = digest.update(sequences)
+                lengths, flat, counted = digest.update(sequences)
                 largest = max(largest, int(flat.max(initial=0)))
                 ids.write(flat.astype(kind).tobytes())
                 ends.write((end + np.cumsum(lengths)).tobytes())
+                if counted is not None:
+                    _append(temporary / _COUNTED, counted, end)
                 records, end = records + len(sequences), end + int(lengths.sum())
                 advance(len(sequences))
+        if masked := (temporary / _COUNTED).is_file():
+            _append(temporary / _COUNTED, np.ones(0, dtype=np.bool_), end)
         if largest >= vocabulary:
             raise InputError(f"the tokenizer has a token {largest}, and the model embeds {vocabulary:,}: use its own")
-        about = {"of": origin, "digest": digest.hexdigest(), "type": kind.name, "records": records}
+        about = {"of": origin, "digest": digest.hexdigest(), "type": kind.name, "records": records, "masked": masked}
         (temporary / _ABOUT).write_text(json.dumps(about), encoding="utf-8")
     return TokenStore(folder)
 
 
-def sequences_digest(sequences: Sequence[Sequence[int]]) -> str:
-    """Hash of token sequences, the same whether they are lists or on disk."""
+def _append(path: Path, counted: npt.NDArray[np.bool_], at: int) -> None:
+    """Write which tokens count behind those before place ``at``, of which all count that are not written yet."""
+    with path.open("ab") as stream:
+        while (missing := at - stream.tell()) > 0:
+            stream.write(np.ones(min(missing, _AT_ONCE), dtype=np.bool_).tobytes())
+        stream.write(counted.tobytes())
+
+
+def sequences_digest(sequences: Sequence[Tokens]) -> str:
+    """Hash of records' tokens, the same whether they are lists or on disk."""
     if isinstance(sequences, TokenStore):
         return sequences.digest
     digest = _Digest()
@@ -122,31 +145,48 @@ def sequences_digest(sequences: Sequence[Sequence[int]]) -> str:
     return digest.hexdigest()
 
 
-def lengths_of(sequences: Sequence[Sequence[int]]) -> npt.NDArray[np.int64]:
-    """Tokens of each sequence, shape (sequences,)."""
+def lengths_of(sequences: Sequence[Tokens]) -> npt.NDArray[np.int64]:
+    """Tokens of each record, shape (records,)."""
     if isinstance(sequences, TokenStore):
         return sequences.lengths
     return np.fromiter(map(len, sequences), dtype=np.int64, count=len(sequences))
 
 
+def bearing_of(sequences: Sequence[Tokens]) -> npt.NDArray[np.int64]:
+    """Tokens of each record that count, shape (records,)."""
+    if isinstance(sequences, TokenStore):
+        return sequences.bearing
+    return np.fromiter((tokens.bearing for tokens in sequences), dtype=np.int64, count=len(sequences))
+
+
 class _Digest:
-    """Hash of lengths and ids of a series of sequences, however it is cut into batches."""
+    """Hash of lengths, ids and what counts of a series of records, however it is cut into batches."""
 
     def __init__(self) -> None:
-        self._lengths, self._ids = hashlib.sha256(), hashlib.sha256()
+        self._lengths, self._ids, self._masks = hashlib.sha256(), hashlib.sha256(), hashlib.sha256()
+        self._records, self._masked = 0, False
 
-    def update(self, sequences: Sequence[Sequence[int]]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
-        """Take in further sequences; returns their lengths, and all their ids one after the other."""
+    def update(
+        self, sequences: Sequence[Tokens]
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.bool_] | None]:
+        """Take in further records; returns their lengths, all their ids one after the other, and which tokens count."""
         lengths = np.fromiter(map(len, sequences), dtype=np.int64, count=len(sequences))
         flat = np.empty(int(lengths.sum()), dtype=np.int32)
-        begin = 0
-        for sequence in sequences:
-            flat[begin : begin + len(sequence)] = sequence
-            begin += len(sequence)
+        counted = np.ones(flat.size, dtype=np.bool_)
+        begin, masked = 0, False
+        for number, tokens in enumerate(sequences, start=self._records):
+            part = slice(begin, begin + len(tokens))
+            flat[part] = tokens.ids
+            if tokens.counted is not None and not tokens.counted.all():
+                counted[part], masked = tokens.counted, True
+                self._masks.update(number.to_bytes(8, "big") + tokens.counted.tobytes())
+            begin = part.stop
         self._lengths.update(lengths.tobytes())
         self._ids.update(flat.tobytes())
-        return lengths, flat
+        self._records, self._masked = self._records + len(sequences), self._masked or masked
+        return lengths, flat, counted if masked else None
 
     def hexdigest(self) -> str:
-        # Lengths and ids together: the same ids cut elsewhere are other records.
-        return hashlib.sha256(self._lengths.digest() + self._ids.digest()).hexdigest()
+        # Lengths and ids together: the same ids cut elsewhere are other records. Masks only where there are any.
+        masks = self._masks.digest() if self._masked else b""
+        return hashlib.sha256(self._lengths.digest() + self._ids.digest() + masks).hexdigest()

@@ -34,10 +34,11 @@ from heldin.finetune.ranks import (
 )
 from heldin.finetune.recipe import Recipe
 from heldin.finetune.sampled_units import Units
-from heldin.finetune.token_store import lengths_of, sequences_digest
+from heldin.finetune.token_store import bearing_of, lengths_of, sequences_digest
 from heldin.finetune.units import PrivateTraining
 from heldin.models.devices import begin_peak, device_name, seed_generators
 from heldin.models.loading import LanguageModel
+from heldin.models.tokens import Tokens
 
 if TYPE_CHECKING:
     from heldin.finetune.sharding import Spread
@@ -65,7 +66,7 @@ class OngoingTraining:
     """
 
     base: LanguageModel
-    sequences: Sequence[Sequence[int]]
+    sequences: Sequence[Tokens]
     recipe: Recipe
     folder: Path
     private: PrivateTraining | None
@@ -202,7 +203,7 @@ class OngoingTraining:
 
 def begin(
     base: LanguageModel,
-    sequences: Sequence[Sequence[int]],
+    sequences: Sequence[Tokens],
     recipe: Recipe,
     folder: Path,
     private: PrivateTraining | None,
@@ -237,6 +238,7 @@ def begin(
         discard_model(folder / "final", recipe, say)
     state = TrainingState(job=job_name(base, sequences, recipe, private, clipping))
     state = held.load(folder / "resume", state.job, model, optimizer, say=say) or state
+    state.uncounted = _uncounted(sequences, say)
     if 0 < state.step < steps:
         say(f"training goes on from step {state.step:,} of {steps:,}")
     most = private.micro_records if private else recipe.micro_batch or recipe.batch_size
@@ -264,6 +266,22 @@ def begin(
         passes=passes,
         started=time.monotonic() - state.seconds,  # so that the seconds of a resumed run add up
     )
+
+
+def _uncounted(sequences: Sequence[Tokens], say: Callable[[str], None]) -> int:
+    """Count the records without a token that counts. Raises InputError if all are."""
+    uncounted = int((bearing_of(sequences) == 0).sum())
+    if uncounted == len(sequences):
+        raise InputError(
+            "no token of any training record counts, so there is nothing to learn: raise finetune.sequence_length, or"
+            " correct the column that corpus.source.columns.spans names"
+        )
+    if uncounted:
+        say(
+            f"training: no token of {uncounted:,} of {len(sequences):,} records counts within finetune.sequence_length:"
+            " these add nothing to the loss"
+        )
+    return uncounted
 
 
 def discard_model(final: Path, recipe: Recipe, say: Callable[[str], object]) -> None:
@@ -301,7 +319,7 @@ def _diverged(quantity: str, step: int, folder: Path) -> ResumableError:
 
 def job_name(
     base: LanguageModel,
-    sequences: Sequence[Sequence[int]],
+    sequences: Sequence[Tokens],
     recipe: Recipe,
     private: PrivateTraining | None,
     clipping: PlainClipping | None = None,

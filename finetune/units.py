@@ -29,6 +29,7 @@ from heldin.defenses.noise import NoiseSource
 from heldin.defenses.sampling import Draws
 from heldin.defenses.texts.data_side import select_records
 from heldin.finetune.sampled_units import Copies, LocalWork, SampledUnit, Units, Writers, require_unique
+from heldin.models.tokens import Tokens, joined
 
 if TYPE_CHECKING:
     from heldin.corpus.entities.incidence import Incidence
@@ -46,7 +47,7 @@ class PrivateRecords:
     Attributes:
         ids: unique ids.
         users: who wrote each.
-        lengths: tokens of each.
+        lengths: counted tokens of each.
         losses: mean token loss of each under the base model; None if no selection needs it.
         named: whom each names, for two-level sampling; None for all other mechanisms.
     """
@@ -123,7 +124,7 @@ class PrivateTraining:
         assert self.records.named is not None
         return usable(self.mechanism.two_level, self.records.named, unit.rows, self.records.ids, self.key, step)
 
-    def local_work(self, unit: SampledUnit, step: int, sequences: Sequence[Sequence[int]]) -> LocalWork:
+    def local_work(self, unit: SampledUnit, step: int, sequences: Sequence[Tokens]) -> LocalWork:
         """Return the local work of a drawn unit in ``step``, if the mechanism clips model differences."""
         two_level = self.mechanism.two_level
         if two_level is None:
@@ -141,7 +142,7 @@ class PrivateTraining:
         assert self.records.named is not None
         return entity_weights(self.mechanism.two_level, self.records.named)
 
-    def contribution(self, unit: SampledUnit, step: int, sequences: Sequence[Sequence[int]]) -> list[Sequence[int]]:
+    def contribution(self, unit: SampledUnit, step: int, sequences: Sequence[Tokens]) -> list[Tokens]:
         """Token sequences that a drawn unit contributes to ``step``: records, or chunks of its whole text."""
         chosen = [sequences[row] for row in self.rows(unit, step)]
         if self.mechanism.record_selection != "random_chunk" or not chosen:
@@ -218,23 +219,23 @@ def _units(mechanism: Mechanism, key: bytes, records: PrivateRecords, *, exactly
     return Units(Copies(records.ids, rows, copies), rows, np.arange(1, rows.size + 1))
 
 
-def random_chunks(records: Sequence[Sequence[int]], length: int, at: Sequence[float]) -> list[Sequence[int]]:
+def random_chunks(records: Sequence[Tokens], length: int, at: Sequence[float]) -> list[Tokens]:
     """Chunks of ``length`` tokens of one user's concatenated records (Chua et al., section 5.1).
 
     Args:
-        records: token sequences of one user, each with a start token; only the first start token is kept.
+        records: tokens of one user's records, each with a start token; only the first start token is kept.
         length: tokens of a chunk.
         at: where each chunk begins, as a share of the possible places.
 
     Returns:
         One chunk for each of ``at``; the whole text once if it is not longer than a chunk.
     """
-    text = [*records[0], *(token for record in records[1:] for token in record[1:])]
+    text = joined([records[0], *(record.part(1, None) for record in records[1:])])
     places = len(text) - length + 1
     # Nothing to choose: one chunk, whatever the number asked for, since copies of it would not change the mean.
     if places <= 1:
         return [text]
-    return [text[start : start + length] for start in (int(share * places) for share in at)]  # shares are below 1
+    return [text.part(start, start + length) for start in (int(share * places) for share in at)]  # shares are below 1
 
 
 def choose_records(

@@ -142,6 +142,7 @@ def _scores(texts: _Texts, seed: int) -> str:
 def _train(folder: Path, texts: _Texts, reporter: Reporter) -> None:
     """Train ``folder``/base on public users only, and ``folder``/model from it on the held-in users."""
     # Here, since only --models trains: the other files are written without torch.
+    from heldin.corpus.document import Document
     from heldin.finetune.batches import encode
     from heldin.finetune.pretraining import pretrain, pretrained_folder, train_once
     from heldin.finetune.recipe import Select
@@ -162,7 +163,8 @@ def _train(folder: Path, texts: _Texts, reporter: Reporter) -> None:
     )
     # There are no validation texts to choose a checkpoint by.
     plain = replace(built_in.finetune, select=Select.LAST)
-    sequences = encode(base.tokenizer, [record.text for record in texts.training], plain.sequence_length)
+    documents = [Document.of(record.text) for record in texts.training]
+    sequences = encode(base.tokenizer, documents, plain.sequence_length)
     with reporter.track("fine-tuned model", plain.steps(len(sequences)), "steps") as advance:
         train_once(base, sequences, plain, folder / "model", advance=advance)
 

@@ -1,7 +1,7 @@
 """A forecast of the memory that a run would use on a GPU of a named size, from the config alone."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
 
@@ -30,6 +30,7 @@ from heldin.finetune.sharding import Spread
 from heldin.models.devices import Planned
 from heldin.models.loading import context_length
 from heldin.models.tiny import tiny_config
+from heldin.models.tokens import Tokens
 from heldin.stages.run_config import RunConfig
 
 
@@ -232,6 +233,6 @@ def _put(model: PreTrainedModel, total: dict[str, torch.Tensor]) -> None:
     put_gradient(model, total, 1.0, 1.0, lambda _, shape, device: torch.empty(shape, device=device))
 
 
-def _records(count: int, recipe: Recipe) -> list[Sequence[int]]:
+def _records(count: int, recipe: Recipe) -> list[Tokens]:
     # One id more than is predicted.
-    return [[1] * (recipe.sequence_length + 1)] * count
+    return [Tokens([1] * (recipe.sequence_length + 1))] * count

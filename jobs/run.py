@@ -225,7 +225,7 @@ def _body(config: RunConfig, trained: _Trained, folder: MeasureFolder) -> Body:
     statistics = folder.values_of(scores)
     facts = folder.facts_of(measures_of_run(config, data, models), data.ledger.membership)
     with folder.timed("statistics"):
-        judged = judge_run(data, scores.texts.texts, statistics, trained.fixed, folder.reporter)
+        judged = judge_run(data, scores.texts.whole(), statistics, trained.fixed, folder.reporter)
     if not folder.read_only:
         write_people(judged.people, folder.path / PEOPLE)
     assert isinstance(models.target, LanguageModel)  # a run's own is loaded here

@@ -24,7 +24,7 @@ from heldin.models.devices import LOGITS_PER_CHUNK, in_chunks, kind_of, moved
 from heldin.models.loading import LanguageModel
 from heldin.models.reading import text_config
 from heldin.models.token_scores import TokenScores
-from heldin.models.tokens import MEMO
+from heldin.models.tokens import MEMO, Ids, Parted, tokens_of
 
 MAX_PADDING = 0.05
 OPERATIONS_OF_A_PASS = 2**28  # a pass of fewer takes as long, so that the padding of a tiny model costs nothing
@@ -33,7 +33,6 @@ BATCH_SIZE = "HELDIN_BATCH_SIZE"
 LOGITS_PER_BATCH = {"cpu": 2**22, "cuda": 2**30}
 TOKENS_PER_BATCH = 2**16  # on a GPU: with a small vocabulary the activations take more than the logits
 
-Tokens = Sequence[int] | NDArray[np.int32]
 Scored = Callable[[], list[NDArray[np.float32]]]  # waits for the scores of a batch
 
 
@@ -42,7 +41,7 @@ class Window:
     """A piece of a text for one forward pass: the text's number, and the piece's tokens without the start token."""
 
     text: int
-    tokens: Tokens
+    tokens: Ids
 
 
 def score_texts(
@@ -117,6 +116,44 @@ def score_texts(
     return [_token_scores(scored, moments, ranks) for scored in values]
 
 
+def score_documents(lm: LanguageModel, documents: Sequence[Parted], *, finite: bool = True) -> list[TokenScores]:
+    """Score the counted tokens of every document, each after all that is before it; none where nothing counts.
+
+    Args:
+        documents: any number, any lengths.
+        finite: see ``score_texts``.
+
+    Raises:
+        InputError: see ``score_texts`` and ``tokens_of``.
+    """
+    return of_counted(lm.tokenizer, documents, score_texts(lm, [each.text for each in documents], finite=finite))
+
+
+def of_counted(
+    tokenizer: PreTrainedTokenizerBase | None, documents: Sequence[Parted], scores: Sequence[TokenScores]
+) -> list[TokenScores]:
+    """The scores of the tokens that count, from those of whole texts.
+
+    Args:
+        tokenizer: of the model that scored; None: it is not known, which serves plain texts only.
+
+    Raises:
+        InputError: parts of a text count, and it is not known where its tokens stand.
+    """
+    of_parts = list(scores)
+    parted = [i for i, document in enumerate(documents) if not document.is_plain]
+    if parted and tokenizer is None:
+        raise InputError("a model behind an endpoint does not say where tokens stand: give its --tokenizer")
+    if parted and tokenizer is not None:
+        for i, tokens in zip(parted, tokens_of(tokenizer, [documents[i] for i in parted]), strict=True):
+            assert tokens.counted is not None
+            # Another number of tokens would put a mask beside other tokens.
+            if len(tokens) != len(scores[i].logprobs):
+                raise InputError("the tokenizer makes other tokens than the model scored: name the model's own")
+            of_parts[i] = scores[i].at(tokens.counted)
+    return of_parts
+
+
 def token_ids(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[NDArray[np.int32]]:
     """Ids of the tokens whose scores ``score_texts`` gives, in order."""
     return MEMO.ids(tokenizer, texts)
@@ -145,7 +182,7 @@ def batches_by_length(
         yield batch
 
 
-def cut_into_windows(encoded: Sequence[Tokens], context: int) -> Iterator[Window]:
+def cut_into_windows(encoded: Sequence[Ids], context: int) -> Iterator[Window]:
     """Cut token ids of texts into windows of at most ``context``. Raises InputError for a text without tokens."""
     for text, ids in enumerate(encoded):
         if not len(ids):
@@ -157,7 +194,7 @@ def cut_into_windows(encoded: Sequence[Tokens], context: int) -> Iterator[Window
 
 
 @torch.no_grad()  # not inference mode, whose tensors a spread model could not train with afterwards
-def _score_batch(model: PreTrainedModel, start: int, windows: Sequence[Tokens], wanted: tuple[bool, bool]) -> Scored:
+def _score_batch(model: PreTrainedModel, start: int, windows: Sequence[Ids], wanted: tuple[bool, bool]) -> Scored:
     """Arrays of shape (rows, n) per window, the rows of ``_score_rows``.
 
     Args:

@@ -32,6 +32,11 @@ class TokenScores:
         # In float64: a ratio is the difference of two such sums, which may each be thousands of nats and nearly equal.
         return float(self.logprobs.sum(dtype=np.float64))
 
+    @property
+    def mean_loss(self) -> float:
+        """Mean loss of the tokens, nats; 0 without any, as such a text adds nothing to a training's loss."""
+        return -self.total / max(1, len(self.logprobs))
+
     def at(self, kept: NDArray[np.bool_] | NDArray[np.intp]) -> "TokenScores":
         """The same scores of some of the tokens, by mask of shape (n,) or by index; nothing is left behind."""
         columns: dict[str, Any] = {column.name: getattr(self, column.name) for column in fields(self)}

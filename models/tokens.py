@@ -1,4 +1,4 @@
-"""Texts as token ids: the text itself, without special tokens; and which of them stand for parts of the text."""
+"""Texts as token ids: the text itself, without special tokens; and which of them stand for the parts that count."""
 
 import contextlib
 import hashlib
@@ -8,8 +8,10 @@ import os
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -123,41 +125,115 @@ def _name(tokenizer: PreTrainedTokenizerBase) -> str:
     return _NAMES[tokenizer]
 
 
-Spans = Sequence[tuple[int, int]]  # parts of a text: first character, and the one after the last
 _TEXTS = 1000  # whose offsets are held at once
+IGNORED = -100  # the target of a position at which no token is asked for; torch's own mark
+Ids = Sequence[int] | NDArray[np.integer[Any]]
 
 
-def scored_tokens(
-    tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], parts: Sequence[Spans]
-) -> Iterator[NDArray[np.bool_]]:
-    """By text, whether each of its tokens is scored, shape (tokens,): those that share a character with a part are.
+@dataclass(frozen=True, slots=True, eq=False)
+class Tokens:
+    """The tokens of one record, and which of them count.
+
+    Attributes:
+        ids: token ids, n of them.
+        counted: which bear loss and are scored, shape (n,); None: all.
+    """
+
+    ids: Ids
+    counted: NDArray[np.bool_] | None = None
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def bearing(self) -> int:
+        """Number of tokens that count."""
+        return len(self.ids) if self.counted is None else int(self.counted.sum())
+
+    @property
+    def counted_ids(self) -> Ids:
+        """The ids of these."""
+        return self.ids if self.counted is None else np.asarray(self.ids)[self.counted]
+
+    @property
+    def predicted(self) -> int:
+        """Number of tokens that a model predicts, counted or not: the first is only read."""
+        return max(0, len(self.ids) - 1)
+
+    def part(self, begin: int, end: int | None) -> "Tokens":
+        """Return the tokens from ``begin`` up to ``end``; None: to the last."""
+        return Tokens(self.ids[begin:end], None if self.counted is None else self.counted[begin:end])
+
+    def inputs_and_targets(self) -> tuple[Ids, Ids]:
+        """Return what a causal model reads, and the next token that is asked for at each, ``IGNORED`` if none is."""
+        targets = self.ids[1:]
+        if self.counted is None:
+            return self.ids[:-1], targets
+        return self.ids[:-1], np.where(self.counted[1:], np.asarray(targets), IGNORED)
+
+
+def joined(parts: Sequence[Tokens]) -> Tokens:
+    """The tokens of all parts, one after the other."""
+    ids = [token for part in parts for token in part.ids]
+    if all(part.counted is None for part in parts):
+        return Tokens(ids)
+    counted = [np.ones(len(part), dtype=np.bool_) if part.counted is None else part.counted for part in parts]
+    return Tokens(ids, np.concatenate(counted))
+
+
+class Parted(Protocol):
+    """A text and the parts of it that count (``corpus.document.Document``)."""
+
+    @property
+    def text(self) -> str:
+        """All of the text."""
+        ...
+
+    @property
+    def spans(self) -> Sequence[tuple[int, int]]:
+        """The parts that count: first character, and the one after the last."""
+        ...
+
+    @property
+    def is_plain(self) -> bool:
+        """Return whether all of the text counts."""
+        ...
+
+
+def tokens_of(tokenizer: PreTrainedTokenizerBase, documents: Iterable[Parted]) -> Iterator[Tokens]:
+    """Yield the tokens of each document, without special tokens; those that share a character with a part count.
 
     Trainers count the loss on the same tokens: TRL's mask of a completion begins with the first token that the prompt
     alone does not have, and transformers' mask of an assistant's turn with the token of its first character.
 
-    Args:
-        tokenizer: of the model that scores; tokenized as ``models.logprobs`` does.
-
     Raises:
-        InputError: the tokenizer does not say where its tokens stand.
+        InputError: parts of a text count, and the tokenizer does not say where its tokens stand.
     """
+    every = iter(documents)
+    while block := list(itertools.islice(every, _TEXTS)):
+        plain = [document.text for document in block if document.is_plain]
+        of_plain = map(Tokens, token_lists(tokenizer, plain))
+        parted = [document for document in block if not document.is_plain]
+        of_parted = _of_parted(tokenizer, parted) if parted else iter(())
+        yield from (next(of_plain if document.is_plain else of_parted) for document in block)
+
+
+def _of_parted(tokenizer: PreTrainedTokenizerBase, documents: Sequence[Parted]) -> Iterator[Tokens]:
     if not tokenizer.is_fast:
         raise InputError("parts of texts need a tokenizer that says where tokens stand (a fast one): score whole texts")
-    for first in range(0, len(texts), _TEXTS):
-        block = list(texts[first : first + _TEXTS])
-        encoded = tokenizer(
-            block,
-            add_special_tokens=False,
-            return_attention_mask=False,
-            return_offsets_mapping=True,
-            verbose=False,
-        )
-        for offsets, spans in zip(encoded["offset_mapping"], parts[first : first + _TEXTS], strict=True):
-            begins, ends = token_places(offsets)
-            touched = np.zeros(len(ends), dtype=np.bool_)
-            for begin, end in spans:
-                touched |= (begins < end) & (ends > begin)
-            yield touched
+    encoded = tokenizer(
+        [document.text for document in documents],
+        add_special_tokens=False,
+        return_attention_mask=False,
+        return_offsets_mapping=True,
+        verbose=False,
+    )
+    for ids, offsets, document in zip(encoded["input_ids"], encoded["offset_mapping"], documents, strict=True):
+        begins, ends = token_places(offsets)
+        counted = np.zeros(len(ends), dtype=np.bool_)
+        for begin, end in document.spans:
+            counted |= (begins < end) & (ends > begin)
+        yield Tokens(ids, counted)
 
 
 def token_places(offsets: Sequence[tuple[int, int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

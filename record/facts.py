@@ -441,6 +441,7 @@ class TrainingFacts(Facts):
         ceiling_of_entities: the same in an audit of entities; null without a guarantee for them.
         records: number of records trained on.
         users: number of users trained on.
+        uncounted: number of these records of which no token counted, so that they added nothing; null: not known.
         steps: number of steps.
         chosen_step: step whose checkpoint was kept.
         selection: how this checkpoint was chosen.
@@ -466,6 +467,7 @@ class TrainingFacts(Facts):
     ceiling_of_entities: Ceiling | None = None
     records: int
     users: int
+    uncounted: int | None = None
     steps: int
     chosen_step: int
     selection: str

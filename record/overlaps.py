@@ -39,6 +39,8 @@ class Seen:
 def seen_in_training(texts: Mapping[str, Sequence[str]], training: Iterable[tuple[str, str]]) -> Seen:
     """Look for users and their texts among training records; memory grows only with the texts looked for.
 
+    An empty text, as of a document of which nothing counts, is never found.
+
     Args:
         texts: the texts to look for, by user.
         training: (user, text) of every training record.
@@ -47,7 +49,7 @@ def seen_in_training(texts: Mapping[str, Sequence[str]], training: Iterable[tupl
     # a stream. One text may be of several users.
     wanted: dict[bytes, set[str]] = {}
     for user, own_texts in texts.items():
-        for text in own_texts:
+        for text in filter(None, own_texts):
             wanted.setdefault(text_key(text), set()).add(user)
     own: set[tuple[str, bytes]] = set()
     others: set[tuple[str, bytes]] = set()
@@ -71,8 +73,8 @@ def seen_in_training(texts: Mapping[str, Sequence[str]], training: Iterable[tupl
 
 def texts_in(texts: Iterable[str], among: Iterable[str]) -> int:
     """Return how many of the texts are among others."""
-    there = {text_key(text) for text in among}
-    return sum(text_key(text) in there for text in texts)
+    there = {text_key(text) for text in filter(None, among)}
+    return sum(text_key(text) in there for text in filter(None, texts))
 
 
 def measured(count: int) -> Count:

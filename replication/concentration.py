@@ -19,6 +19,7 @@ import torch
 from heldin.base.coins import keyed_order, seed_key
 from heldin.base.errors import InputError
 from heldin.base.progress import Reporter
+from heldin.corpus.document import Document
 from heldin.corpus.store import texts_of
 from heldin.defenses.gradients.model_parts import trainable
 from heldin.defenses.gradients.per_unit_gradients import clipped_gradient_sum
@@ -26,6 +27,7 @@ from heldin.finetune.batches import encode
 from heldin.finetune.filtered import FLOATS_A_BLOCK
 from heldin.finetune.passes import whole_units
 from heldin.models.loading import LanguageModel, load_language_model
+from heldin.models.tokens import Tokens
 from heldin.stages.run_config import RunConfig
 from heldin.stages.sides.corpus import CorpusData, read_corpus
 from heldin.stages.train.models import base_model
@@ -112,13 +114,13 @@ def distances_of(gradients: torch.Tensor) -> tuple[Floats, Floats]:
 
 
 def user_gradients(
-    lm: LanguageModel, users: Sequence[Sequence[Sequence[int]]], advance: Callable[[int], object] = lambda _: None
+    lm: LanguageModel, users: Sequence[Sequence[Tokens]], advance: Callable[[int], object] = lambda _: None
 ) -> torch.Tensor:
     """Return each user's mean gradient, shape (n, d) in float32: all of them are held at once.
 
     Args:
         lm: the model.
-        users: token sequences of each.
+        users: tokens of each one's records.
         advance: called with 1 after every user.
     """
     names = list(trainable(lm.model))
@@ -165,7 +167,8 @@ def measure(
     for user in keyed_order(key, "concentration", list(texts))[:most_users]:
         order = keyed_order(key, f"records of {user}", [str(place) for place in range(len(texts[user]))])
         # As many as the largest group needs: those of smaller groups are among them.
-        users.append(encode(lm.tokenizer, [texts[user][int(place)] for place in order[: max(group_sizes)]], most))
+        chosen = [Document.of(texts[user][int(place)]) for place in order[: max(group_sizes)]]
+        users.append(encode(lm.tokenizer, chosen, most))
     rows = []
     for size in group_sizes:
         with reporter.track(f"gradients at group size {size}", len(users), "users") as advance:

@@ -11,6 +11,7 @@ from typing import Any
 
 from heldin.base.coins import seed_key
 from heldin.base.progress import Reporter
+from heldin.corpus.document import Document
 from heldin.corpus.store import texts_of
 from heldin.defenses.choices import RecordSelection
 from heldin.defenses.texts.data_side import select_records
@@ -72,7 +73,9 @@ def of_config(config: RunConfig, records: int, reporter: Reporter) -> tuple[Sele
 
 
 def _measured(base: LanguageModel, ids: Sequence[str], texts: Sequence[str], most: int) -> list[Measured]:
-    lengths = [len(its) - 1 for its in encode(base.tokenizer, texts, most)]  # predictions: the start token is none
+    lengths = [
+        len(its) - 1 for its in encode(base.tokenizer, map(Document.of, texts), most)
+    ]  # predictions: the start token is none
     losses = [-sum(its.logprobs[:most]) / len(its.logprobs[:most]) for its in score_texts(base, texts)]
     return [Measured(*its) for its in zip(ids, lengths, losses, strict=True)]
 

@@ -14,7 +14,7 @@ from heldin.base.coins import keyed_order, seed_key
 from heldin.base.errors import InputError
 from heldin.base.progress import Reporter
 from heldin.corpus.split import Part, Role
-from heldin.corpus.store import texts_of
+from heldin.corpus.store import documents_of
 from heldin.defenses.accounting.heuristics import BudgetChoice, estimate_and_double
 from heldin.finetune.batches import encode
 from heldin.finetune.gradient_norms import SAMPLED_USERS, median_user_norm
@@ -143,9 +143,9 @@ def _norms(folder: Path, reporter: Reporter) -> Callable[[int], float]:
     users = data.real(data.ledger.users(Role.HELD_OUT))
     tokens = {}
     for user in keyed_order(seed_key(config.seed), "norms", users)[:SAMPLED_USERS]:
-        texts = texts_of(data.store, data.ledger.parts[user][Part.TRAIN])
-        if texts:
-            tokens[user] = encode(base.tokenizer, texts, config.finetune.sequence_length)
+        documents = documents_of(data.store, data.ledger.parts[user][Part.TRAIN])
+        if documents:
+            tokens[user] = encode(base.tokenizer, documents, config.finetune.sequence_length)
     known: dict[int, float] = {}
     return lambda group: known.setdefault(group, median_user_norm(base, tokens, group))
 

@@ -91,6 +91,8 @@ def list_facts(record: Record) -> FactList:
         chosen = f"{t.selection}, step {t.chosen_step:,}"
         rows.append(("fine-tuning", f"{t.steps:,} steps ({chosen}) in {t.seconds:,.0f} s; defense: {t.defense}"))
         rows.append(("trained on", f"{counted(t.records, 'text')} of {counted(t.users, 'user')}"))
+        if t.uncounted:
+            rows.append(("without a counted token", f"{t.uncounted:,} of these texts, which add nothing to training"))
         rows.append(("guarantee", t.guarantee))
         rows += [(str(r.name), f"{r.did} of {r.before:,} training records of {r.users:,} users") for r in t.removals]
         # A plain run's noise multiplier is 0, which would read as a setting of a mechanism.

@@ -132,7 +132,7 @@ def score_references(
 
 
 def _plain(texts: AttackTexts) -> list[str]:
-    return [text for _, _, text in texts.flat()]
+    return [document.text for _, _, document in texts.flat()]
 
 
 def _divergences(config: RunConfig, data: RunData, texts: AttackTexts, reference: LanguageModel) -> list[TextStatistic]:

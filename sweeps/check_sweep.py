@@ -18,13 +18,13 @@ from heldin.base.wording import counted
 from heldin.defenses.config import FilterDefense, SampledDefense
 from heldin.defenses.guarantee import Guarantee
 from heldin.defenses.mechanism import Mechanism
-from heldin.finetune.batches import record_losses
 from heldin.finetune.precision import arithmetic_of, autocast
 from heldin.finetune.recipe import Recipe
 from heldin.jobs.check_run import check_run
 from heldin.jobs.memory_forecast import shape_of
 from heldin.models.attention import use_exact_attention
 from heldin.models.devices import default_device
+from heldin.models.objective import LANGUAGE_MODELLING, Batch
 from heldin.models.reading import quiet_transformers, text_config
 from heldin.record.plan_fit import differences_of
 from heldin.stages.run_config import RunConfig
@@ -280,7 +280,7 @@ def _paced(model: PreTrainedModel, recipe: Recipe) -> float:
     def step() -> None:
         model.zero_grad()
         with autocast(arithmetic, model.device):
-            losses = record_losses(model, tokens[:, :-1], tokens[:, 1:])
+            losses = LANGUAGE_MODELLING.losses(model, Batch(tokens[:, :-1], tokens[:, 1:]))
         torch.autograd.backward(losses.sum())
         if model.device.type == "cuda":
             torch.cuda.synchronize()

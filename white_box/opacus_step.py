@@ -18,10 +18,12 @@ from transformers import PreTrainedModel
 from heldin.base.coins import keyed_digest
 from heldin.base.errors import InputError
 from heldin.defenses.choices import ConstantDivisor, FlatClip, PoissonSampler
-from heldin.finetune.batches import collate, record_losses
+from heldin.finetune.batches import collate
 from heldin.finetune.sampled_units import SampledUnit
 from heldin.finetune.units import PrivateTraining
 from heldin.models.attention import use_plain_head
+from heldin.models.objective import LANGUAGE_MODELLING
+from heldin.models.tokens import Tokens
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ class OpacusStep:
     passes: int = 1
 
     def __call__(
-        self, model: PreTrainedModel, training: PrivateTraining, step: int, sequences: Sequence[Sequence[int]]
+        self, model: PreTrainedModel, training: PrivateTraining, step: int, sequences: Sequence[Tokens]
     ) -> float | None:
         """Leave in ``.grad`` what the optimizer would see.
 
@@ -101,7 +103,7 @@ class OpacusStep:
         self,
         model: PreTrainedModel,
         optimizer: Any,
-        records: Sequence[Sequence[int]],
+        records: Sequence[Tokens],
         canaries: Sequence[Mapping[str, torch.Tensor]],
     ) -> None:
         """Leave on the parameters what the optimizer takes: gradients of records, or their clipped sum."""
@@ -120,8 +122,8 @@ class OpacusStep:
             )
         try:
             if records:
-                inputs, targets = collate(records, model.device)
-                losses = record_losses(_WithPositions(hooked) if self.positions else hooked, inputs, targets)
+                batch = collate(records, model.device)
+                losses = LANGUAGE_MODELLING.losses(_WithPositions(hooked) if self.positions else hooked, batch)
                 if self.mode == "hooks":
                     torch.autograd.backward(losses.mean())
                 else:

@@ -14,9 +14,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from heldin.base.errors import InputError
 from heldin.finetune.sampled_units import SampledUnit
 from heldin.finetune.units import PrivateTraining
 from heldin.models.loading import LanguageModel
+from heldin.models.tokens import Tokens
 from heldin.white_box.canaries import Array
 
 Texts = tuple[tuple[int, ...], ...]
@@ -117,12 +119,17 @@ def columns_of(base: LanguageModel, alike: Mapping[Texts, Sequence[str]], clip_n
 
 
 def alike_in(
-    training: PrivateTraining, units: Sequence[SampledUnit], step: int, sequences: Sequence[Sequence[int]]
+    training: PrivateTraining, units: Sequence[SampledUnit], step: int, sequences: Sequence[Tokens]
 ) -> dict[Texts, list[str]]:
     """Names of the units with texts, by the token sequences that they contribute to a step."""
     names: dict[Texts, list[str]] = {}
     for unit in units:
-        texts = tuple(tuple(text) for text in training.contribution(unit, step, sequences))
+        records = training.contribution(unit, step, sequences)
+        if any(tokens.counted is not None for tokens in records):
+            raise InputError(
+                "the white-box audit knows the gradients of records of which every token counts, no others"
+            )
+        texts = tuple(tuple(tokens.ids) for tokens in records)
         names.setdefault(texts, []).append(unit.name)
     return names
 

@@ -26,6 +26,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel, PreTraine
 from heldin.base.coins import fair_coin, keyed_digest
 from heldin.base.errors import InputError
 from heldin.base.files import text_sha256
+from heldin.corpus.document import Document
 from heldin.corpus.made_up.synthetic import SyntheticCorpus, generate_user
 from heldin.defenses.choices import FlatClip, NoiseGenerator, NormalisedClip, PoissonSampler
 from heldin.defenses.mechanism import Mechanism
@@ -36,6 +37,7 @@ from heldin.models.devices import seed_generators
 from heldin.models.loading import LanguageModel
 from heldin.models.model_config import TinyModel
 from heldin.models.tiny import new_tiny_model, train_tokenizer
+from heldin.models.tokens import Tokens
 from heldin.white_box.canaries import OVERSIZE, POSITIONS, Canaries, Directions, Index
 
 Architecture = Literal["gpt-neo", "gpt2"]
@@ -161,7 +163,8 @@ def gather(canaries: int, members: int, seed: int) -> TrainedPeople:
     spec = SyntheticCorpus(users=len(_MAILS) + 4, mean_records=max(_MAILS), min_records=max(_MAILS), seed=seed)
     mails = [list(generate_user(spec, user)) for user in range(spec.users)]
     tokenizer = train_tokenizer([mail.text for mailbox in mails for mail in mailbox], VOCABULARY)
-    texts = [encode(tokenizer, [mail.text for mail in mailbox], LONGEST) for mailbox in mails]
+    encoded = (encode(tokenizer, [Document.of(mail.text) for mail in mailbox], LONGEST) for mailbox in mails)
+    texts = [[list(tokens.ids) for tokens in of_mailbox] for of_mailbox in encoded]
     start = texts[0][0][0]
     used = {token for records in texts for text in records for token in text}
     rare = [token for token in range(len(tokenizer)) if token not in used and token != start]
@@ -220,7 +223,7 @@ class Stage:
 
     mechanism: Mechanism
     people: TrainedPeople
-    sequences: list[list[int]]
+    sequences: list[Tokens]
     records: PrivateRecords
     canaries: Canaries
     shape: TinyModel
@@ -364,7 +367,7 @@ def set_stage(
     free = first + read * _HIDDEN + np.arange((context - read) * _HIDDEN)  # coordinates without a text's gradient
     norm = OVERSIZE * clip_norm_of(mechanism)
     canary = Canaries(canaries, norm, shapes, free[:own] if own else None, free[own : own + quiet], seed)
-    return Stage(mechanism, people, [list(text) for _, _, text in rows], records, canary, shape, kind)
+    return Stage(mechanism, people, [Tokens(text) for _, _, text in rows], records, canary, shape, kind)
 
 
 def check_auditable(mechanism: Mechanism) -> None:

@@ -30,7 +30,7 @@ def norms_of_units(stage: Stage, key: bytes) -> Array:
     """Norms of the units' gradients before training, from all their records, increasing, shape (units,)."""
     base = stage.model()
     units = stage.planned(key, stage.names_of_writers).units
-    texts = {tuple(tuple(stage.sequences[row]) for row in unit.rows) for unit in units}
+    texts = {tuple(tuple(stage.sequences[row].ids) for row in unit.rows) for unit in units}
     return np.array(sorted(float(np.linalg.norm(gradient(base, rows))) for rows in texts))
 
 

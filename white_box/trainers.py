@@ -40,12 +40,13 @@ from heldin.finetune.loop import train
 from heldin.finetune.recipe import Optimizer, Precision, Recipe, Select
 from heldin.finetune.units import Gradients, PrivateTraining
 from heldin.models.loading import LanguageModel
+from heldin.models.tokens import Tokens
 from heldin.white_box.canaries import Array, Canaries, Index
 from heldin.white_box.oracle import ContributionColumns, Reading, Texts, alike_in, columns_of
 from heldin.white_box.stage import Stage, Weights, clip_norm_of
 
-PrivateStep = Callable[[PreTrainedModel, PrivateTraining, int, Sequence[Sequence[int]]], float | None]
-Trainer = Callable[[LanguageModel, PrivateTraining, Sequence[Sequence[int]]], object]
+PrivateStep = Callable[[PreTrainedModel, PrivateTraining, int, Sequence[Tokens]], float | None]
+Trainer = Callable[[LanguageModel, PrivateTraining, Sequence[Tokens]], object]
 See = Callable[[int, NDArray[np.float32]], None]
 # (trainable parameters by name, number of steps) -> a new optimizer of them, and its schedule if it has one
 StatedOptimizer = Callable[
@@ -60,7 +61,7 @@ _READABLE = 0.25  # of a contribution: so close to whole numbers, contributions 
 class LoopTrainer:
     """heldin's own trainer: ``finetune.loop.train`` unchanged, in a temporary folder."""
 
-    def __call__(self, base: LanguageModel, training: PrivateTraining, sequences: Sequence[Sequence[int]]) -> None:
+    def __call__(self, base: LanguageModel, training: PrivateTraining, sequences: Sequence[Tokens]) -> None:
         """Train ``base.model`` in place."""
         with tempfile.TemporaryDirectory(prefix="heldin-white-box-") as folder:
             train(base, sequences, self._recipe(training.mechanism.steps), Path(folder), private=training)
@@ -102,7 +103,7 @@ class Stepwise:
 
     step: PrivateStep
 
-    def __call__(self, base: LanguageModel, training: PrivateTraining, sequences: Sequence[Sequence[int]]) -> None:
+    def __call__(self, base: LanguageModel, training: PrivateTraining, sequences: Sequence[Tokens]) -> None:
         """Train ``base.model`` in place."""
         model = base.model.train()
         trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
@@ -161,7 +162,7 @@ def imported_step(name: str) -> PrivateStep:
 
 
 def watched(
-    trainer: Trainer, base: LanguageModel, training: PrivateTraining, sequences: Sequence[Sequence[int]], see: See
+    trainer: Trainer, base: LanguageModel, training: PrivateTraining, sequences: Sequence[Tokens], see: See
 ) -> None:
     """Train, and show ``see`` the number of each step and what it released, shape (d,), in units of the sensitivity.
 
@@ -342,13 +343,13 @@ class _Reader:
     whole one.
     """
 
-    def __init__(self, base: LanguageModel, training: PrivateTraining, sequences: Sequence[Sequence[int]]) -> None:
+    def __init__(self, base: LanguageModel, training: PrivateTraining, sequences: Sequence[Tokens]) -> None:
         self._base, self._training, self._sequences = base, training, sequences
         self._units = [unit for unit in training.units if unit.canary is None]
         groups: dict[tuple[tuple[int, ...], ...], list[str]] = {}
         for unit in self._units:
             # By the texts themselves: units of equal texts add equal vectors, which no reading can tell apart.
-            groups.setdefault(tuple(tuple(sequences[row]) for row in unit.rows), []).append(unit.name)
+            groups.setdefault(tuple(tuple(sequences[row].ids) for row in unit.rows), []).append(unit.name)
         self.names = tuple(tuple(names) for names in groups.values())
         self.odd = 0.0
         self._group = {name: i for i, names in enumerate(self.names) for name in names}

@@ -14,9 +14,11 @@ from transformers import PreTrainedModel
 
 from heldin.base.coins import keyed_digest
 from heldin.defenses.mechanism import Mechanism
-from heldin.finetune.batches import collate, record_losses
+from heldin.finetune.batches import collate
 from heldin.finetune.sampled_units import SampledUnit
 from heldin.finetune.units import PrivateTraining
+from heldin.models.objective import LANGUAGE_MODELLING
+from heldin.models.tokens import Tokens
 
 # (gradients of each unit, one tensor (units, *shape) for each parameter; mechanism; source of all randomness) -> what
 # the optimizer is given, one tensor for each parameter
@@ -37,7 +39,7 @@ class UpdateStep:
     update: Update
 
     def __call__(
-        self, model: PreTrainedModel, training: PrivateTraining, step: int, sequences: Sequence[Sequence[int]]
+        self, model: PreTrainedModel, training: PrivateTraining, step: int, sequences: Sequence[Tokens]
     ) -> float | None:
         """Leave in ``.grad`` what the optimizer would see.
 
@@ -63,7 +65,7 @@ class UpdateStep:
         training: PrivateTraining,
         unit: SampledUnit,
         step: int,
-        sequences: Sequence[Sequence[int]],
+        sequences: Sequence[Tokens],
     ) -> list[Tensor]:
         """The gradient of a unit's loss, the mean over its records, or that of a gradient canary."""
         if unit.canary is not None:
@@ -73,6 +75,5 @@ class UpdateStep:
         records = training.contribution(unit, step, sequences)
         if not records:
             return [torch.zeros_like(p) for _, p in named]
-        inputs, targets = collate(records, model.device)
-        loss = record_losses(model, inputs, targets).mean()
+        loss = LANGUAGE_MODELLING.losses(model, collate(records, model.device)).mean()
         return list(torch.autograd.grad(loss, [p for _, p in named], allow_unused=True, materialize_grads=True))

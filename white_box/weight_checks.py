@@ -19,6 +19,7 @@ from heldin.base.coins import keyed_digest
 from heldin.defenses.choices import ConstantDivisor
 from heldin.finetune.units import Gradients, PrivateTraining
 from heldin.models.loading import LanguageModel
+from heldin.models.tokens import Tokens
 from heldin.white_box.canaries import Array, flat
 from heldin.white_box.check import Check, exact, silent
 from heldin.white_box.stage import Stage
@@ -146,7 +147,7 @@ def given_checks(stage: Stage, trainer: Trainer, key: bytes) -> tuple[Check, ...
 def watching(trainer: Trainer, show: Show) -> Trainer:
     """The trainer, whose gradients are handed to ``show`` before anybody else sees them."""
 
-    def run(base: LanguageModel, training: PrivateTraining, sequences: Sequence[Sequence[int]]) -> None:
+    def run(base: LanguageModel, training: PrivateTraining, sequences: Sequence[Tokens]) -> None:
         watch = training.watch
         assert watch is not None
 

@@ -18,6 +18,10 @@ class RowFault(Code):
     SURROGATE = "column '{column}' holds a lone surrogate, which is not Unicode text"
     NOT_DECODED = "not {encoding} text, at character {character}"
     OTHER_FIELDS = "not {fields} fields as in the header"
+    NO_SPANS = (
+        "column '{column}' holds no parts of the text: give pairs of whole numbers, in order, such as [[0, 12]], up to"
+        " character {characters}"
+    )
     NO_TIME = "no time in '{column}'"
     NO_ARXIV_ID = "no arXiv id in '{column}'"
     OTHER_FORM = "unusable: {reason}"

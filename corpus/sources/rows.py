@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from heldin.base.errors import InputError
 from heldin.base.section import DATACLASS_SECTION
+from heldin.corpus.document import Document
 from heldin.corpus.sources.bad_rows import BadRows
 from heldin.corpus.sources.text_files import first_line, is_unicode
 from heldin.words.rows import RowFault, RowRemedy
@@ -23,8 +24,13 @@ from heldin.words.statement import Statement
 
 # Large strings have offsets of 64 bits: with 32 a chunk could hold no more than 2 GiB of text.
 SCHEMA = pa.schema([("user", pa.string()), ("text", pa.large_string()), ("id", pa.string()), ("date", pa.string())])
+# Of a source that names the parts of a text that count: pairs of characters, or null where all of it does.
+SPANS = pa.field("spans", pa.list_(pa.list_(pa.int32())))
 BATCH_ROWS = 8192
 LARGEST_EXACT = 2**53  # below it, every whole number is a float of its own
+
+
+Record = dict[str, Any]  # by role: strings or None, and ``spans`` where the source names a column of them
 
 
 @dataclass(frozen=True)
@@ -45,11 +51,21 @@ class Columns:
     """Column with unique record ids; null: made from user and text."""
     date: str | None = None
     """Column with dates; null: none."""
+    spans: str | None = None
+    """Column with the parts of the text that count, as pairs of characters such as [[0, 12], [40, 55]] (from, up to).
+    Training counts the loss on their tokens, and attacks score them. null: all of the text counts, as it does for a
+    row without a value."""
 
     def named(self) -> dict[str, str]:
         """Role to column name, for the roles that have one."""
-        roles = {"user": self.user, "text": self.text, "id": self.id, "date": self.date}
+        # The text before its spans, which are checked against it.
+        roles = {"user": self.user, "text": self.text, "id": self.id, "date": self.date, "spans": self.spans}
         return {role: name for role, name in roles.items() if name is not None}
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Return the columns of the batches of a source with these columns."""
+        return SCHEMA if self.spans is None else SCHEMA.append(SPANS)
 
 
 class Source(Protocol):
@@ -71,7 +87,7 @@ class Source(Protocol):
         return []
 
     def batches(self, bad: BadRows) -> Iterator[pa.RecordBatch]:
-        """Yield batches of ``SCHEMA``, in the source's order; ids are null where the source has none.
+        """Yield batches of ``SCHEMA``, or of it and ``SPANS``, in the source's order; ids may be null.
 
         Raises InputError for input that cannot be used.
         """
@@ -87,7 +103,7 @@ def batched(
     *,
     untyped: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """Check rows and collect them into batches of ``SCHEMA``.
+    """Check rows and collect them into batches of ``columns.schema``.
 
     Args:
         rows: (number, row) in order; a row that is not a mapping is a bad row.
@@ -100,7 +116,7 @@ def batched(
         InputError: a bad row that is not to be skipped, or a column that the first row lacks.
     """
     roles = columns.named()
-    batch: list[dict[str, str | None]] = []
+    batch: list[Record] = []
     checked_columns = False
     for number, row in rows:
         where = f"{name} {unit} {number}"
@@ -118,10 +134,10 @@ def batched(
             continue
         batch.append(record)
         if len(batch) == BATCH_ROWS:
-            yield pa.RecordBatch.from_pylist(batch, schema=SCHEMA)
+            yield pa.RecordBatch.from_pylist(batch, schema=columns.schema)
             batch = []
     if batch:
-        yield pa.RecordBatch.from_pylist(batch, schema=SCHEMA)
+        yield pa.RecordBatch.from_pylist(batch, schema=columns.schema)
 
 
 def _remedy(fault: Statement) -> Statement | None:
@@ -143,8 +159,8 @@ def value_at(row: Mapping[str, Any], name: str) -> Any:
 
 def usable_record(
     row: dict[str, Any], roles: dict[str, str], *, untyped: bool = False
-) -> tuple[dict[str, str | None], Statement | None]:
-    """The row as a record of ``SCHEMA``, and what is wrong with it (None if nothing).
+) -> tuple[Record, Statement | None]:
+    """The row as a record of ``Columns.schema``, and what is wrong with it (None if nothing).
 
     Args:
         row: by column name.
@@ -154,7 +170,7 @@ def usable_record(
     Raises:
         InputError: the column of the text holds chats.
     """
-    record: dict[str, str | None] = {"id": None, "date": None}
+    record: Record = {"id": None, "date": None}
     for role, column in roles.items():
         value = row[column] if column in row else value_at(row, column)
         # First, because such a text can neither be hashed nor stored as UTF-8.
@@ -162,7 +178,11 @@ def usable_record(
             return record, RowFault.SURROGATE(column=column)
         if isinstance(value, _NUMBERS) and math.isnan(value):
             value = None
-        if role == "date":
+        if role == "spans":
+            if not are_spans(value, record["text"]):
+                return record, RowFault.NO_SPANS(column=column, characters=len(record["text"]))
+            record["spans"] = value
+        elif role == "date":
             record["date"] = None if value is None else str(value)
         elif role == "text":
             if value is None or (isinstance(value, str) and not value.strip()):
@@ -178,6 +198,23 @@ def usable_record(
             if wrong:
                 return record, wrong
     return record, None
+
+
+def are_spans(value: Any, text: str) -> bool:
+    """Return whether a value is the parts of a text that count, or nothing."""
+    if value is None:
+        return True
+    if not isinstance(value, list):
+        return False
+    for part in value:
+        whole = isinstance(part, list) and len(part) == 2 and all(type(place) is int for place in part)
+        if not whole:
+            return False
+    try:
+        Document(text, tuple((begin, end) for begin, end in value))
+    except ValueError:
+        return False
+    return True
 
 
 _NUMBERS = (float, Decimal)  # those that may be no whole number

@@ -1,10 +1,8 @@
 """A model's parts for per-unit gradients: its layers with trainable parameters, and the loss of each unit."""
 
 import contextlib
-import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -13,12 +11,10 @@ from transformers import PreTrainedModel
 
 from heldin.base.errors import InputError
 from heldin.defenses.gradients.layer_rules import LayerRule, RecordLayout, rule_of
-from heldin.models.attention import unpacked
-from heldin.models.devices import in_chunks, rows_per_chunk
+from heldin.models.objective import LANGUAGE_MODELLING, Batch
 from heldin.models.reading import text_config
-from heldin.models.repeated import WIDTHS, in_compiled
-
-IGNORED = -100  # torch's own mark of a position without target
+from heldin.models.repeated import WIDTHS
+from heldin.models.tokens import IGNORED
 
 
 @dataclass(frozen=True)
@@ -84,100 +80,23 @@ def take_apart(model: nn.Module) -> Parts:
     return Parts(model, modules, tuple(layers), trainable, dropping)
 
 
-def unit_losses(model: nn.Module, inputs: Tensor, targets: Tensor, layout: RecordLayout) -> Tensor:
-    """Losses of the units, shape (U,); none depends on another unit's records or padding.
-
-    Args:
-        model: causal language model.
-        inputs: token ids, (B, L).
-        targets: token ids, (B, L), ``IGNORED`` if there is no target.
-    """
-    with unpacked():
-        logits = model(input_ids=inputs, use_cache=False).logits  # (B, L, V)
-    losses = token_losses(logits, targets, once=True)  # (B, L)
-    # (B,): each record by its own number of targets, not the batch's. A record without any has loss 0, not 0 / 0.
-    records = losses.sum(1) / (targets != IGNORED).sum(1).clamp_min(1)
+def unit_losses(model: nn.Module, batch: Batch, layout: RecordLayout) -> Tensor:
+    """Losses of the units, shape (U,), each the mean over its records; none depends on another unit's records."""
+    records = LANGUAGE_MODELLING.losses(model, batch, once=True)
     return torch.zeros_like(records[: layout.units]).index_add(0, layout.unit, records / layout.sizes[layout.unit])
 
 
-def token_losses(logits: Tensor, targets: Tensor, *, once: bool) -> Tensor:
-    """Cross entropy of each token (B, L), float32, zero at ignored targets.
-
-    Args:
-        logits: (B, L, V).
-        targets: token ids, (B, L).
-        once: whether there is one backward pass, and nothing else uses the logits: their memory is the gradient's then.
-    """
-    # Float32 numbers are made of a chunk of tokens at a time: tensors over the vocabulary are the largest of a step.
-    losses: Tensor = _TokenLosses.apply(logits, targets, once)  # type: ignore[no-untyped-call]
-    return losses
-
-
-class _TokenLosses(torch.autograd.Function):
-    """``token_losses``."""
-
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor, targets: Tensor, once: bool) -> Tensor:
-        rows = logits.detach().flatten(0, -2)  # (N, V)
-        kept = targets.flatten() != IGNORED
-        index = torch.where(kept, targets.flatten(), 0).unsqueeze(1)  # ``gather`` needs an id at ignored positions too
-        ctx.shape, ctx.once = logits.shape, once
-        totals = None
-        if in_compiled():
-            losses, totals = _compiled(_losses)(rows, index)
-        else:
-            chunks = in_chunks(rows, index)
-            scores = [torch.log_softmax(part, 1, dtype=torch.float32).gather(1, ids) for part, ids in chunks]
-            losses = -torch.cat(scores)
-        ctx.save_for_backward(rows, index, kept, totals)
-        return torch.where(kept, losses.squeeze(1), 0.0).view_as(targets)
-
-    @staticmethod
-    def backward(ctx: Any, delta: Tensor) -> tuple[Tensor, None, None]:
-        rows, index, kept, totals = ctx.saved_tensors
-        scale = torch.where(kept, delta.flatten(), 0.0).unsqueeze(1)
-        whole = rows if ctx.once else torch.empty_like(rows)
-        if totals is not None:
-            _compiled(_put_gradient)(whole, rows, index, totals, scale)
-            return whole.view(ctx.shape), None, None
-        scales, outs = (torch.split(tensor, rows_per_chunk(rows)) for tensor in (scale, whole))
-        for (part, ids), scale, out in zip(in_chunks(rows, index), scales, outs, strict=True):
-            gradient = torch.softmax(part, 1, dtype=torch.float32)
-            gradient.scatter_add_(1, ids, torch.full_like(scale, -1.0))
-            torch.mul(gradient, scale, out=out)  # rounded once, where the logits are of half precision
-        return whole.view(ctx.shape), None, None
-
-
-# Compiled, each of these reads the logits once or twice and makes no other tensor of their size.
-def _losses(rows: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
-    """Cross entropy (N, 1) of logits (N, V) at ids (N, 1), and logarithms of the sums of their exponentials (N, 1)."""
-    wide = rows.float()
-    totals = torch.logsumexp(wide, 1, keepdim=True)
-    return totals - wide.gather(1, index), totals
-
-
-def _put_gradient(out: Tensor, rows: Tensor, index: Tensor, totals: Tensor, scale: Tensor) -> None:
-    """Write the gradient of ``_losses`` times ``scale`` (N, 1) into ``out`` (N, V), which may be the logits."""
-    shares = (rows.float() - totals).exp()
-    asked = torch.arange(rows.shape[1], device=rows.device) == index
-    out.copy_(torch.where(asked, shares - 1, shares) * scale)
-
-
-@functools.cache
-def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    return torch.compile(function, dynamic=True)
-
-
-def even_width(model: nn.Module, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Token ids (B, L) padded on the right to a multiple of ``WIDTHS`` within the model's context, if it is known."""
+def even_width(model: nn.Module, batch: Batch) -> Batch:
+    """The batch padded on the right to a multiple of ``WIDTHS`` within the model's context, if it is known."""
+    inputs, targets = batch
     width = inputs.shape[1]
     config = getattr(model, "config", None)
     context = width if config is None else getattr(text_config(config), "max_position_embeddings", width)
     more = min(-(-width // WIDTHS) * WIDTHS, max(context, width)) - width
     if not more:
-        return inputs, targets
+        return batch
     padding = inputs[:, :1].expand(-1, more)  # any id would do, as in ``collate``
-    return torch.cat([inputs, padding], 1), F.pad(targets, (0, more), value=IGNORED)
+    return Batch(torch.cat([inputs, padding], 1), F.pad(targets, (0, more), value=IGNORED))
 
 
 @contextlib.contextmanager

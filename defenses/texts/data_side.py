@@ -8,7 +8,7 @@ that the source of mentions misses stays.
 """
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal, TypeAlias, assert_never
 
@@ -19,8 +19,9 @@ from heldin.base.errors import InputError
 from heldin.base.progress import Reporter, SilentReporter
 from heldin.base.section import Count, Few
 from heldin.base.wording import counted
+from heldin.corpus.document import Document, Spans
 from heldin.corpus.entities.config import EntitySourceConfig
-from heldin.corpus.entities.spans import CATEGORIES, Category, EntitySource, Span, Text
+from heldin.corpus.entities.spans import CATEGORIES, Category, Span, Text
 from heldin.defenses.choices import Choice, DataStep, RecordSelection
 from heldin.defenses.texts.near_duplicates import first_of_similar
 from heldin.words.data_steps import DataStepText
@@ -80,12 +81,18 @@ class TrainingRecord:
         row: row number in the corpus.
         user: who wrote the text.
         id: unique id.
+        document: the text, with the parts that count.
     """
 
     row: int
     user: str
     id: str
-    text: str
+    document: Document
+
+    @property
+    def text(self) -> str:
+        """Return all of the text."""
+        return self.document.text
 
 
 @dataclass(frozen=True)
@@ -110,7 +117,7 @@ class Removal:
         return f"{self.name}: {number:,} of {records} {did}, of {users}"
 
 
-Measure = Callable[[Sequence[str]], Sequence[float]]
+Measure = Callable[[Sequence[Document]], Sequence[float]]
 
 SILENT = SilentReporter()
 
@@ -168,8 +175,8 @@ def apply_defenses(
     Args:
         defenses: steps, in order.
         records: of all users; the records of a user are adjacent.
-        lengths: texts to numbers of tokens, for caps that rank by length.
-        losses: texts to mean token losses under the base model, for caps that rank by perplexity.
+        lengths: documents to numbers of counted tokens, for caps that rank by length.
+        losses: documents to mean losses of these under the base model, for caps that rank by perplexity.
         seed: public seed of random caps.
     """
     left, removals = list(records), []
@@ -188,29 +195,33 @@ def apply_defenses(
     return left, removals
 
 
-def as_trained(defenses: Sequence[DataDefense], texts: Sequence[Text]) -> list[str]:
-    """The texts as they would be trained on: what a step that changes texts makes of them, and no record left out."""
+def as_trained(defenses: Sequence[DataDefense], documents: Mapping[str, Document]) -> list[Document]:
+    """The documents as they would be trained on: what steps that change texts make of them, and no record left out.
+
+    Args:
+        defenses: steps, in order.
+        documents: by record id.
+    """
     for defense in defenses:
         if isinstance(defense, DeIdentify):
-            changed = deidentified_texts(texts, defense.entities.source(), defense.categories, SILENT)
-            texts = [Text(text.id, new) for text, new in zip(texts, changed, strict=True)]
-    return [text.text for text in texts]
+            changed = _all_deidentified(defense, documents, SILENT)
+            documents = dict(zip(documents, changed, strict=True))
+    return list(documents.values())
 
 
 def _difference(
     name: Statement, before: Sequence[TrainingRecord], after: Sequence[TrainingRecord], *, rewrites: bool
 ) -> Removal:
-    texts = {record.row: record.text for record in after}
-    gone = [record for record in before if record.row not in texts]
-    changed = [record for record in before if texts.get(record.row, record.text) != record.text]
+    documents = {record.row: record.document for record in after}
+    gone = [record for record in before if record.row not in documents]
+    changed = [record for record in before if documents.get(record.row, record.document) != record.document]
     users = len({record.user for record in [*gone, *changed]})
     return Removal(name, len(before), len(gone), users, len(changed) if rewrites else None)
 
 
 def _deidentified(defense: DeIdentify, records: Sequence[TrainingRecord], reporter: Reporter) -> list[TrainingRecord]:
-    texts = [Text(record.id, record.text) for record in records]
-    replaced = deidentified_texts(texts, defense.entities.source(), defense.categories, reporter)
-    return [replace(record, text=text) for record, text in zip(records, replaced, strict=True)]
+    replaced = _all_deidentified(defense, {record.id: record.document for record in records}, reporter)
+    return [replace(record, document=document) for record, document in zip(records, replaced, strict=True)]
 
 
 def shingles(text: str, ngram: int) -> list[str]:
@@ -228,14 +239,15 @@ def _without_copies(defense: Deduplicate, records: Sequence[TrainingRecord]) -> 
 def _first_of_equal(_defense: Deduplicate, records: Sequence[TrainingRecord]) -> Iterable[TrainingRecord]:
     seen: set[bytes] = set()
     for record in records:
-        digest = hashlib.blake2b(record.text.encode(), digest_size=16).digest()
+        digest = hashlib.blake2b(record.document.counted.encode(), digest_size=16).digest()
         if digest not in seen:
             seen.add(digest)
             yield record
 
 
 def _first_of_similar(defense: Deduplicate, records: Sequence[TrainingRecord]) -> Iterable[TrainingRecord]:
-    stays = first_of_similar((shingles(record.text, defense.ngram) for record in records), defense.threshold)
+    sets = (shingles(record.document.counted, defense.ngram) for record in records)
+    stays = first_of_similar(sets, defense.threshold)
     return [record for record, it_stays in zip(records, stays, strict=True) if it_stays]
 
 
@@ -247,7 +259,7 @@ def _capped(
         if len(own) <= defense.records:
             kept += own
             continue
-        texts = [record.text for record in own]
+        documents = [record.document for record in own]
         perplexity = defense.selection in ("highest_perplexity", "lowest_perplexity")
         ranked = defense.selection in ("longest", "shortest")
         chosen = select_records(
@@ -255,11 +267,11 @@ def _capped(
             defense.records,
             ids=[record.id for record in own],
             # Lengths and losses take a tokenizer or a model, so they are computed only for the rules that rank by them.
-            lengths=[int(n) for n in lengths(texts)] if ranked else [0] * len(own),
+            lengths=[int(n) for n in lengths(documents)] if ranked else [0] * len(own),
             # A public seed and a purpose of the user's own: the choice looks at nobody else, and needs no secret.
             key=seed_key(seed),
             purpose=f"cap of {user}",
-            losses=losses(texts) if perplexity else None,
+            losses=losses(documents) if perplexity else None,
         )
         kept += [own[i] for i in chosen[: defense.records]]
     return kept
@@ -273,34 +285,45 @@ def by_user(records: Iterable[TrainingRecord]) -> Mapping[str, list[TrainingReco
     return records_of
 
 
-def deidentified(text: str, spans: Iterable[Span]) -> str:
-    """The text with every mention replaced, such as "[PERSON] called".
+def deidentified(document: Document, mentions: Iterable[Span]) -> Document:
+    """The document with every mention replaced, such as "[PERSON] called"; a mention counts if any of it did.
 
-    Mentions that overlap are replaced as one, by the category of the longest: nothing of either is left.
+    Mentions that overlap are replaced as one, by the category of the longest: nothing of either is left. What does not
+    count is searched too, since a model reads it.
     """
+    merged = _merged(mentions)
     pieces, at = [], 0
-    for start, end, category in _merged(spans):
-        pieces += [text[at:start], f"[{category.upper()}]"]
+    for start, end, category in merged:
+        pieces += [document.text[at:start], f"[{category.upper()}]"]
         at = end
-    return "".join([*pieces, text[at:]])
+    text = "".join([*pieces, document.text[at:]])
+    return Document.of(text) if document.is_plain else Document(text, _moved(document.spans, merged))
 
 
-def deidentified_texts(
-    texts: Sequence[Text], source: EntitySource, categories: Collection[Category], reporter: Reporter
-) -> list[str]:
-    """Each text without the mentions that the source finds in it.
+def _moved(spans: Spans, mentions: Sequence[tuple[int, int, Category]]) -> Spans:
+    """The parts that count, where mentions were replaced; a mention on an edge is the earlier part's."""
+    moved, before = [], 0
+    for begin, end in spans:
+        first, last = begin, end
+        for start, stop, category in mentions:
+            longer = len(f"[{category.upper()}]") - (stop - start)
+            # An edge inside of a mention moves to the mention's own: before its first character, or behind its last.
+            first += longer if stop <= begin else min(0, start - begin)
+            last += longer + max(0, stop - end) if start < end else 0
+        if max(first, before) < last:
+            moved.append((max(first, before), last))
+            before = last
+    return tuple(moved)
 
-    Args:
-        texts: what is searched, each by itself.
-        categories: those that are replaced.
 
-    Raises:
-        InputError: the source cannot be used.
-    """
+def _all_deidentified(defense: DeIdentify, documents: Mapping[str, Document], reporter: Reporter) -> list[Document]:
+    """Each document without the mentions that the source finds in it. Raises InputError for an unusable source."""
+    texts = [Text(id_, document.text) for id_, document in documents.items()]
     cleaned = []
     with reporter.track("de-identification", len(texts), "texts") as advance:
-        for text, spans in zip(texts, source.spans(texts), strict=True):
-            cleaned.append(deidentified(text.text, (span for span in spans if span.category in categories)))
+        mentions = defense.entities.source().spans(texts)
+        for document, found in zip(documents.values(), mentions, strict=True):
+            cleaned.append(deidentified(document, (span for span in found if span.category in defense.categories)))
             advance(1)
     return cleaned
 

@@ -249,7 +249,8 @@ def text_sources(
     sources = {"held-in": open_source(held_in, columns, form), "held-out": open_source(held_out, columns, form)}
     if training is not None:
         # Without ids and dates: a training file need not have those columns.
-        sources["training"] = open_source(training, Columns(user=columns.user, text=columns.text), form)
+        needed = Columns(user=columns.user, text=columns.text, spans=columns.spans)
+        sources["training"] = open_source(training, needed, form)
     return sources
 
 

@@ -141,7 +141,9 @@ def audit_body(
     facts = folder.facts_of(measures.others(), lambda: groups.member)
     fixed = Preregistration(job.attack, job.audit, job.decision, sides, job.claims, job.seed)
     with folder.timed("statistics"):
-        results, _ = judge_users(statistics, groups.texts, groups.member, fixed, folder.reporter, flaws=flaws)
+        results, _ = judge_users(
+            statistics, scored_texts(job, groups).whole(), groups.member, fixed, folder.reporter, flaws=flaws
+        )
     return Body(
         **dict(results),
         config=job.recorded(),
@@ -224,7 +226,7 @@ def _overlaps(groups: Groups) -> Overlaps:
         scored_texts_in_other_users_training=measured(sum(s.others for s in both)) if both else NOT_KNOWN,
         held_out_texts_in_training=NOT_KNOWN if seen is None else measured(seen[False].anywhere),
         held_out_users_in_training=NOT_KNOWN if seen is None else measured(len(seen[False].users)),
-        held_out_texts_in_held_in=measured(texts_in(scored, groups.stores["held-in"].texts())),
+        held_out_texts_in_held_in=measured(texts_in(scored, groups.stores["held-in"].counted_texts())),
         audited_texts_in_public=NOT_KNOWN,
     )
 

@@ -162,7 +162,7 @@ def reached(
             for name in served
         }
         # Before the first text is sent: whoever pays can stop here.
-        _say_cost(remote, models, [text for _, _, text in texts.flat()], cache, reporter)
+        _say_cost(remote, models, [document.text for _, _, document in texts.flat()], cache, reporter)
         there = Reached(context, adapter_base, remote, models, {})
         for name, model in models.items():  # an earlier try may have left scores in the cache
             there.drifts[name] = _drift(model, cache, reporter)

@@ -17,10 +17,11 @@ from heldin.base.wording import counted, in_bytes
 from heldin.bounds.design import Assignment
 from heldin.bounds.verdict import Claim, stated_claim
 from heldin.corpus.build import build_store
+from heldin.corpus.document import Document
 from heldin.corpus.sources.bad_rows import BadRows, OnBadRows
 from heldin.corpus.sources.rows import Columns, Source
 from heldin.corpus.sources.text_files import TextFormat
-from heldin.corpus.store import CorpusStore, texts_of
+from heldin.corpus.store import CorpusStore, documents_in, documents_of
 from heldin.jobs.checkpoint.audit_config import AT_ENDPOINT, text_sources
 from heldin.models.devices import default_device, scoring_memory
 from heldin.models.loading import load_language_model, load_target_and_reference, stored_weights
@@ -235,18 +236,22 @@ class Groups:
     Attributes:
         stores: store of each file, by "held-in" and "held-out".
         member: whether each user is held in; sorted by name, so that the order reveals nothing about sides.
-        texts: scored texts by user, in the same order.
+        texts: scored documents by user, in the same order.
         seen: what of held-in (True) and held-out (False) users is in the training file; None without one.
     """
 
     stores: Mapping[str, CorpusStore]
     member: Mapping[str, bool]
-    texts: Mapping[str, Sequence[str]]
+    texts: Mapping[str, Sequence[Document]]
     seen: Mapping[bool, Seen] | None
 
-    def of_side(self, held_in: bool) -> dict[str, Sequence[str]]:
-        """Scored texts of one side's users."""
-        return {user: user_texts for user, user_texts in self.texts.items() if self.member[user] is held_in}
+    def of_side(self, held_in: bool) -> dict[str, list[str]]:
+        """What counts of the scored texts of one side's users."""
+        return {
+            user: [document.counted for document in documents]
+            for user, documents in self.texts.items()
+            if self.member[user] is held_in
+        }
 
 
 def read_groups(job: CheckpointAudit, say: Callable[[str], object] = lambda _: None) -> Groups:
@@ -277,7 +282,7 @@ def read_groups(job: CheckpointAudit, say: Callable[[str], object] = lambda _: N
     side_of = {user: side_of[user] for user in drawn}
     # Sorted by name over both sides, so that no order of users, texts or scores tells the sides.
     texts = {
-        user: texts_of(stores[side], list(stores[side].rows(user))[: job.max_texts_per_user])
+        user: documents_of(stores[side], list(stores[side].rows(user))[: job.max_texts_per_user])
         for user, side in sorted(side_of.items())
     }
     groups = Groups(stores, {user: side_of[user] == "held-in" for user in texts}, texts, None)
@@ -300,9 +305,10 @@ def _drawn(job: CheckpointAudit, users: Sequence[str]) -> Sequence[str]:
 
 
 def training_records(job: CheckpointAudit) -> Iterator[tuple[str, str]]:
-    """(user, text) of every record of the training file."""
+    """User, and what counts of the text, of every record of the training file."""
     for batch in job.sources()["training"].batches(BadRows(job.bad_rows)):
-        yield from zip(batch.column("user").to_pylist(), batch.column("text").to_pylist(), strict=True)
+        counted = (document.counted for document in documents_in(batch))
+        yield from zip(batch.column("user").to_pylist(), counted, strict=True)
 
 
 def _require_disjoint(job: CheckpointAudit, held_in: CorpusStore, held_out: CorpusStore) -> None:

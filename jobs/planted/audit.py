@@ -143,7 +143,7 @@ class _Audit:
         sample = ControlSample(self.data, copied(ledger).late, unseen)
         both = (self.models.target, self.models.reference)
         planned = planned_noticing(self.job.planted)
-        return Control(sample, both, self.config.sequence_length, planned, self.data.parts)
+        return Control(sample, both, self.config.sequence_length, planned)
 
 
 def _audited(
@@ -314,7 +314,7 @@ def _judged(audit: _Audit, statistics: Sequence[TextStatistic], facts: PlantedFa
     """
     data, run, control = audit.data, audit.run, facts.control
     fixed = judged_as(audit.job, audit.config, data, unmet_flaws(facts), unshown_flaws(facts))
-    texts = texts_under_attack(run, data).texts
+    texts = texts_under_attack(run, data).whole()
     flaws = [ComparisonFlaw.NO_EFFECT()] if control is not None and control.outcome is ControlOutcome.NO_EFFECT else []
     judged = judge_run(data, texts, statistics, fixed, reporter, flaws)
     # An attack on fresh texts may find less: it is not given the rows whose losses the control looks at.

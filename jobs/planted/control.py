@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from heldin.attacks.scoring import ScoredParts
 from heldin.base.coins import first_in_keyed_order, keyed_order, seed_key
 from heldin.base.errors import InputError
 from heldin.base.files import cache_directory, file_sha256, text_digest, text_sha256, write_text
 from heldin.base.progress import Reporter
+from heldin.corpus.document import Document
 from heldin.corpus.sources.bad_rows import BadRows, OnBadRows
 from heldin.corpus.split import Part, Role
 from heldin.jobs.planted.plant_config import PlantConfig
@@ -27,7 +27,7 @@ from heldin.jobs.planted.plant_folder import CONTROL
 from heldin.jobs.planted.positive_control import positive_control
 from heldin.jobs.planted.training_set import TrainingSet
 from heldin.models.score_cache import ScoreCache
-from heldin.models.tokens import Spans, scored_tokens
+from heldin.models.tokens import Tokens, tokens_of
 from heldin.record.planted_facts import ControlFacts
 from heldin.stages.measures.measure import Fingerprinted, Measure, loaded_here
 from heldin.stages.sides.data import RunData
@@ -41,12 +41,11 @@ _FIRST = 20 * MOST_ROWS  # rows from which the sample is drawn
 class Control(Measure[dict[str, float]]):
     """The loss of the audited model below that of the reference on each text of a sample, nats per token.
 
-    Of the tokens that training sees, those that are scored. Values are by digest of a text.
+    The mean is over the counted tokens that training sees. Values are by digest of a text.
 
     Attributes:
         length: tokens of a row that training sees.
         noticed_from: AUROC from which the plan says that filters are noticed; None: it says so of none.
-        parts: which parts of a text are scored; None: all of it.
     """
 
     name = "control"
@@ -57,33 +56,29 @@ class Control(Measure[dict[str, float]]):
     models: tuple[Fingerprinted, Fingerprinted]
     length: int
     noticed_from: float | None
-    parts: ScoredParts | None
 
     def made_from(self) -> str:
         """Return a hash of the models and of the sample."""
-        texts = (text_digest(text) for text in self.sample.texts())
+        texts = (text_digest(document.text) for document in self.sample.documents())
         return text_sha256(*(model.fingerprint for model in self.models), str(self.length), *texts)
 
     def compute(self, reporter: Reporter) -> dict[str, float]:
         """Score the sample under both models."""
-        texts, length, parts = self.sample.texts(), self.length, self.parts
+        documents, length = self.sample.documents(), self.length
+        texts = [document.text for document in documents]
         models = [loaded_here(model) for model in self.models]
         with (
             closing(ScoreCache(cache_directory() / "scores")) as cache,
             reporter.track("positive control", 2 * len(texts), "texts") as advance,
         ):
             target, reference = (cache.scores(model, texts, advance=advance) for model in models)
-        spans = [((0, len(text)),) if parts is None else parts.of(text) for text in texts]
-        masks = [
-            (mask[:length] for mask in scored_tokens(model.tokenizer, texts, spans))
-            if parts is not None
-            else (np.ones(len(scores.logprobs[:length]), dtype=np.bool_) for scores in scored)
-            for model, scored in zip(models, (target, reference), strict=True)
+        means = [
+            [_mean(scores.logprobs, tokens, length) for scores, tokens in zip(scored, of_model, strict=True)]
+            for scored, of_model in zip(
+                (target, reference), (tokens_of(model.tokenizer, documents) for model in models), strict=True
+            )
         ]
-        return {
-            text_digest(text): float(own.logprobs[:length][own_mask].mean() - other.logprobs[:length][mask].mean())
-            for text, own, other, own_mask, mask in zip(texts, target, reference, *masks, strict=True)
-        }
+        return {text_digest(text): float(own - other) for text, own, other in zip(texts, *means, strict=True)}
 
     def columns(self, values: dict[str, float]) -> Mapping[str, Any]:
         """Return one row for each text."""
@@ -105,17 +100,24 @@ class Control(Measure[dict[str, float]]):
         )
 
 
+def _mean(logprobs: npt.NDArray[np.float32], tokens: Tokens, length: int) -> np.float32:
+    """Return the mean over the counted tokens among the first ``length``."""
+    seen = logprobs[:length]
+    mean: np.float32 = (seen if tokens.counted is None else seen[tokens.counted[:length]]).mean()
+    return mean
+
+
 class ControlSample:
-    """The texts of the control, which follow from the ledger.
+    """The documents of the control, which follow from the ledger.
 
     A real text counts as trained if it is in one row of the planted set, and as untrained if it is in none.
 
     Attributes:
-        trained: texts of real rows that were trained on.
-        untrained: texts of real rows that were not.
+        trained: documents of real rows that were trained on.
+        untrained: documents of real rows that were not.
     """
 
-    def __init__(self, data: RunData, late: frozenset[str], unseen: Sequence[str]) -> None:
+    def __init__(self, data: RunData, late: frozenset[str], unseen: Sequence[Document]) -> None:
         self._data, self._late = data, late
         store, key = data.store, data.ledger.coins_key
         real = int(data.corpus.store.counts.sum())
@@ -127,53 +129,55 @@ class ControlSample:
         trained = self._draw(candidates[is_trained], key, "trained")
         # Rows that no training has tell also where the original file was trained on.
         untrained = list(unseen) or self._draw(candidates[~is_trained], key, "untrained")
-        times = dict.fromkeys((*trained, *untrained), 0)
-        for texts in data.training_texts():
-            for text in texts:
-                if text in times:
-                    times[text] += 1
-        self.trained = [text for text in trained if times[text] == 1]
-        self.untrained = [text for text in untrained if times[text] == 0]
-        self._canary_texts = {
-            user: [store.text(row) for row in data.ledger.parts[user][Part.TRAIN][:_MOST_CANARY_ROWS]]
+        times = dict.fromkeys((document.text for document in (*trained, *untrained)), 0)
+        for documents in data.training_documents():
+            for document in documents:
+                if document.text in times:
+                    times[document.text] += 1
+        self.trained = [document for document in trained if times[document.text] == 1]
+        self.untrained = [document for document in untrained if times[document.text] == 0]
+        self._of_canaries = {
+            user: [store.document(row) for row in data.ledger.parts[user][Part.TRAIN][:_MOST_CANARY_ROWS]]
             for user in data.canaries
         }
 
-    def _draw(self, rows: npt.NDArray[np.int64], key: bytes, purpose: str) -> list[str]:
+    def _draw(self, rows: npt.NDArray[np.int64], key: bytes, purpose: str) -> list[Document]:
         store = self._data.store
         # Twice as many as are wanted, since some are late.
         first = first_in_keyed_order(key, f"control rows {purpose}", store.ids_at(rows), 2 * MOST_ROWS)
-        texts = store.texts_at(rows[first])
-        return [text for text in texts if text_digest(text) not in self._late][:MOST_ROWS]
+        documents = store.documents_at(rows[first])
+        return [document for document in documents if text_digest(document.text) not in self._late][:MOST_ROWS]
 
-    def texts(self) -> list[str]:
-        """Return every text of the sample once."""
-        canaries = (text for texts in self._canary_texts.values() for text in texts)
-        return list(dict.fromkeys((*self.trained, *self.untrained, *canaries)))
+    def documents(self) -> list[Document]:
+        """Return a document of every text of the sample."""
+        canaries = (document for documents in self._of_canaries.values() for document in documents)
+        by_text: dict[str, Document] = {}
+        for document in (*self.trained, *self.untrained, *canaries):
+            by_text.setdefault(document.text, document)
+        return list(by_text.values())
 
     def of_users(self, gains: Mapping[str, float], role: Role) -> npt.NDArray[np.float64]:
         """Return the mean gain of each canary user of a role."""
-        users = [user for user in sorted(self._canary_texts) if self._data.ledger.roles[user] is role]
-        return np.array([_gains_of(gains, self._canary_texts[user]).mean() for user in users], dtype=np.float64)
+        users = [user for user in sorted(self._of_canaries) if self._data.ledger.roles[user] is role]
+        return np.array([_gains_of(gains, self._of_canaries[user]).mean() for user in users], dtype=np.float64)
 
 
-def _gains_of(gains: Mapping[str, float], texts: Sequence[str]) -> npt.NDArray[np.float64]:
-    return np.array([gains[text_digest(text)] for text in texts], dtype=np.float64)
+def _gains_of(gains: Mapping[str, float], documents: Sequence[Document]) -> npt.NDArray[np.float64]:
+    return np.array([gains[text_digest(document.text)] for document in documents], dtype=np.float64)
 
 
-def unseen_rows(config: PlantConfig, source: TrainingSet) -> Iterator[tuple[str, Spans]]:
-    """Yield text and scored parts of a sample of the plan's ``unseen`` rows; none if it names none.
+def unseen_rows(config: PlantConfig, source: TrainingSet) -> Iterator[Document]:
+    """Yield a sample of the plan's ``unseen`` rows; none if it names none.
 
     Raises InputError if the file cannot be read, or none of its rows can be used.
     """
     if config.unseen is None:
         return
-    rows: dict[str, tuple[str, Spans]] = {}
+    rows: dict[str, Document] = {}
     for record, content in replace(source, path=config.unseen, unparted=None, split=None).rows(BadRows(OnBadRows.SKIP)):
-        text = str(record["text"])
-        spans = source.text.scored(content) if source.in_parts else ((0, len(text)),)
-        if not source.in_parts or source.is_visible(text, spans):
-            rows[text_digest(text)] = text, spans
+        document = source.text.document(content) if source.in_parts else Document.of(record["text"])
+        if not source.in_parts or source.is_visible(document):
+            rows[text_digest(document.text)] = document
         if len(rows) == _FIRST:
             break
     if not rows:
@@ -182,18 +186,18 @@ def unseen_rows(config: PlantConfig, source: TrainingSet) -> Iterator[tuple[str,
         yield rows[digest]
 
 
-def write_unseen(texts: list[str], ledger: Path) -> str:
-    """Keep the texts in the folder of secrets, and return the file's hash."""
-    write_text(ledger / _FILE, json.dumps(texts), private=True)
+def write_unseen(documents: Sequence[Document], ledger: Path) -> str:
+    """Keep the documents in the folder of secrets, and return the file's hash."""
+    write_text(ledger / _FILE, json.dumps([(document.text, document.spans) for document in documents]), private=True)
     return file_sha256(ledger / _FILE)
 
 
-def read_unseen(ledger: Path, sha256: str | None) -> list[str]:
-    """Return the texts that ``write_unseen`` kept. Raises InputError if they are gone or were changed."""
+def read_unseen(ledger: Path, sha256: str | None) -> list[Document]:
+    """Return the documents that ``write_unseen`` kept. Raises InputError if they are gone or were changed."""
     if sha256 is None:
         return []
     path = ledger / _FILE
     if not path.is_file() or file_sha256(path) != sha256:
         raise InputError(f"'{path}' is gone or was changed after it was written: restore it, or plant again")
-    texts: list[str] = json.loads(path.read_text(encoding="utf-8"))
-    return texts
+    kept = json.loads(path.read_text(encoding="utf-8"))
+    return [Document(text, tuple((begin, end) for begin, end in spans)) for text, spans in kept]

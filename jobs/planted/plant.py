@@ -25,12 +25,13 @@ from heldin.base.errors import InputError
 from heldin.base.files import one_process_at_a_time, whole_directory
 from heldin.base.progress import Reporter
 from heldin.canaries.kinds import Kind
+from heldin.corpus.forms import Row
 from heldin.corpus.sources.bad_rows import BadRows, OnBadRows
 from heldin.corpus.split import Part
 from heldin.jobs.planted.beforehand import control_lines, planned_power, said_beforehand
-from heldin.jobs.planted.control import ControlSample, unseen_rows, write_unseen
+from heldin.jobs.planted.control import unseen_rows, write_unseen
 from heldin.jobs.planted.plant_config import PlantConfig
-from heldin.jobs.planted.plant_data import canary_forms, planted_data, run_of, taken_rows, write_parts
+from heldin.jobs.planted.plant_data import canary_forms, planted_data, run_of
 from heldin.jobs.planted.plant_folder import (
     CONFIG,
     SEAL,
@@ -46,7 +47,6 @@ from heldin.jobs.planted.plant_folder import (
     write_manifest,
 )
 from heldin.jobs.planted.records import Copied, copied, copy_records, telling_of
-from heldin.jobs.planted.row_text import Row
 from heldin.jobs.planted.training_set import TrainingSet, look_at, training_set
 from heldin.models.loading import LanguageModel, load_language_model
 from heldin.models.logprobs import score_texts
@@ -98,13 +98,8 @@ def plant(config: PlantConfig, out: Path, reporter: Reporter) -> Manifest:
         form = form_facts(config, data)
         for line in said_beforehand(config, data, source, kept.late_rows, form):
             reporter.say(line)
-        control = ControlSample(data, kept.late, [text for text, _ in unseen])
         for line in control_lines(config, kept.rows, len(unseen)):
             reporter.say(line)
-        parts = None
-        if source.in_parts:
-            texts = [*data.store.texts_at(np.array(taken_rows(data), dtype=np.int64)), *control.texts()]
-            parts = write_parts(source, data, out / "ledger", texts, unseen)
         sha256 = _write_training_set(source, data, out, kept, reporter)
         manifest = Manifest(
             created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -118,10 +113,9 @@ def plant(config: PlantConfig, out: Path, reporter: Reporter) -> Manifest:
             columns=_named(config),
             looks=config.looks,
             evidence=config.evidence,
-            parts=parts,
             split=config.dataset_split,
         )
-        sample = write_unseen([text for text, _ in unseen], out / "ledger") if unseen else None
+        sample = write_unseen(unseen, out / "ledger") if unseen else None
         write_manifest(manifest, out, form, sample)
     return manifest
 

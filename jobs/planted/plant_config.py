@@ -218,7 +218,11 @@ class PlantConfig(MeasureKeys):
         Args:
             records: the copy of the training set's records (``TrainingSet.copy_records``).
         """
-        columns = Columns(id="id" if self.columns.id else None, date="date" if self.columns.date else None)
+        columns = Columns(
+            id="id" if self.columns.id else None,
+            date="date" if self.columns.date else None,
+            spans=None if self.score == "all" else "spans",
+        )
         source = FileCorpus(kind="parquet", path=records, columns=columns)
         # Each look pays its share; more redraws, that the smallest p-value stays below the levels.
         by, looks = self.decision, self.looks

@@ -38,7 +38,6 @@ class Manifest:
         columns: its columns by what they hold.
         looks: number of checkpoints that the audit pays for.
         evidence: how it will be known what the model was given: "callback" or "declared".
-        parts: hash of the scored parts of texts; None: whole texts are scored.
         split: of a folder with several, the one to train on.
     """
 
@@ -53,7 +52,6 @@ class Manifest:
     columns: dict[str, str | None]
     looks: int
     evidence: str
-    parts: str | None = None
     split: str | None = None
 
     def fields(self) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from heldin.base.files import text_digest, whole_file
 from heldin.base.progress import Reporter
 from heldin.canaries.config import SubstringCanaries
 from heldin.corpus.sources.bad_rows import BadRows, OnBadRows, Skipped
-from heldin.corpus.sources.rows import BATCH_ROWS, SCHEMA
+from heldin.corpus.sources.rows import BATCH_ROWS, SCHEMA, SPANS
 from heldin.jobs.planted.plant_config import PlantConfig
 from heldin.jobs.planted.training_set import TrainingSet
 from heldin.watch.planted_files import content_sha256
@@ -144,7 +144,8 @@ def copy_records(
     bad, users = BadRows(on_bad), set[str]()
     reporter.say("training set: reading")
     named = {name for name in (source.columns.user, source.columns.id) if name is not None}
-    with whole_file(ledger / CORPUS, private=True) as temporary, pq.ParquetWriter(temporary, SCHEMA) as writer:
+    schema = SCHEMA.append(SPANS) if source.in_parts else SCHEMA
+    with whole_file(ledger / CORPUS, private=True) as temporary, pq.ParquetWriter(temporary, schema) as writer:
         unparted: list[int] = []
         late: set[str] = set()
         rows, total, late_rows = source.rows(bad, unparted, late), 0, 0
@@ -156,7 +157,7 @@ def copy_records(
                 for record, row in some:
                     telling.look(record["user"] or "", row)
             users.update(record["user"] or "" for record, _ in some)
-            writer.write_batch(pa.RecordBatch.from_pylist([record for record, _ in some], schema=SCHEMA))
+            writer.write_batch(pa.RecordBatch.from_pylist([record for record, _ in some], schema=schema))
         skipped, _ = bad.counted(users, {})
         if not total:
             why = f"; the first: {skipped.first}" if skipped.first else ""

@@ -5,6 +5,7 @@ import difflib
 import io
 import itertools
 import json
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -18,17 +19,18 @@ from transformers import PreTrainedTokenizerBase
 
 from heldin.base.errors import InputError
 from heldin.base.files import text_digest
+from heldin.corpus.document import Document, Spans
+from heldin.corpus.forms import Chat, Completion, Form, Plain, Row
 from heldin.corpus.sorting import ROWS_PER_BATCH, make_table, sorting_database, take_in
 from heldin.corpus.sources.bad_rows import BadRows, OnBadRows
 from heldin.corpus.sources.csv_rows import CsvHeader, csv_header
 from heldin.corpus.sources.hub import HuggingFace
 from heldin.corpus.sources.json_rows import is_lines
 from heldin.corpus.sources.open import is_table, rows_of_file
-from heldin.corpus.sources.rows import BATCH_ROWS, Columns, kind_of, require_columns, usable_record
+from heldin.corpus.sources.rows import BATCH_ROWS, Columns, Record, kind_of, require_columns, usable_record
 from heldin.corpus.sources.text_files import TextFormat, first_line, is_unicode
 from heldin.jobs.planted.plant_config import PlantColumns, PlantConfig, is_dataset
-from heldin.jobs.planted.row_text import Chat, Completion, Row, RowText, row_text
-from heldin.models.tokens import Spans, scored_tokens
+from heldin.models.tokens import tokens_of
 from heldin.watch.planted_files import splits_of
 from heldin.words.rows import RowFault
 
@@ -59,7 +61,7 @@ class TrainingSet:
 
     path: Path
     columns: PlantColumns
-    text: RowText
+    text: Form
     split: str | None = None
     copied_splits: tuple[str, ...] = ()
     in_parts: bool = False
@@ -161,8 +163,10 @@ class TrainingSet:
 
     def rows(
         self, bad: BadRows, unparted: list[int] | None = None, late: set[str] | None = None
-    ) -> Iterator[tuple[dict[str, str | None], Row]]:
+    ) -> Iterator[tuple[Record, Row]]:
         """Yield the record (user, text, id, date) and all columns of every row that can be used, in order.
+
+        Where parts of texts count, the record has them too, unless ``unparted`` is known: an earlier pass stored them.
 
         Args:
             bad: counts rows that cannot be used.
@@ -186,12 +190,13 @@ class TrainingSet:
                 require_named(self.columns, row, where)
                 checked = True
             try:
-                text = self.text.of(row)
-                self._check_parts(row, text, number, unparted, late)
+                text, spans = self.text.of(row), self._spans(row, number, unparted, late)
             except ValueError as error:
                 bad.report(where, RowFault.OTHER_FORM(reason=str(error)))
                 continue
             record, wrong = usable_record({**row, label: text}, roles, untyped=is_table(self.path))
+            if spans is not None:
+                record["spans"] = spans
             if nobody:
                 record["user"] = f"row {number:09d}"
             if wrong:
@@ -199,25 +204,30 @@ class TrainingSet:
             else:
                 yield record, {name: value for name, value in row.items() if name not in self.columns.drop}
 
-    def _check_parts(self, row: Row, text: str, number: int, unparted: list[int] | None, late: set[str] | None) -> None:
-        """Raise ValueError for a row of which nothing is scored, and note its number; note texts scored too late."""
+    def _spans(self, row: Row, number: int, unparted: list[int] | None, late: set[str] | None) -> Spans | None:
+        """Return the parts that count; None where all does, or they were found before.
+
+        Raises ValueError for a row of which nothing is scored, whose number is noted; notes texts scored too late.
+        """
         if not self.in_parts or (self.unparted is not None and number not in self.unparted):
             # A template that marks turns is rendered and tokenized for the answer: a millisecond for each turn.
-            return
+            return None
         try:
-            spans = self.text.scored(row)
+            document = self.text.document(row)
         except ValueError:
             if unparted is not None:
                 unparted.append(number)
             raise
-        if late is not None and not self.is_visible(text, spans):
-            late.add(text_digest(text))
+        if late is not None and not self.is_visible(document):
+            late.add(text_digest(document.text))
+        return document.spans
 
-    def is_visible(self, text: str, spans: Spans) -> bool:
-        """Return whether training sees a scored token of a text."""
+    def is_visible(self, document: Document) -> bool:
+        """Return whether training sees a scored token of a document."""
         assert self.tokenizer is not None
-        (scored,) = scored_tokens(self.tokenizer, [text], [spans])
-        return bool(scored[: max(0, self.visible - ENDS)].any())
+        (tokens,) = tokens_of(self.tokenizer, [document])
+        seen = max(0, self.visible - ENDS)
+        return bool(len(tokens.ids[:seen]) if tokens.counted is None else tokens.counted[:seen].any())
 
     def write(self, rows: Iterable[tuple[bytes, Row]], folder: Path, scratch: Path) -> Path:
         """Write rows in the order of their keys, in the same form and under the same name.
@@ -291,7 +301,7 @@ def training_set(config: PlantConfig, tokenizer: PreTrainedTokenizerBase) -> Tra
     Raises:
         InputError: it cannot be read, or its messages cannot be written as text.
     """
-    text = row_text(
+    text = form_of_rows(
         config.columns,
         tokenizer,
         completion=config.score == "completion",
@@ -316,6 +326,37 @@ def training_set(config: PlantConfig, tokenizer: PreTrainedTokenizerBase) -> Tra
     if training.in_parts and isinstance(training.text, Chat | Completion):
         training = replace(training, text=training.text.within(config.sequence_length - ENDS, tokenizer))
     return training
+
+
+def form_of_rows(
+    columns: PlantColumns,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    completion: bool = False,
+    role: str | None = None,
+    most: int = sys.maxsize,
+) -> Form:
+    """Return the form in which the rows of a training set hold their text.
+
+    Args:
+        tokenizer: whose chat template writes messages.
+        completion: whether completions alone count.
+        role: whose turns alone count; None: whole conversations.
+        most: characters of a text that are read.
+
+    Raises:
+        InputError: there are messages, but the tokenizer has no chat template.
+    """
+    if columns.messages is not None:
+        if tokenizer.chat_template is None:
+            raise InputError(
+                "columns.messages: the reference's tokenizer has no chat template: name the model whose template the"
+                " training uses, or write the texts into a column"
+            )
+        return Chat(columns.messages, tokenizer, role=role, most=most)
+    if columns.prompt is not None and columns.completion is not None:
+        return Completion(columns.prompt, columns.completion, completion, most)
+    return Plain(columns.text)
 
 
 def require_named(columns: PlantColumns, row: Row, where: str) -> None:

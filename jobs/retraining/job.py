@@ -11,9 +11,10 @@ from heldin.base.progress import Reporter
 from heldin.bounds.trainings import WORST_CASE_USER
 from heldin.canaries.config import UnseenTokenCanaries
 from heldin.canaries.craft import rare_tokens, token_counts, unseen_token_users
+from heldin.corpus.document import Document
 from heldin.corpus.entities.incidence import Incidence
 from heldin.corpus.row_parts import RowParts
-from heldin.corpus.store import texts_of
+from heldin.corpus.store import documents_of
 from heldin.defenses.config import (
     ClippingDefense,
     FilterDefense,
@@ -28,7 +29,7 @@ from heldin.finetune.holding import PlainClipping
 from heldin.finetune.units import PrivateRecords
 from heldin.jobs.retraining.runs import TrainingJob
 from heldin.models.loading import LanguageModel
-from heldin.models.logprobs import score_texts
+from heldin.models.logprobs import score_documents, score_texts
 from heldin.stages.run_config import RunConfig
 from heldin.stages.sides.corpus import CorpusData
 from heldin.stages.sides.slots import Slots, find_slots
@@ -172,35 +173,36 @@ def training_job(
     # The worst-case user's texts are made of tokens that nobody writes: they name nobody, and take nobody's place.
     slots = find_slots(config, store, store, RowParts.training(by_user), reporter)
     rows = [row for rows_of_user in by_user.values() for row in rows_of_user if slots is None or slots.kept[row]]
-    others = texts_of(store, rows)
+    others = documents_of(store, rows)
     # The public texts too: a base model that was pre-trained here has seen their tokens.
-    worst = _worst_case_user(audit, base, [*others, *corpus.public_texts()])
+    worst = _worst_case_user(audit, base, [*(document.text for document in others), *corpus.public_texts()])
     # The worst-case user's records last: a training without that user takes the first rows.
-    texts = [*others, *(text for _, text in worst)]
+    documents = [*others, *(Document.of(text) for _, text in worst)]
     whole = isinstance(defense, PrivateDefense) and defense.record_selection == "random_chunk"
-    sequences = encode(base.tokenizer, texts, None if whole else recipe.sequence_length)
+    sequences = encode(base.tokenizer, documents, None if whole else recipe.sequence_length)
     # One plan for all trainings, with and without the user: neighbours run the same mechanism.
     mechanism = mechanism_of(config, plain_steps=recipe.steps(len(sequences)))
     losses = None
     if mechanism.record_selection in ("highest_perplexity", "lowest_perplexity"):
-        losses = [-s.total / len(s.logprobs) for s in score_texts(base, texts)]
+        losses = [scores.mean_loss for scores in score_documents(base, documents)]
     own = tuple(text for _, text in worst)
     records = PrivateRecords(
         ids=[*(store.id(row) for row in rows), *(id_ for id_, _ in worst)],
         users=[*(store.record(row).user for row in rows), *([WORST_CASE_USER] * len(worst))],
-        lengths=[len(s) for s in sequences],
+        lengths=[tokens.bearing for tokens in sequences],
         losses=losses,
         named=_named(slots, rows, len(worst)) if mechanism.two_level is not None else None,
     )
     noise = defense.noise() if isinstance(defense, SampledDefense) else None
     # Everything that affects a training but its number and key: results of another job do not pass for this one's.
     shared = (base.fingerprint, repr(recipe), mechanism.model_dump_json(), repr(noise), repr(defense), *own)
+    masks = [tokens.counted.tobytes().hex() for tokens in sequences if tokens.counted is not None]
     return TrainingJob(
         base=name,
         revision=config.model.revision,
         mechanism=mechanism,
         recipe=recipe,
-        sequences=tuple(map(tuple, sequences)),
+        sequences=tuple(sequences),
         records=records,
         texts=own,
         # Once for all trainings: the base model and the user's texts are the same in each.
@@ -212,7 +214,9 @@ def training_job(
         clipping=PlainClipping(defense.unit, defense.clip_norm or 0.0)
         if isinstance(defense, ClippingDefense)
         else None,
-        identity=text_sha256(*shared, repr(records), repr(sequences), *_named_parts(records)),
+        identity=text_sha256(
+            *shared, repr(records), repr([tokens.ids for tokens in sequences]), *masks, *_named_parts(records)
+        ),
         key=key,
     )
 

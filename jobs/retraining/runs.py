@@ -35,6 +35,7 @@ from heldin.finetune.recipe import Recipe
 from heldin.finetune.units import PrivateRecords, PrivateTraining, plan_private_training
 from heldin.models.loading import LanguageModel, load_language_model
 from heldin.models.logprobs import score_texts
+from heldin.models.tokens import Tokens
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class TrainingJob:
         revision: branch, tag or commit of ``base`` on the hub; None: the newest.
         mechanism: the mechanism that runs; a plain one if ``noise`` is None.
         recipe: public; its seed plus the training's number is the training's seed.
-        sequences: token ids of each record, the worst-case user's last.
+        sequences: tokens of each record, the worst-case user's last.
         records: ids, users, lengths and losses of the same records.
         texts: the worst-case user's texts, which the score reads.
         base_scores: log-probability of each of these under the base model, nats.
@@ -62,7 +63,7 @@ class TrainingJob:
     revision: str | None
     mechanism: Mechanism
     recipe: Recipe
-    sequences: tuple[tuple[int, ...], ...]
+    sequences: tuple[Tokens, ...]
     records: PrivateRecords
     texts: tuple[str, ...]
     base_scores: tuple[float, ...]

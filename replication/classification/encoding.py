@@ -6,9 +6,8 @@ from typing import overload
 
 from transformers import PreTrainedTokenizerFast
 
-from heldin.defenses.gradients.model_parts import IGNORED
 from heldin.finetune.batches import Asked
-from heldin.models.tokens import token_lists
+from heldin.models.tokens import IGNORED, token_lists
 
 MASKED = 0.15  # share of tokens to fill in; 80 % are masked, 10 % exchanged, 10 % kept (Devlin et al. 2019)
 

@@ -21,7 +21,6 @@ from heldin.corpus.config import CorpusConfig, FileCorpus
 from heldin.corpus.entities.incidence import Incidence
 from heldin.corpus.row_parts import RowParts
 from heldin.defenses.config import ClippingDefense, SampledDefense
-from heldin.defenses.gradients.model_parts import IGNORED
 from heldin.defenses.guarantee import Guarantee
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.texts.data_side import TrainingRecord, apply_defenses
@@ -33,6 +32,7 @@ from heldin.finetune.units import PrivateRecords, PrivateTraining, plan_private_
 from heldin.jobs.check_run import try_source
 from heldin.models.devices import default_device
 from heldin.models.loading import LanguageModel
+from heldin.models.tokens import IGNORED
 from heldin.stages.run_config import ModelConfig, PretrainConfig, RunConfig
 from heldin.stages.sides.slots import Slots, find_slots
 from heldin.stages.train.plan import mechanism_of
@@ -237,7 +237,7 @@ class _Study:
     def _records(self, contender: Contender, slots: Slots | None) -> tuple[list[TrainingRecord], int]:
         """What is trained on: texts that caps keep, as data defenses leave them; and how many of them these changed."""
         records = [
-            TrainingRecord(record.row, record.user, record.id, record.text)
+            TrainingRecord(record.row, record.user, record.id, record.document)
             for record in map(self.dealt.store.record, range(len(self.dealt.store)))
             if slots is None or slots.kept[record.row]
         ]

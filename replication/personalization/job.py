@@ -21,7 +21,7 @@ from heldin.base.errors import InputError
 from heldin.base.files import one_process_at_a_time
 from heldin.base.progress import Reporter
 from heldin.corpus.split import Part, Role
-from heldin.corpus.store import Corpus, texts_of
+from heldin.corpus.store import Corpus, documents_of
 from heldin.finetune.batches import encode
 from heldin.models.loading import LanguageModel, load_language_model
 from heldin.record.document import read_record
@@ -226,8 +226,8 @@ def _halves(
         by_id = {store.id(row): row for row in its}
         ids = keyed_order(seed_key(config.seed), "personalization", list(by_id))[: options.records]
         if len(ids) >= 2:
-            texts = texts_of(store, [by_id[id_] for id_ in ids])
-            tokens = encode(target.tokenizer, texts, config.finetune.sequence_length)
+            documents = documents_of(store, [by_id[id_] for id_ in ids])
+            tokens = encode(target.tokenizer, documents, config.finetune.sequence_length)
             found[user] = (tokens[: len(ids) // 2], tokens[len(ids) // 2 :])
     return found
 

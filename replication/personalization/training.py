@@ -6,10 +6,12 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedModel
 
-from heldin.finetune.batches import collate, record_losses
+from heldin.finetune.batches import collate
+from heldin.models.objective import LANGUAGE_MODELLING
+from heldin.models.tokens import Tokens
 
 BATCH = 16  # records
-Halves = tuple[Sequence[Sequence[int]], Sequence[Sequence[int]]]
+Halves = tuple[Sequence[Tokens], Sequence[Tokens]]
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ def personalized(model: PreTrainedModel, halves: Halves, *, epochs: int, learnin
             for start in range(0, len(own), BATCH):
                 optimizer.zero_grad()
                 batch = collate(own[start : start + BATCH], model.device)
-                torch.autograd.backward(record_losses(model, *batch).mean())
+                torch.autograd.backward(LANGUAGE_MODELLING.losses(model, batch).mean())
                 optimizer.step()
         return Change(before, _loss(model, reserved))
     finally:
@@ -53,12 +55,12 @@ def personalized(model: PreTrainedModel, halves: Halves, *, epochs: int, learnin
                 value.copy_(kept[name])
 
 
-def _loss(model: PreTrainedModel, sequences: Sequence[Sequence[int]]) -> float:
+def _loss(model: PreTrainedModel, sequences: Sequence[Tokens]) -> float:
     total, tokens = 0.0, 0
     with torch.no_grad():
         for start in range(0, len(sequences), BATCH):
             part = sequences[start : start + BATCH]
-            lengths = torch.tensor([len(its) - 1 for its in part], device=model.device)
-            total += float((record_losses(model, *collate(part, model.device)) * lengths).sum())
+            lengths = torch.tensor([its.part(1, None).bearing for its in part], device=model.device)
+            total += float((LANGUAGE_MODELLING.losses(model, collate(part, model.device)) * lengths).sum())
             tokens += int(lengths.sum())
     return total / tokens

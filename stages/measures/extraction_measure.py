@@ -20,6 +20,7 @@ from heldin.stages.measures.measure import Fingerprinted, Measure, MeasuredUsers
 if TYPE_CHECKING:
     from heldin.attacks.windows import Windows
     from heldin.audit.results import ExtractionFacts
+    from heldin.corpus.document import Document
     from heldin.models.loading import LanguageModel
 
 _ELSEWHERE = ("in_others", "in_public")
@@ -67,7 +68,7 @@ class Extraction(Measure[TextProbabilities]):
         asked = (self.config.model_dump_json(), str(self.subjects.visible), self.subjects.key.hex())
         return text_sha256(target, reference, *asked, texts)
 
-    def _texts(self) -> Mapping[str, Sequence[str]]:
+    def _texts(self) -> "Mapping[str, Sequence[Document]]":
         return self.subjects.known(self.config.texts_per_user)
 
     def windows(self, model: "LanguageModel") -> "Windows":

@@ -39,10 +39,7 @@ class Losses(Measure[dict[str, UserLoss]]):
 
     def made_from(self) -> str:
         """Return a hash of the models and the cut texts."""
-        most = self.texts.max_characters
-        cut = {user: [text[:most] for text in texts] for user, texts in self.texts.texts.items()}
-        parts = () if self.texts.parts is None else (repr(self.texts.spans()),)
-        return text_sha256(self.target.fingerprint, self.base.fingerprint, repr(cut), *parts)
+        return text_sha256(self.target.fingerprint, self.base.fingerprint, repr(self.texts.flat()))
 
     def compute(self, reporter: Reporter) -> dict[str, UserLoss]:
         """Score the texts under both models. Raises InputError if a text has no finite loss."""

@@ -24,6 +24,7 @@ from heldin.words.statement import Statement
 if TYPE_CHECKING:
     from heldin.attacks.scoring import AttackTexts
     from heldin.canaries.kinds import Canary
+    from heldin.corpus.document import Document
     from heldin.models.loading import LanguageModel
     from heldin.models.score_cache import ScoredModel
 
@@ -84,7 +85,7 @@ class MeasuredUsers:
 
     Attributes:
         texts: the attacker's texts by user.
-        known: returns by user at most so many texts (None: all) that training saw or would have seen.
+        known: returns by user at most so many documents (None: all) that training saw or would have seen.
         key: secret of the job, or public where it has none; draws that a measure makes follow from it.
         visible: tokens of a text that training sees; None: not known.
         training: gives, for every training text, its owners and the text; None: not known.
@@ -93,7 +94,7 @@ class MeasuredUsers:
     """
 
     texts: "AttackTexts"
-    known: Callable[[int | None], Mapping[str, Sequence[str]]]
+    known: "Callable[[int | None], Mapping[str, Sequence[Document]]]"
     key: bytes
     visible: int | None = None
     training: Callable[[], Iterable[tuple[Collection[str], str]]] | None = None

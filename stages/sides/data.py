@@ -10,19 +10,20 @@ import numpy as np
 import numpy.typing as npt
 
 from heldin.attacks.config import Documents
-from heldin.attacks.scoring import AttackTexts, ScoredParts
+from heldin.attacks.scoring import AttackTexts
 from heldin.base.coins import first_in_keyed_order, keyed_order, seed_key
 from heldin.base.progress import Reporter
 from heldin.base.wording import counted
 from heldin.canaries.form import Forms
 from heldin.canaries.kinds import Canary
+from heldin.corpus.document import Document
 from heldin.corpus.split import Part, Role
-from heldin.corpus.store import Corpus, texts_of
+from heldin.corpus.store import Corpus, documents_of
 from heldin.defenses.texts.data_side import Cap, Removal, TrainingRecord, apply_defenses
 from heldin.finetune.batches import encode
 from heldin.finetune.sampled_units import MadeSequence, Writers
 from heldin.models.loading import LanguageModel
-from heldin.models.logprobs import score_texts
+from heldin.models.logprobs import score_documents
 from heldin.record.facts import CellFacts
 from heldin.stages.measures.measure import MeasuredUsers
 from heldin.stages.run_config import RunConfig
@@ -51,10 +52,9 @@ class RunData:
         ledger: roles and parts of the users.
         training_rows: rows that are trained on, after data-side defenses.
         removals: what each data-side defense removed or changed.
-        changed_texts: by row the text that is trained on, where a data-side defense changed it.
+        changed: by row the document that is trained on, where a data-side defense changed it.
         slots: who wrote and who is named, for text sampling; None for other mechanisms.
         cell: the run's place in a sweep; None for a run of its own.
-        parts: which parts of a text are scored; None: all of it.
     """
 
     corpus: CorpusData
@@ -63,40 +63,38 @@ class RunData:
     ledger: Ledger
     training_rows: npt.NDArray[np.integer]
     removals: tuple[Removal, ...] = ()
-    changed_texts: Mapping[int, str] = field(default_factory=dict)
+    changed: Mapping[int, Document] = field(default_factory=dict)
     slots: "Slots | None" = None
     cell: CellFacts | None = None
-    parts: ScoredParts | None = None
 
     def public_texts(self) -> list[str]:
         """Return texts that pre-training may see."""
         return self.corpus.public_texts()
 
-    def training_texts(self) -> Iterator[list[str]]:
-        """Yield texts that fine-tuning may see, and no others, in the order of ``training_rows``, in batches."""
+    def training_documents(self) -> Iterator[list[Document]]:
+        """Yield what fine-tuning may see, and nothing else, in the order of ``training_rows``, in batches."""
         for first in range(0, self.training_rows.size, ROWS_A_BATCH):
             rows = self.training_rows[first : first + ROWS_A_BATCH]
-            texts = self.store.texts_at(rows)
-            if self.changed_texts:
-                texts = [self.changed_texts.get(row, text) for row, text in zip(rows.tolist(), texts, strict=True)]
-            yield texts
+            documents = self.store.documents_at(rows)
+            if self.changed:
+                documents = [self.changed.get(row, kept) for row, kept in zip(rows.tolist(), documents, strict=True)]
+            yield documents
 
     def records_of_users(self) -> npt.NDArray[np.int64]:
         """Return the number of training records of each user who has any."""
         counts = np.bincount(writers(self.store, self.training_rows).places)
         return counts[counts > 0]
 
-    def training_text(self, row: int) -> str:
-        """Return the text that is trained on for a training row."""
-        changed = self.changed_texts.get(row)
-        return self.store.text(row) if changed is None else changed
+    def training_document(self, row: int) -> Document:
+        """Return what is trained on for a training row."""
+        return self.changed.get(row) or self.store.document(row)
 
-    def attacker_texts(self, users: Sequence[str], limit: int | None = None) -> dict[str, list[str]]:
+    def attacker_texts(self, users: Sequence[str], limit: int | None = None) -> dict[str, list[Document]]:
         """Fresh texts by user, at most ``limit`` of each."""
         # Of both sides alike: what is set aside was decided before the coins.
-        return {user: texts_of(self.store, self.ledger.parts[user][Part.ATTACKER][:limit]) for user in users}
+        return {user: documents_of(self.store, self.ledger.parts[user][Part.ATTACKER][:limit]) for user in users}
 
-    def known_training_texts(self, users: Sequence[str], limit: int | None, seed: int) -> dict[str, list[str]]:
+    def known_training_texts(self, users: Sequence[str], limit: int | None, seed: int) -> dict[str, list[Document]]:
         """Return at most ``limit`` texts per user (None: all) that training saw, or would have seen."""
         key = seed_key(seed)
         # Ordered by id under a public seed, and taken from the training part of held-out users too: which texts are
@@ -104,7 +102,7 @@ class RunData:
         # Caps left records out before any coin fell, of both sides alike.
         by_id = {user: {self.store.id(row): row for row in self.for_training(user)} for user in users}
         return {
-            user: texts_of(self.store, [own[id_] for id_ in keyed_order(key, "known documents", list(own))[:limit]])
+            user: documents_of(self.store, [own[id_] for id_ in keyed_order(key, "known documents", list(own))[:limit]])
             for user, own in by_id.items()
         }
 
@@ -189,8 +187,8 @@ def defended(
     base: LanguageModel | None,
     reporter: Reporter,
     slots: "Slots | None" = None,
-) -> tuple[npt.NDArray[np.integer], tuple[Removal, ...], dict[int, str]]:
-    """Return the rows that data-side defenses leave, what each step did, and changed texts by row.
+) -> tuple[npt.NDArray[np.integer], tuple[Removal, ...], dict[int, Document]]:
+    """Return the rows that data-side defenses leave, what each step did, and changed documents by row.
 
     Args:
         store: the corpus, canary users included.
@@ -213,19 +211,19 @@ def defended(
         return base
 
     stored = ((row, store.record(row)) for row in rows.tolist())
-    records = [TrainingRecord(row, record.user, record.id, record.text) for row, record in stored]
+    records = [TrainingRecord(row, record.user, record.id, record.document) for row, record in stored]
     left, removals = apply_defenses(
         config.data_defenses,
         records,
         # Called only by a cap that ranks by them: the base model is not loaded for random caps and deduplication.
-        lengths=lambda texts: [len(ids) for ids in encode(of_base().tokenizer, texts, None)],
-        losses=lambda texts: [-s.total / len(s.logprobs) for s in score_texts(of_base(), list(texts))],
+        lengths=lambda documents: [tokens.bearing for tokens in encode(of_base().tokenizer, documents, None)],
+        losses=lambda documents: [scores.mean_loss for scores in score_documents(of_base(), documents)],
         seed=config.seed,
         reporter=reporter,
     )
     # Only those that differ: the others are read from the store when they are asked for.
-    given = {record.row: record.text for record in records} if any(r.changed for r in removals) else {}
-    changed = {record.row: record.text for record in left if given.get(record.row, record.text) != record.text}
+    given = {record.row: record.document for record in records} if any(r.changed for r in removals) else {}
+    changed = {r.row: r.document for r in left if given.get(r.row, r.document) != r.document}
     return np.array([record.row for record in left], dtype=np.int64), (*first, *removals), changed
 
 
@@ -248,17 +246,17 @@ def curve_texts(data: RunData, *, validation_texts: int, users: int, per_user: i
         held_out_validation=_sample(data, held_out, Part.VALIDATION, validation_texts, seed),
         held_in_attack=of_held_in,
         held_out_attack=of_held_out,
-        public_validation=texts_of(data.corpus.store, data.corpus.validation_rows[:validation_texts]),
+        public_validation=documents_of(data.corpus.store, data.corpus.validation_rows[:validation_texts]),
     )
 
 
-def _sample(data: RunData, users: list[str], part: Part, count: int, seed: int) -> list[str]:
+def _sample(data: RunData, users: list[str], part: Part, count: int, seed: int) -> list[Document]:
     rows = data.ledger.parts.rows_of(part, users)
     chosen = first_in_keyed_order(seed_key(seed), "validation sample", data.store.ids_at(rows), count)
-    return data.store.texts_at(rows[chosen])
+    return data.store.documents_at(rows[chosen])
 
 
-def known_texts(config: RunConfig, data: RunData, users: Sequence[str], which: Documents) -> dict[str, list[str]]:
+def known_texts(config: RunConfig, data: RunData, users: Sequence[str], which: Documents) -> dict[str, list[Document]]:
     """Return the texts that the attacker has of each user.
 
     Args:
@@ -272,7 +270,7 @@ def known_texts(config: RunConfig, data: RunData, users: Sequence[str], which: D
 def texts_under_attack(config: RunConfig, data: RunData, which: Documents | None = None) -> AttackTexts:
     """Return the scored texts of every scored user; None: those that lead in ``attack.documents``."""
     texts = known_texts(config, data, data.ledger.scored_users(), which or config.attack.documents[0])
-    return AttackTexts(texts, config.attack.max_characters, data.parts)
+    return AttackTexts(texts, config.attack.max_characters)
 
 
 def test_texts(config: RunConfig, data: RunData) -> AttackTexts:
@@ -287,8 +285,8 @@ def test_texts(config: RunConfig, data: RunData) -> AttackTexts:
         by_id = {data.store.id(row): row for row in data.ledger.parts[user][Part.TEST]}
         rows = [by_id[id_] for id_ in keyed_order(key, "test texts", list(by_id))[:most]]
         if rows:
-            sample[user] = texts_of(data.store, rows)
-    return AttackTexts(sample, config.attack.max_characters, data.parts)
+            sample[user] = documents_of(data.store, rows)
+    return AttackTexts(sample, config.attack.max_characters)
 
 
 class RecordIds(MadeSequence[str]):

@@ -310,7 +310,7 @@ def people_of(fixed: Preregistration, data: RunData, table: ScoredUsers) -> list
     wanted[[every[name] for name in (*shown, *beside) if name in every]] = True
     rows = data.training_rows[wanted[whose]]
     records = [
-        TrainingRecord(record.row, owners.get(record.row, record.user), record.id, data.training_text(record.row))
+        TrainingRecord(record.row, owners.get(record.row, record.user), record.id, data.training_document(record.row))
         for record in map(data.store.record, rows.tolist())
     ]
     return exposed_users(

@@ -8,6 +8,7 @@ import duckdb
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from heldin.base.files import cache_directory
 from heldin.corpus.sorting import sorting_database
@@ -120,10 +121,10 @@ def _marks(data: RunData) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8],
 
 
 def _marked(store: Corpus, owners: npt.NDArray[np.int32], uses: npt.NDArray[np.uint8]) -> Iterator[pa.RecordBatch]:
-    """Text, owner and use of every row that is used for anything."""
-    for first, texts in store.chunks():
+    """What counts of its text, owner and use of every row that is used for anything and of which something counts."""
+    for first, texts in store.counted_chunks():
         part = slice(first, first + len(texts))
-        used = pa.array(uses[part] > 0)
+        used = pc.and_(pa.array(uses[part] > 0), pc.greater(pc.binary_length(texts), 0))
         columns = [texts.cast(pa.large_string()), pa.array(owners[part]), pa.array(uses[part])]
         yield pa.RecordBatch.from_arrays([column.filter(used) for column in columns], schema=_HASHED)
 

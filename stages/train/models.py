@@ -10,7 +10,7 @@ from heldin.base.artefacts import is_whole
 from heldin.base.errors import InputError
 from heldin.base.files import cache_directory, keep_in_use, text_sha256
 from heldin.base.progress import LineReporter, Reporter
-from heldin.corpus.store import texts_of
+from heldin.corpus.store import documents_of
 from heldin.corpus.user_filter import UserFilter, select_users
 from heldin.finetune.batches import encode
 from heldin.finetune.precision import arithmetic_of
@@ -141,7 +141,7 @@ class _RunTraining(ReferenceTraining):
         base = load_language_model(self.base_name, revision=self.config.model.revision)
         # The run's own recipe without its defense; there are no validation users to choose a checkpoint by.
         recipe = replace(self.config.finetune, select=Select.LAST, patience=None, shard=None)
-        sequences = encode(base.tokenizer, texts_of(self.corpus.store, rows), recipe.sequence_length)
+        sequences = encode(base.tokenizer, documents_of(self.corpus.store, rows), recipe.sequence_length)
         # Everything that its weights depend on; "1" is raised if training itself changes.
         name = text_sha256("1", base.fingerprint, repr(recipe), repr(sequences))[:24]
         folder = cache_directory() / "references" / name

@@ -121,7 +121,7 @@ def _shadow_run(
     # Defenses anew, as they depend on who is in: deduplication across users keeps other copies.
     # In silence: the bar of the shadow models is shown around it.
     rows, removals, changed = defended(config, data.store, ledger, base, SilentReporter(), data.slots)
-    return replace(data, ledger=ledger, training_rows=rows, removals=removals, changed_texts=changed)
+    return replace(data, ledger=ledger, training_rows=rows, removals=removals, changed=changed)
 
 
 def _work(path: Path) -> Path:

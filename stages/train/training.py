@@ -25,7 +25,7 @@ from heldin.finetune.token_store import TokenStore, token_store
 from heldin.finetune.training import discard_model, job_name
 from heldin.finetune.units import PrivateRecords, PrivateTraining, plan_private_training
 from heldin.models.loading import LanguageModel
-from heldin.models.logprobs import score_texts
+from heldin.models.logprobs import score_documents
 from heldin.stages.run_config import RunConfig
 from heldin.stages.sides.data import RecordIds, RunData, curve_texts, rows_digest, writers
 from heldin.stages.sides.ledger import load_ledger
@@ -184,14 +184,14 @@ def training_tokens(
         raise InputError(
             "there is no record to train on: the held-in users have none left after set-asides, caps and data defenses"
         )
-    changed = sorted(data.changed_texts.items())
+    changed = sorted(data.changed.items())
     rows = rows_digest(data.training_rows)
     origin = text_sha256(base.fingerprint, data.store.fingerprint, rows, repr(changed), repr(length))
     # Made by the first process, and mapped by the others.
     with first_process_first(), reporter.track("tokenizing", data.training_rows.size, "records") as advance:
         return token_store(
             folder,
-            encoded(base.tokenizer, data.training_texts(), length),
+            encoded(base.tokenizer, data.training_documents(), length),
             origin=origin,
             vocabulary=base.model.get_input_embeddings().num_embeddings,
             verify=rank() == 0,
@@ -269,6 +269,7 @@ def finished_training(folder: Path, config: RunConfig) -> TrainingResult:
         state.seconds,
         state.smallest_norm,
         state.gradients,
+        state.uncounted,
         effort=state.effort,
     )
 
@@ -283,12 +284,12 @@ def _private(
             losses = None
             if mechanism.record_selection in ("highest_perplexity", "lowest_perplexity"):
                 # Per token, or the longest records would have the highest perplexity.
-                scored = (score_texts(base, texts) for texts in data.training_texts())
-                losses = [-s.total / len(s.logprobs) for batch in scored for s in batch]
+                scored = (score_documents(base, documents) for documents in data.training_documents())
+                losses = [scores.mean_loss for batch in scored for scores in batch]
             records = PrivateRecords(
                 ids=RecordIds(data.store, data.training_rows),
                 users=writers(data.store, data.training_rows),
-                lengths=sequences.lengths,
+                lengths=sequences.bearing,
                 losses=losses,
                 named=_named(data) if mechanism.two_level is not None else None,
             )

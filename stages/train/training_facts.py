@@ -12,7 +12,6 @@ import numpy.typing as npt
 from heldin.audit.coarse import brief, significant
 from heldin.base.coins import keyed_order, seed_key
 from heldin.base.files import finite
-from heldin.corpus.entities.spans import Text
 from heldin.corpus.split import Part
 from heldin.defenses.accounting.guarantees import ceiling_of
 from heldin.defenses.guarantee import Guarantee, NoGuarantee
@@ -22,6 +21,7 @@ from heldin.finetune.batches import encode
 from heldin.finetune.gradient_norms import gradient_norms
 from heldin.finetune.loop import TrainingResult
 from heldin.models.loading import LanguageModel
+from heldin.models.tokens import Tokens
 from heldin.record.document import EffortFacts
 from heldin.record.facts import (
     ByExposure,
@@ -64,6 +64,7 @@ def training_facts(
         removals=[RemovalFacts(**asdict(removal)) for removal in data.removals],
         records=data.training_rows.size,
         users=counts.size,
+        uncounted=result.uncounted,
         steps=result.steps,
         chosen_step=result.chosen_step,
         selection=config.finetune.select.value,
@@ -193,9 +194,9 @@ def canary_gradient_norms(config: RunConfig, data: RunData, base: LanguageModel)
     )
 
 
-def _sequences(config: RunConfig, data: RunData, base: LanguageModel, users: Sequence[str]) -> list[list[int]]:
+def _sequences(config: RunConfig, data: RunData, base: LanguageModel, users: Sequence[str]) -> list[Tokens]:
     by_id = {data.store.id(row): row for user in users for row in data.ledger.parts[user][Part.TRAIN]}
     chosen = keyed_order(seed_key(config.seed), "gradient norms", list(by_id))[:RECORDS]
     # As training would see them, also those of users who are held out.
-    texts = as_trained(config.data_defenses, [Text(id_, data.store.text(by_id[id_])) for id_ in chosen])
-    return encode(base.tokenizer, texts, config.finetune.sequence_length)
+    documents = as_trained(config.data_defenses, {id_: data.store.document(by_id[id_]) for id_ in chosen})
+    return encode(base.tokenizer, documents, config.finetune.sequence_length)

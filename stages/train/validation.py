@@ -14,9 +14,10 @@ from transformers import PreTrainedModel
 from heldin.attacks.protocol import lift_to_users
 from heldin.base.errors import ResumableError
 from heldin.bounds.roc import auroc
+from heldin.corpus.document import Document
 from heldin.finetune.ranks import shared_out
 from heldin.models.loading import LanguageModel
-from heldin.models.logprobs import score_texts
+from heldin.models.logprobs import score_documents
 from heldin.models.token_scores import TokenScores
 
 HELD_IN_LOSS = "held_in_loss"
@@ -27,18 +28,18 @@ _NOT_FINITE = "the validation loss is not finite after step {}"
 
 @dataclass(frozen=True)
 class CurveTexts:
-    """Texts for the curves.
+    """Documents for the curves, which are about the parts that count.
 
     Attributes:
         held_in_attack: the attacker's texts by held-in user.
         held_out_attack: the attacker's texts by held-out user.
     """
 
-    held_in_validation: Sequence[str]
-    held_out_validation: Sequence[str]
-    held_in_attack: Mapping[str, Sequence[str]]
-    held_out_attack: Mapping[str, Sequence[str]]
-    public_validation: Sequence[str] = ()
+    held_in_validation: Sequence[Document]
+    held_out_validation: Sequence[Document]
+    held_in_attack: Mapping[str, Sequence[Document]]
+    held_out_attack: Mapping[str, Sequence[Document]]
+    public_validation: Sequence[Document] = ()
 
 
 class CurveEvaluation:
@@ -72,7 +73,8 @@ class CurveEvaluation:
         ratios: dict[str, list[float]] = {}
         for (user, _), score, reference in zip(self._attacked, target, self._reference, strict=True):
             # Sums over tokens, as in equation 4 of the paper, whatever attack the audit leads with.
-            if math.isfinite(ratio := score.total - reference):
+            # Nothing is known of a document without a counted token, and its ratio is no 0.
+            if len(score.logprobs) and math.isfinite(ratio := score.total - reference):
                 ratios.setdefault(user, []).append(ratio)
         scores = lift_to_users("likelihood-ratio", ratios)
         sides = (self._texts.held_in_attack, self._texts.held_out_attack)
@@ -86,17 +88,18 @@ class CurveEvaluation:
         losses = {HELD_IN_LOSS: held_in, HELD_OUT_LOSS: held_out}
         return {**{name: loss for name, loss in losses.items() if loss is not None}, "auroc": area, **of_public}
 
-    def _scored(self, lm: LanguageModel, texts: Sequence[str]) -> list[TokenScores]:
+    def _scored(self, lm: LanguageModel, texts: Sequence[Document]) -> list[TokenScores]:
         # Shards of a model are gathered for each pass, by all processes: they score the same texts together.
         if self._spread:
-            return score_texts(lm, texts, finite=not self._private)
-        return shared_out(texts, lambda own: score_texts(lm, own, finite=not self._private))
+            return score_documents(lm, texts, finite=not self._private)
+        return shared_out(texts, lambda own: score_documents(lm, own, finite=not self._private))
 
-    def _mean_loss(self, lm: LanguageModel, texts: Sequence[str], step: int) -> float | None:
-        """None without texts: of an entity none may have been set aside."""
-        if not texts:
+    def _mean_loss(self, lm: LanguageModel, texts: Sequence[Document], step: int) -> float | None:
+        """None without texts of which something counts: of an entity none may have been set aside."""
+        scored = [text for text in self._scored(lm, texts) if len(text.logprobs)] if texts else []
+        if not scored:
             return None
-        finite = [text for text in self._scored(lm, texts) if math.isfinite(text.total)]
+        finite = [text for text in scored if math.isfinite(text.total)]
         if not finite:
             raise ResumableError(_NOT_FINITE.format(step))
         return mean_loss(finite)

@@ -9,6 +9,7 @@ import pytest
 from heldin.attacks.reference_divergence import KAPPAS, OwnWords, divergences, reference_divergences
 from heldin.attacks.scoring import AttackTexts
 from heldin.models.score_cache import ScoreCache
+from tests.documents import by_user
 from tests.oracles.token_scores import naive_token_scores
 
 WORDS, LENGTH = 40, 50
@@ -61,7 +62,7 @@ def test_it_equals_its_slow_twin_and_leaves_out_copies_of_the_text(make_lm, tmp_
         "cid": ["only this"],
     }
     cache = ScoreCache(tmp_path)
-    found = reference_divergences(AttackTexts(of, cut), documents, lm, cache)
+    found = reference_divergences(AttackTexts.of(of, cut), by_user(documents), lm, cache)
     cache.close()
     assert [(s.user, s.text) for s in found] == [("ann", 0), ("ann", 1), ("bob", 0)]
 

@@ -6,8 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from heldin.attacks import windows
 from heldin.attacks.extraction import ExtractionConfig
-from heldin.attacks.windows import _hashes, found_in, found_in_others, require_a_window, windows_of
+from heldin.attacks.windows import _hashes, found_in, found_in_others
+from tests.documents import by_user
 from tests.oracles.continuations import contains, stands_in_others
 from tests.refusals import refused
 
@@ -26,6 +28,14 @@ class Words:
 
 def text(tokens):
     return " ".join(map(str, tokens))
+
+
+def windows_of(texts, *rest):
+    return windows.windows_of(by_user(texts), *rest)
+
+
+def require_a_window(texts, *rest):
+    windows.require_a_window(by_user(texts), *rest)
 
 
 def tokens_of(found):
@@ -65,11 +75,11 @@ def test_texts_that_are_too_short_have_no_window_and_are_not_dropped():
 def test_windows_longer_than_every_text_are_one_clear_line():
     texts = {"a": [text(range(4))], "b": [text(range(3)), ""]}
     for look in (lambda: windows_of(texts, Words(), ASKED, KEY), lambda: require_a_window(texts, Words(), ASKED)):
-        with refused(by=windows_of, naming=("3", "5", "extraction.prefix", "extraction.suffix")):
+        with refused(by=windows.windows_of, naming=("3", "5", "extraction.prefix", "extraction.suffix")):
             look()
     long = {"a": [text(range(50))]}
     require_a_window(long, Words(), ASKED)
-    with refused(by=windows_of, naming=("extraction.prefix", "4")):
+    with refused(by=windows.windows_of, naming=("extraction.prefix", "4")):
         require_a_window(long, Words(), ASKED, 4)
 
 

@@ -22,6 +22,7 @@ from heldin.bounds.verdict import stated_claim
 from heldin.canaries.kinds import Canary, CanaryRecord, CanaryUser, Kind
 from heldin.canaries.planted import load_canaries, save_canaries
 from heldin.corpus.build import build_store
+from heldin.corpus.document import Document
 from heldin.corpus.sources.json_rows import Json
 from heldin.corpus.sources.rows import Columns
 from heldin.corpus.split import Part, Role, records_to_train_on, set_aside_sizes
@@ -131,7 +132,7 @@ def _store(tmp_path, canaries=40, text="canary text"):
     made = [
         CanaryUser(
             Canary(f"canary/{i}", Kind.RARE_PHRASE, None, 5 if i % 2 else None, None, ""),
-            tuple(CanaryRecord(f"c{i}-{j}", f"{text} {i} {j}") for j in range(10)),
+            tuple(CanaryRecord(f"c{i}-{j}", Document.of(f"{text} {i} {j}")) for j in range(10)),
         )
         for i in range(canaries)
     ]

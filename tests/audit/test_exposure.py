@@ -21,6 +21,7 @@ from heldin.audit.exposed_users import (
     write_people,
 )
 from heldin.audit.scored_users import scored_users
+from heldin.corpus.document import Document
 from heldin.defenses.texts.data_side import TrainingRecord
 from heldin.jobs.user_scores import people_table
 from tests.refusals import names, refused
@@ -77,7 +78,9 @@ def _run(share_matters):
         if its:
             texts = [f"word{i} number {t} in this text of mine" for t in range(count)]
             texts[-1] = texts[0] if i % 2 else texts[-1]
-            records += [TrainingRecord(len(records) + t, user, f"{i}-{t}", text) for t, text in enumerate(texts)]
+            records += [
+                TrainingRecord(len(records) + t, user, f"{i}-{t}", Document.of(text)) for t, text in enumerate(texts)
+            ]
     return exposed_users(scored_users(statistics, member), records, attack="lr", aggregation="mean"), member
 
 

@@ -17,6 +17,7 @@ from heldin.canaries.craft import (
 from heldin.canaries.inject import canary_of_user
 from heldin.canaries.kinds import keyed_dice
 from heldin.canaries.people import named_people
+from heldin.corpus.document import Document
 from heldin.corpus.made_up.synthetic import SyntheticCorpus, generate
 from heldin.corpus.store import CorpusRecord
 from heldin.models.logprobs import score_texts
@@ -63,7 +64,8 @@ def marks_of(kind, lm, pool, corpus):
         case _:
             users = sorted(corpus)[:MARKS]
             rows = [
-                [CorpusRecord(i, user, str(i), text, None) for i, text in enumerate(corpus[user])] for user in users
+                [CorpusRecord(i, user, str(i), Document.of(text), None) for i, text in enumerate(corpus[user])]
+                for user in users
             ]
             options = {"documents": None, "visible_tokens": 48, "visible_characters": 200, "seed": 0}
             made = [canary_of_user(lm.tokenizer, its, length=kind, **options) for its in rows]

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from heldin.canaries.inject import canary_name, canary_of_user, has_document_of, insert_at_random, sample_substring
+from heldin.corpus.document import Document
 from heldin.corpus.store import CorpusRecord
 
 
@@ -23,7 +24,9 @@ def _ids(tokenizer, text):
 
 def _records(english, user="ann", count=12):
     texts = [" ".join(english[i * 5 : i * 5 + 10]) for i in range(count)]
-    return [CorpusRecord(i, user, f"{user}-{i}", text, f"2020-01-{i + 1:02d}") for i, text in enumerate(texts)]
+    return [
+        CorpusRecord(i, user, f"{user}-{i}", Document.of(text), f"2020-01-{i + 1:02d}") for i, text in enumerate(texts)
+    ]
 
 
 def _canary(tokenizer, records, length=6, **changes):

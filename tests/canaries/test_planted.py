@@ -9,6 +9,7 @@ import pytest
 from heldin.canaries.kinds import Canary, CanaryRecord, CanaryUser, Kind
 from heldin.canaries.planted import load_canaries, save_canaries
 from heldin.corpus.build import build_store
+from heldin.corpus.document import Document
 from heldin.corpus.sources.json_rows import Json
 from heldin.corpus.sources.rows import Columns
 from tests.refusals import refused
@@ -16,11 +17,11 @@ from tests.refusals import refused
 USERS = [
     CanaryUser(
         Canary("canary/b", Kind.SUBSTRING, 3, None, "bob", "the shared words"),
-        tuple(CanaryRecord(f"b{i}", f"text {i} the shared words", "2020", 6) for i in range(3)),
+        tuple(CanaryRecord(f"b{i}", Document.of(f"text {i} the shared words"), "2020", 6) for i in range(3)),
     ),
     CanaryUser(
         Canary("canary/a", Kind.UNSEEN_TOKEN, None, 2, None, "~^~"),
-        tuple(CanaryRecord(f"a{i}", f"~^~ {i}") for i in range(4)),
+        tuple(CanaryRecord(f"a{i}", Document.of(f"~^~ {i}")) for i in range(4)),
     ),
 ]
 
@@ -67,7 +68,7 @@ def test_rows_are_read_together_as_one_by_one(store, folder):
     assert planted.texts_at(rows) == [planted.text(row) for row in rows.tolist()]
     assert planted.ids_at(rows) == [planted.id(row) for row in rows.tolist()]
     assert planted.texts_at(rows[:0]) == []
-    every = [(first + i, text) for first, texts in planted.chunks() for i, text in enumerate(texts.to_pylist())]
+    every = [(first + i, text) for first, texts in planted.counted_chunks() for i, text in enumerate(texts.to_pylist())]
     assert every == [(row, planted.text(row)) for row in range(3 * 4 + 3 + 4)]
 
 

@@ -85,9 +85,9 @@ def test_it_runs_on_real_models_and_does_not_see_the_order_of_users(attack, make
     texts = {"b": ["The river."], "a": [TEXT, "The market counts the story."], "c": ["x y z"]}
     cache = ScoreCache(tmp_path)
     target, reference = make_lm(seed=1), make_lm(seed=0)
-    one = user_scores(score_attacks([attack], AttackTexts(texts), target, reference, cache), attack.name)
+    one = user_scores(score_attacks([attack], AttackTexts.of(texts), target, reference, cache), attack.name)
     other_order = dict(sorted(texts.items()))
-    two = user_scores(score_attacks([attack], AttackTexts(other_order), target, reference, cache), attack.name)
+    two = user_scores(score_attacks([attack], AttackTexts.of(other_order), target, reference, cache), attack.name)
     expected = one.of(["a", "b", "c"]).tolist()
     # Sums over all users are taken in another order.
     assert two.of(["a", "b", "c"]).tolist() == (
@@ -131,7 +131,7 @@ def test_an_attack_module_knows_nothing_of_membership_or_defense():
 
 def test_both_models_score_the_same_characters(make_lm, tmp_path):
     long = "The market counts the story on day 7. " * 20
-    cut = AttackTexts({"a": [long]}, max_characters=50)
+    cut = AttackTexts.of({"a": [long]}, max_characters=50)
     ratio = get_attack("likelihood-ratio")
     target, reference = make_lm(seed=1, context=8), make_lm(seed=0, context=32)
     found = score_attacks([ratio], cut, target, reference, ScoreCache(tmp_path))[0].value

@@ -8,6 +8,7 @@ import pytest
 
 from heldin.attacks.statistics import ATTACKS
 from heldin.base.errors import InputError
+from heldin.corpus.document import Document
 from heldin.corpus.sources.bad_rows import BadRows, OnBadRows
 from heldin.corpus.sources.rows import Columns
 from heldin.defenses.texts.data_side import TrainingRecord
@@ -51,7 +52,7 @@ def test_the_format_yields_records_and_reports_bad_rows_by_line(monkeypatch, tmp
 
 def test_the_defense_leaves_out_short_texts_and_looks_at_one_text_at_a_time(monkeypatch):
     module = _run("class DropShort", monkeypatch)
-    records = [TrainingRecord(i, "ann", str(i), "word " * (i + 1)) for i in range(4)]
+    records = [TrainingRecord(i, "ann", str(i), Document.of("word " * (i + 1))) for i in range(4)]
     defense = module.DropShort(words=3)
     assert [record.row for record in module.without_short(defense, records)] == [2, 3]
     step = module.declared(defense)

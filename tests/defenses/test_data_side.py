@@ -3,6 +3,7 @@
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
+from heldin.corpus.document import Document
 from heldin.defenses.texts.data_side import (
     Cap,
     DataDefense,
@@ -26,16 +27,16 @@ def _records():
     found = []
     for user, its in texts.items():
         for words in its:
-            found.append(TrainingRecord(10 + len(found), user, f"id{len(found)}", " ".join(words)))
+            found.append(TrainingRecord(10 + len(found), user, f"id{len(found)}", Document.of(" ".join(words))))
     return found
 
 
-def _lengths(texts):
-    return [len(t.split()) for t in texts]
+def _lengths(documents):
+    return [len(document.text.split()) for document in documents]
 
 
-def _losses(texts):
-    return [float(len(t) % 7) for t in texts]
+def _losses(documents):
+    return [float(len(document.text) % 7) for document in documents]
 
 
 def _left(*defenses, seed=0):
@@ -83,10 +84,10 @@ def test_a_cap_keeps_so_many_by_its_rule(selection):
     of = {r.row: r for r in _records()}
     by_user = {}
     for row in rows:
-        by_user.setdefault(of[row].user, []).append(of[row].text)
+        by_user.setdefault(of[row].user, []).append(of[row].document)
     assert {u: len(t) for u, t in by_user.items()} == {"ann": 2, "bob": 2, "cy": 2}
     assert removals[0].removed == 8
-    cy = [r.text for r in _records() if r.user == "cy"]
+    cy = [r.document for r in _records() if r.user == "cy"]
     value = _lengths if selection in ("longest", "shortest") else _losses
     ranked = sorted(value(cy), reverse=selection in ("longest", "highest_perplexity"))[:2]
     if selection != "random":

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from heldin.corpus.document import Document
 from heldin.corpus.entities.config import WordsConfig
 from heldin.corpus.entities.spans import Span, Text
 from heldin.defenses.texts.data_side import (
@@ -37,7 +38,7 @@ def names(tmp_path):
 
 
 def applied(*defenses, texts):
-    records = [TrainingRecord(10 + i, f"u{i % 2}", f"r{i}", text) for i, text in enumerate(texts)]
+    records = [TrainingRecord(10 + i, f"u{i % 2}", f"r{i}", Document.of(text)) for i, text in enumerate(texts)]
     left, did = apply_defenses(defenses, records, lengths=lambda _: [], losses=lambda _: [], seed=0)
     return [record.text for record in left], did
 
@@ -66,15 +67,15 @@ def test_what_is_replaced_is_not_found_again(names):
 @given(st.text(alphabet="abcdefgh ", min_size=40, max_size=40), SPANS)
 def test_nothing_of_a_mention_stays_and_everything_else_does(text, spans):
     """Letter by letter: what no span covers stays in its order; each run of overlapping spans becomes one word."""
-    found = deidentified(text, spans)
+    found = deidentified(Document.of(text), spans).text
     covered = {i for span in spans for i in range(span.start, span.end)}
     stays = "".join(c for i, c in enumerate(text) if i not in covered)
     assert found.replace("[PERSON]", "").replace("[ORG]", "") == stays
 
 
 def test_overlapping_mentions_are_one_by_the_longest():
-    assert deidentified("Ann Lee Corp x", [Span(0, 7, "person"), Span(4, 12, "org")]) == "[ORG] x"
-    assert deidentified("Ann Lee", [Span(0, 3, "person"), Span(3, 7, "org")]) == "[PERSON][ORG]"
+    assert deidentified(Document.of("Ann Lee Corp x"), [Span(0, 7, "person"), Span(4, 12, "org")]).text == "[ORG] x"
+    assert deidentified(Document.of("Ann Lee"), [Span(0, 3, "person"), Span(3, 7, "org")]).text == "[PERSON][ORG]"
 
 
 def test_the_plan_lists_it_as_local_to_a_record(names):
@@ -104,6 +105,6 @@ def test_a_step_that_changes_nothing_is_still_told_as_one_that_changes(names):
 
 
 def test_texts_as_training_would_see_them(names):
-    texts = [Text("1", "Ann Lee"), Text("2", "Ann Lee")]
-    assert as_trained([Deduplicate(), DeIdentify(entities=names)], texts) == ["[PERSON]", "[PERSON]"]
-    assert as_trained([], texts) == ["Ann Lee", "Ann Lee"]
+    given = {"1": Document.of("Ann Lee"), "2": Document.of("Ann Lee")}
+    assert as_trained([Deduplicate(), DeIdentify(entities=names)], given) == [Document.of("[PERSON]")] * 2
+    assert as_trained([], given) == [Document.of("Ann Lee")] * 2

@@ -16,7 +16,6 @@ from heldin.base.progress import LineReporter
 from heldin.bounds.power import forecast
 from heldin.corpus.made_up.synthetic import SyntheticCorpus, generate
 from heldin.corpus.split import Part, Role
-from heldin.finetune.batches import encode
 from heldin.jobs.run import run
 from heldin.record.document import read_record
 from heldin.reports.findings import describe_canaries
@@ -29,6 +28,7 @@ from heldin.stages.train.models import base_model
 from heldin.stages.train.training_facts import RECORDS, canary_gradient_norms
 from heldin.words.evidence import REAL_USERS, Subjects
 from tests.conftest import SMALL
+from tests.documents import encode
 from tests.pdf_pages import text_of, write_report
 from tests.refusals import names
 

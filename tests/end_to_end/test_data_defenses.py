@@ -87,7 +87,9 @@ def test_a_de_identified_run_trains_on_no_listed_name(call, config, tmp_path, mo
     given = []
     monkeypatch.setattr(
         "heldin.finetune.batches.encode",
-        lambda tokenizer, texts, length, done: given.extend(texts) or encode(tokenizer, texts, length, done),
+        lambda tokenizer, documents, length, done: (
+            given.extend(document.text for document in documents) or encode(tokenizer, documents, length, done)
+        ),
     )
     step = {"kind": "deidentify", "entities": {"kind": "words", "path": str(names)}}
     path = config(data_defenses=[step])

@@ -4,7 +4,7 @@ import functools
 
 import pytest
 
-from heldin.finetune.batches import encode
+from tests.documents import encode
 
 
 @pytest.fixture(scope="session")

@@ -6,18 +6,21 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heldin.finetune.batches import IGNORED, ShuffledBatches, collate, encode, record_losses
+from heldin.finetune import batches
+from heldin.finetune.batches import ShuffledBatches, collate
+from heldin.models.tokens import IGNORED
+from tests.documents import encode, ids, record_losses, tokens
 from tests.refusals import refused
 
 
 def test_a_sequence_is_start_text_end_cut_to_its_length(make_lm):
     tokenizer = make_lm().tokenizer
     text = "The river opens the letter on day 7."
-    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    own = tokenizer(text, add_special_tokens=False)["input_ids"]
     end = tokenizer.eos_token_id
-    assert encode(tokenizer, [text], 100) == [[end, *ids, end]]
-    assert encode(tokenizer, [text], 5) == [[end, *ids[:5]]]
-    with refused(by=encode, naming="2"):
+    assert ids(encode(tokenizer, [text], 100)) == [[end, *own, end]]
+    assert ids(encode(tokenizer, [text], 5)) == [[end, *own[:5]]]
+    with refused(by=batches.encode, naming="2"):
         encode(tokenizer, [text, ""], 5)
 
 
@@ -29,9 +32,9 @@ def test_a_sequence_is_start_text_end_cut_to_its_length(make_lm):
     grouped=st.booleans(),
 )
 def test_every_epoch_holds_every_record_once(lengths, batch, seed, grouped):
-    batches = ShuffledBatches(lengths, batch, seed, group_by_length=grouped)
+    drawn = ShuffledBatches(lengths, batch, seed, group_by_length=grouped)
     for epoch in range(2):
-        rows = [batches.rows(epoch * batches.per_epoch + i) for i in range(batches.per_epoch)]
+        rows = [drawn.rows(epoch * drawn.per_epoch + i) for i in range(drawn.per_epoch)]
         assert sorted(row for rs in rows for row in rs) == list(range(len(lengths)))
         assert all(0 < len(rs) <= batch for rs in rows)
 
@@ -48,8 +51,8 @@ def test_grouping_by_length_saves_padding():
     lengths = np.random.default_rng(0).integers(2, 200, 2000)
 
     def padded(grouped):
-        batches = ShuffledBatches(lengths, 8, 0, group_by_length=grouped)
-        return sum(max(lengths[batches.rows(s)]) * 8 for s in range(batches.per_epoch))
+        drawn = ShuffledBatches(lengths, 8, 0, group_by_length=grouped)
+        return sum(max(lengths[drawn.rows(s)]) * 8 for s in range(drawn.per_epoch))
 
     assert padded(True) < 1.1 * lengths.sum()
     assert padded(False) > 1.5 * lengths.sum()
@@ -61,13 +64,13 @@ def test_the_loss_of_a_record_is_its_own_mean_whatever_the_batch(make_lm):
     sequences = encode(lm.tokenizer, texts, 32)
     with torch.no_grad():
         together = record_losses(lm.model, *collate(sequences, lm.device))
-        for i, ids in enumerate(sequences):
-            tensor = torch.tensor([ids])
+        for i, own in enumerate(ids(sequences)):
+            tensor = torch.tensor([own])
             loss = lm.model(input_ids=tensor, labels=tensor).loss  # the library's own mean over one record's tokens
             assert together[i].item() == pytest.approx(loss.item(), abs=1e-5)
 
 
 def test_padding_is_ignored():
-    inputs, targets = collate([[1, 2, 3, 4], [1, 5]], torch.device("cpu"))
+    inputs, targets = collate(tokens([[1, 2, 3, 4], [1, 5]]), torch.device("cpu"))
     assert inputs.tolist() == [[1, 2, 3], [1, 1, 1]]
     assert targets.tolist() == [[2, 3, 4], [5, IGNORED, IGNORED]]

@@ -10,6 +10,7 @@ from heldin.finetune.holding import PlainClipping, clipped_batch_gradient
 from heldin.finetune.loop import train
 from heldin.finetune.passes import Passes
 from heldin.finetune.recipe import Optimizer, Recipe, Select
+from tests.oracles.record_loss import record_loss
 from tests.refusals import refused
 
 RECIPE = Recipe(epochs=1, batch_size=8, learning_rate=1e-3, select=Select.LAST, sequence_length=31)
@@ -17,10 +18,9 @@ RECIPE = Recipe(epochs=1, batch_size=8, learning_rate=1e-3, select=Select.LAST, 
 
 def _example_gradients(lm, batch):
     found = []
-    for tokens in batch:
+    for record in batch:
         lm.model.zero_grad()
-        ids = torch.tensor([tokens])
-        lm.model(input_ids=ids, labels=ids).loss.backward()
+        record_loss(lm.model, record).backward()
         found.append({n: p.grad.clone() for n, p in lm.model.named_parameters()})
     return found
 

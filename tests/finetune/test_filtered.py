@@ -30,6 +30,7 @@ from heldin.finetune.units import plan_private_training
 from heldin.words.guarantee import GuaranteeCondition
 from replication.effective_noise import gaussian_mu
 from tests.finetune.test_private import KEY, _gradients, _records
+from tests.oracles.record_loss import record_loss
 from tests.refusals import raised_apart, refused
 from tests.statements import states
 
@@ -104,8 +105,7 @@ def test_a_step_is_the_noised_mean_of_the_kept_users(make_lm, sequences):
     for unit in training.drawn(0):
         lm.model.zero_grad()
         records = training.contribution(unit, 0, sequences)
-        ids = [torch.tensor([tokens]) for tokens in records]
-        (sum(lm.model(input_ids=i, labels=i).loss for i in ids) / len(ids)).backward()
+        (sum(record_loss(lm.model, record) for record in records) / len(records)).backward()
         grads.append(_gradients(lm.model))
     spent = epsilon(training.mechanism.assumed_event, 4, 1e-4)
     deviation = 0.5 * 100.0 * np.sqrt(8 * (spent + np.log(4 / 1e-4))) / 12

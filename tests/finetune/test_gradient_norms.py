@@ -7,15 +7,14 @@ import pytest
 import torch
 
 from heldin.finetune.gradient_norms import median_user_norm
+from tests.documents import tokens
+from tests.oracles.record_loss import record_loss
 from tests.refusals import refused
 
 
 def _norm(lm, records):
     lm.model.zero_grad()
-    losses = []
-    for tokens in records:
-        ids = torch.tensor([tokens])
-        losses.append(lm.model(input_ids=ids, labels=ids).loss)
+    losses = [record_loss(lm.model, record) for record in records]
     (sum(losses) / len(losses)).backward()
     return float(sum(p.grad.double().square().sum() for p in lm.model.parameters())) ** 0.5
 
@@ -23,7 +22,7 @@ def _norm(lm, records):
 def test_the_median_norm_of_whole_users_is_that_of_plain_autograd(make_lm):
     generator = torch.Generator().manual_seed(5)
     users = {
-        f"user{u}": [torch.randint(5, 300, (9 + r,), generator=generator).tolist() for r in range(1 + u % 3)]
+        f"user{u}": tokens(torch.randint(5, 300, (9 + r,), generator=generator).tolist() for r in range(1 + u % 3))
         for u in range(7)
     }
     expected = statistics.median(_norm(make_lm(), records) for records in users.values())

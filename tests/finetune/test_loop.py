@@ -14,10 +14,10 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from heldin.base.errors import ResumableError, Terminated
-from heldin.finetune.batches import encode
 from heldin.finetune.loop import train
 from heldin.finetune.recipe import Lora, Optimizer, Recipe, Schedule, Select
 from heldin.models.loading import load_language_model
+from tests.documents import encode
 from tests.oracles.plain_training import naive_training
 from tests.refusals import raised_apart, refused
 
@@ -152,12 +152,13 @@ import sys, time, torch
 from pathlib import Path
 torch.set_num_threads(1)
 sys.path.insert(0, "tests")
+from heldin.corpus.document import Document
 from heldin.finetune.batches import encode
 from heldin.finetune.loop import train
 from heldin.finetune.recipe import Recipe, Select
 from heldin.models.loading import load_language_model
 lm = load_language_model(sys.argv[1])
-texts = Path(sys.argv[2]).read_text().splitlines()
+texts = map(Document.of, Path(sys.argv[2]).read_text().splitlines())
 recipe = Recipe(epochs=3, batch_size=4, learning_rate=1e-3, sequence_length=31, checkpoint_every=2, evaluations=6)
 seen = []
 def evaluate(step, model):

@@ -43,6 +43,7 @@ from heldin.finetune.sharding import local, shards, spread
 from heldin.models.attention import use_exact_attention
 from heldin.models.devices import Planned
 from heldin.models.logprobs import batch_scores, tokens_per_batch
+from tests.documents import tokens
 from tests.oracles.allocated import most_allocated
 
 CPU = torch.device("cpu")
@@ -72,7 +73,7 @@ WIDE.hidden_size, WIDE.intermediate_size, WIDE.vocab_size = 256, 512, 4000
 
 
 def records(count, length=24):
-    return [[1 + (i + j) % 800 for j in range(length + 1)] for i in range(count)]
+    return tokens([1 + (i + j) % 800 for j in range(length + 1)] for i in range(count))
 
 
 def _no_noise(_, shape, device):

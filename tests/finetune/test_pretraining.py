@@ -12,6 +12,7 @@ from heldin.finetune.pretraining import pretrain, train_once
 from heldin.finetune.recipe import Recipe, Select
 from heldin.models.logprobs import score_texts
 from heldin.models.model_config import TinyModel
+from tests.documents import tokens
 from tests.refusals import refused
 
 SHAPE = TinyModel(vocabulary=300, context=32, hidden=16, layers=2, heads=2, window=8)
@@ -47,7 +48,7 @@ def test_of_two_who_want_the_same_model_one_trains_and_the_other_waits(tmp_path,
 
     monkeypatch.setattr(heldin.finetune.pretraining, "train", slowly)
     with ThreadPoolExecutor(2) as pool:
-        both = [pool.submit(train_once, None, [[1]], RECIPE, tmp_path / "model") for _ in range(2)]
+        both = [pool.submit(train_once, None, tokens([[1]]), RECIPE, tmp_path / "model") for _ in range(2)]
         assert [its.result() for its in both] == [None, None]
     assert len(calls) == 1
     assert [p.name for p in tmp_path.iterdir()] == ["model"]

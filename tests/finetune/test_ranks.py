@@ -28,11 +28,12 @@ from heldin.finetune.ranks import first_process_first, joined
 from heldin.finetune.recipe import Recipe, Select
 from heldin.finetune.units import PrivateRecords, plan_private_training
 from heldin.models.loading import load_language_model
+from heldin.models.tokens import Tokens
 
 torch.set_num_threads(1)
 base, out, kind = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
 generator = torch.Generator().manual_seed(0)
-sequences = [torch.randint(5, 300, (12 + i % 9,), generator=generator).tolist() for i in range(43)]
+sequences = [Tokens(torch.randint(5, 300, (12 + i % 9,), generator=generator).tolist()) for i in range(43)]
 recipe = Recipe(epochs=1, batch_size=7, learning_rate=1e-3, select=Select.LAST, sequence_length=31, checkpoint_every=3)
 mechanism = Mechanism(
     unit="user", sampled="user", sampler=PoissonSampler(rate=0.5), group_size=3, clip=FlatClip(norm=0.5),

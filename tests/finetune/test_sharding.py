@@ -34,12 +34,13 @@ from heldin.finetune.recipe import Recipe, Select
 from heldin.finetune.sharding import spread
 from heldin.finetune.units import PrivateRecords, plan_private_training
 from heldin.models.loading import load_language_model
+from heldin.models.tokens import Tokens
 from heldin.models.logprobs import score_texts
 
 torch.set_num_threads(1)
 base, out, kind, shard = sys.argv[1], Path(sys.argv[2]), sys.argv[3], int(sys.argv[4]) or None
 generator = torch.Generator().manual_seed(0)
-sequences = [torch.randint(5, 300, (12 + i % 9,), generator=generator).tolist() for i in range(43)]
+sequences = [Tokens(torch.randint(5, 300, (12 + i % 9,), generator=generator).tolist()) for i in range(43)]
 recipe = Recipe(
     epochs=1, batch_size=7, learning_rate=1e-3, select=Select.LAST, sequence_length=31, checkpoint_every=2,
     evaluations=2, shard=shard, checkpointing=kind.endswith("checkpointed"), micro_batch=2,

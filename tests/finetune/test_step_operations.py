@@ -16,12 +16,13 @@ from transformers import GPTNeoConfig, GPTNeoForCausalLM
 
 from heldin.defenses.gradients import held_gradients, per_unit_gradients
 from heldin.defenses.gradients.per_unit_gradients import clipped_gradient_sum
-from heldin.finetune.batches import plain_batch_gradient, record_losses
+from heldin.finetune.batches import plain_batch_gradient
 from heldin.finetune.memory import AutocastOfGpu, tensors_in
 from heldin.finetune.passes import Passes, clipped_sum, whole_units
 from heldin.models import attention, devices, repeated
 from heldin.models.arithmetic import true_float32
 from heldin.models.attention import AlignedHead, TanhGelu, use_exact_attention
+from tests.documents import ids, record_losses, tokens
 
 LENGTH, RECORDS = 32, 4
 CPU = torch.device("cpu")
@@ -49,7 +50,7 @@ def new_model(vocabulary, tied=True, hidden=64):
 
 def records(vocabulary, lengths=(LENGTH,) * RECORDS):
     generator = torch.Generator().manual_seed(1)
-    return [torch.randint(0, vocabulary, (length + 1,), generator=generator).tolist() for length in lengths]
+    return tokens(torch.randint(0, vocabulary, (length + 1,), generator=generator).tolist() for length in lengths)
 
 
 class Operations(TorchDispatchMode):
@@ -84,10 +85,10 @@ def private_step(model, batch):
 
 def transformers_step(model, batch):
     """As transformers' own layers and ``F.cross_entropy`` take it."""
-    tokens = torch.tensor(batch)
+    whole = torch.tensor(ids(batch))
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        logits = model(input_ids=tokens[:, :-1], use_cache=False).logits
-        loss = F.cross_entropy(logits.float().flatten(0, 1), tokens[:, 1:].flatten())
+        logits = model(input_ids=whole[:, :-1], use_cache=False).logits
+        loss = F.cross_entropy(logits.float().flatten(0, 1), whole[:, 1:].flatten())
     loss.backward()
 
 
@@ -146,7 +147,7 @@ def test_losses_and_gradients_are_those_of_transformers_layers(vocabulary, tied,
     gradients = {name: p.grad.double() for name, p in ours.named_parameters()}
     # One record a unit without clipping: the sum is the gradient of the sum of the losses.
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision == "bf16"), true_float32():
-        found = clipped_gradient_sum(ours, whole_units([[ids] for ids in batch]), clip_norm=torch.inf)
+        found = clipped_gradient_sum(ours, whole_units([[record] for record in batch]), clip_norm=torch.inf)
     assert found.notice is None
     tolerance = 1e-5 if precision == "fp32" else 2e-2
     whole = torch.stack([g.norm() for g in exact.values()]).norm()
@@ -164,10 +165,10 @@ def slow(model, batch):
     """The mean over records of their mean losses, by transformers' layers in float64, and its gradients."""
     model = copy.deepcopy(model).double()
     total = 0.0
-    for ids in batch:
-        tokens = torch.tensor([ids])
-        logits = model(input_ids=tokens[:, :-1], use_cache=False).logits
-        loss = F.cross_entropy(logits[0], tokens[0, 1:]) / len(batch)
+    for own in ids(batch):
+        record = torch.tensor([own])
+        logits = model(input_ids=record[:, :-1], use_cache=False).logits
+        loss = F.cross_entropy(logits[0], record[0, 1:]) / len(batch)
         loss.backward()
         total += float(loss.detach())
     return total, {name: p.grad for name, p in model.named_parameters()}
@@ -194,7 +195,7 @@ def test_products_with_an_odd_vocabulary_take_the_zeros_behind_the_logits(step, 
 
 def test_losses_of_records_may_have_several_backward_passes():
     """As Opacus takes them for ghost clipping."""
-    model, batch = new_model(1003), torch.tensor(records(1003))
+    model, batch = new_model(1003), torch.tensor(ids(records(1003)))
     use_exact_attention(model)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         losses = record_losses(model, batch[:, :-1], batch[:, 1:])
@@ -246,7 +247,7 @@ def test_a_step_with_compiled_layers_and_one_where_compiling_fails_are_eager_ste
     monkeypatch.setattr(repeated, "_cannot_compile", False)
     monkeypatch.setattr(repeated, "_COMPILED", {model: {layer: compiled(layer) for layer in layers}})
     monkeypatch.setattr("heldin.finetune.batches.repeated", through_compiled)
-    monkeypatch.setattr("heldin.defenses.gradients.model_parts._compiled", lambda f: f)
+    monkeypatch.setattr("heldin.models.objective._compiled", lambda f: f)
     loss = plain_batch_gradient(model, batch, 2, "bf16")
     assert len(calls) == 4
     assert repeated._cannot_compile is not works

@@ -5,11 +5,14 @@ import json
 import numpy as np
 import pytest
 
-from heldin.finetune.batches import encode, encoded
+from heldin.finetune import batches
+from heldin.finetune.batches import encoded
 from heldin.finetune.token_store import TokenStore, lengths_of, sequences_digest, token_store
+from tests.documents import documents, encode, ids, tokens
 from tests.refusals import raised_apart, refused
 
-SEQUENCES = [[1, 2, 3], [70000, 5], [9] * 40, [4, 4]]
+IDS = [[1, 2, 3], [70000, 5], [9] * 40, [4, 4]]
+SEQUENCES = tokens(IDS)
 
 
 def _made(folder, batches=(SEQUENCES[:2], SEQUENCES[2:]), *, of="this", vocabulary=70001):
@@ -18,9 +21,9 @@ def _made(folder, batches=(SEQUENCES[:2], SEQUENCES[2:]), *, of="this", vocabula
 
 def test_it_holds_what_was_encoded_in_owner_only_files(tmp_path):
     store = _made(tmp_path / "tokens")
-    assert [list(its) for its in store] == SEQUENCES
-    assert [list(its) for its in store[1:3]] == SEQUENCES[1:3]
-    assert list(store[-1]) == SEQUENCES[-1]
+    assert ids(store) == IDS
+    assert ids(store[1:3]) == IDS[1:3]
+    assert ids([store[-1]]) == IDS[-1:]
     assert store.lengths.tolist() == [3, 2, 40, 2]
     assert lengths_of(SEQUENCES).tolist() == [3, 2, 40, 2]
     with pytest.raises(IndexError):
@@ -29,14 +32,14 @@ def test_it_holds_what_was_encoded_in_owner_only_files(tmp_path):
 
 
 def test_the_hash_is_that_of_lists_however_they_were_batched_and_changes_with_every_change(tmp_path):
-    for number, batches in enumerate([[SEQUENCES], [SEQUENCES[:1], SEQUENCES[1:2], SEQUENCES[2:]]]):
-        assert _made(tmp_path / str(number), batches).digest == sequences_digest(SEQUENCES)
+    for number, several in enumerate([[SEQUENCES], [SEQUENCES[:1], SEQUENCES[1:2], SEQUENCES[2:]]]):
+        assert _made(tmp_path / str(number), several).digest == sequences_digest(SEQUENCES)
     others = [
         SEQUENCES[:-1],
-        [[1, 2], [3, 70000, 5], *SEQUENCES[2:]],
-        [*SEQUENCES[:-1], [4, 5]],
+        tokens([[1, 2], [3, 70000, 5], *IDS[2:]]),
+        tokens([*IDS[:-1], [4, 5]]),
         SEQUENCES[::-1],
-        [*SEQUENCES, []],
+        tokens([*IDS, []]),
     ]
     assert len({sequences_digest(its) for its in (SEQUENCES, *others)}) == 6
 
@@ -44,8 +47,10 @@ def test_the_hash_is_that_of_lists_however_they_were_batched_and_changes_with_ev
 def test_small_vocabularies_take_two_bytes_a_token(tmp_path, make_lm):
     lm = make_lm()
     texts = ["The river.", "The market counts the story on day 7."]
-    store = token_store(tmp_path / "t", encoded(lm.tokenizer, [texts], 9), origin="x", vocabulary=len(lm.tokenizer))
-    assert [list(its) for its in store] == encode(lm.tokenizer, texts, 9)
+    store = token_store(
+        tmp_path / "t", encoded(lm.tokenizer, [documents(texts)], 9), origin="x", vocabulary=len(lm.tokenizer)
+    )
+    assert ids(store) == ids(encode(lm.tokenizer, texts, 9))
     assert (tmp_path / "t" / "ids.bin").stat().st_size == 2 * store.lengths.sum()
 
 
@@ -57,7 +62,7 @@ def test_it_is_made_once_and_refused_for_anything_else(tmp_path):
         yield
 
     again = token_store(tmp_path / "tokens", never(), origin="this", vocabulary=70001)
-    assert [list(its) for its in again] == SEQUENCES
+    assert ids(again) == IDS
     with refused(by=token_store, naming=("tokens", "finetune.sequence_length")) as another:
         _made(tmp_path / "tokens", of="that")
     (tmp_path / "tokens" / "ids.bin").write_bytes(b"12")
@@ -68,10 +73,10 @@ def test_it_is_made_once_and_refused_for_anything_else(tmp_path):
 
 def test_a_byte_that_changed_is_seen_before_it_is_trained_on(tmp_path):
     _made(tmp_path / "tokens")
-    ids = tmp_path / "tokens" / "ids.bin"
-    content = bytearray(ids.read_bytes())
+    path = tmp_path / "tokens" / "ids.bin"
+    content = bytearray(path.read_bytes())
     content[4] ^= 1
-    ids.write_bytes(content)
+    path.write_bytes(content)
     with refused(by=token_store, naming="tokens"):
         _made(tmp_path / "tokens")
 
@@ -101,9 +106,9 @@ def test_a_token_beyond_the_models_embeddings_is_refused(tmp_path):
 
 def test_a_text_without_tokens_is_named_by_its_number_of_all(tmp_path, make_lm):
     lm = make_lm()
-    batches = encoded(lm.tokenizer, [["a", "b"], [""]], 9)
-    with refused(by=encode, naming="3"):
-        token_store(tmp_path / "t", batches, origin="x", vocabulary=len(lm.tokenizer))
+    made = encoded(lm.tokenizer, [documents(["a", "b"]), documents([""])], 9)
+    with refused(by=batches.encode, naming="3"):
+        token_store(tmp_path / "t", made, origin="x", vocabulary=len(lm.tokenizer))
 
 
 def test_what_was_not_finished_is_made_again(tmp_path):

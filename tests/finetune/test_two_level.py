@@ -22,13 +22,14 @@ from heldin.defenses.choices import (
     WeightCaps,
 )
 from heldin.defenses.mechanism import Mechanism
-from heldin.finetune.batches import collate, record_losses
+from heldin.finetune.batches import collate
 from heldin.finetune.local_updates import clipped_difference_sum
 from heldin.finetune.loop import train
 from heldin.finetune.private import private_gradient
 from heldin.finetune.recipe import Optimizer, Recipe, Schedule, Select
 from heldin.finetune.sampled_units import LocalWork
 from heldin.finetune.units import PrivateRecords, plan_private_training, record_weights, usable
+from tests.documents import record_losses, tokens
 from tests.mean_model import MeanModel
 from tests.oracles.gap_coins import coins
 from tests.oracles.private_step import naive_private_gradient
@@ -153,8 +154,8 @@ def slow_differences(lm, people, local, clip_norm):
                 optimizer.zero_grad()
                 part = slice(at, at + local.batch_size)
                 loss = sum(
-                    weight * record_losses(model, *collate([tokens], model.device))[0]
-                    for tokens, weight in zip(work.sequences[part], work.weights[part], strict=True)
+                    weight * record_losses(model, *collate([record], model.device))[0]
+                    for record, weight in zip(work.sequences[part], work.weights[part], strict=True)
                 )
                 (loss / local.batch_size).backward()
                 optimizer.step()
@@ -366,7 +367,7 @@ def counterexample(key, *, entity, rule, cohort=50, users=946, steps=50):
     training = replace(training, watch=lambda _, gradients: sums.append(float(gradients["theta"])))
     model = MeanModel(table)
     for step in range(steps):
-        private_gradient(model, training, step, [[i, 0] for i in range(len(table))])
+        private_gradient(model, training, step, tokens([i, 0] for i in range(len(table))))
     return sum(sums), made
 
 

@@ -4,6 +4,7 @@ from heldin.base.coins import seed_key
 from heldin.defenses.choices import NoiseGenerator, PoissonSampler
 from heldin.finetune.private import private_gradient
 from heldin.finetune.units import PrivateRecords, plan_private_training, random_chunks
+from tests.documents import ids, tokens
 from tests.finetune.test_private import _assert_same, _gradients, _mechanism
 from tests.oracles.private_step import naive_private_gradient
 from tests.refusals import refused
@@ -13,7 +14,7 @@ def _records():
     return PrivateRecords(["a", "b", "c"], ["ann", "ann", "bob"], [9, 9, 3])
 
 
-SEQUENCES = [[0, *range(1, 9)], [0, *range(11, 19)], [0, 5, 6]]
+SEQUENCES = tokens([[0, *range(1, 9)], [0, *range(11, 19)], [0, 5, 6]])
 
 
 def _training(size=4, **changes):
@@ -29,7 +30,7 @@ def test_chunks_are_runs_of_the_users_own_text_with_one_start_token():
     seen = set()
     training = _training(steps=60)
     for step in range(60):
-        chunks = training.contribution(training.drawn(step)[0], step, SEQUENCES)
+        chunks = ids(training.contribution(training.drawn(step)[0], step, SEQUENCES))
         assert len(chunks) == 4
         assert {tuple(c) for c in chunks} <= places
         seen |= {tuple(c) for c in chunks}
@@ -38,9 +39,9 @@ def test_chunks_are_runs_of_the_users_own_text_with_one_start_token():
 
 def test_a_text_no_longer_than_a_chunk_is_taken_once():
     training = _training()
-    assert training.contribution(training.drawn(0)[1], 0, SEQUENCES) == [[0, 5, 6]]
-    assert random_chunks([[0, 1, 2, 3, 4]], 5, [0.0, 0.99]) == [[0, 1, 2, 3, 4]]
-    assert random_chunks([[0, 1, 2, 3, 4, 5]], 5, [0.0, 0.99]) == [[0, 1, 2, 3, 4], [1, 2, 3, 4, 5]]
+    assert ids(training.contribution(training.drawn(0)[1], 0, SEQUENCES)) == [[0, 5, 6]]
+    assert ids(random_chunks(tokens([[0, 1, 2, 3, 4]]), 5, [0.0, 0.99])) == [[0, 1, 2, 3, 4]]
+    assert ids(random_chunks(tokens([[0, 1, 2, 3, 4, 5]]), 5, [0.0, 0.99])) == [[0, 1, 2, 3, 4], [1, 2, 3, 4, 5]]
 
 
 def test_one_users_chunks_depend_on_no_other_user():
@@ -53,8 +54,8 @@ def test_one_users_chunks_depend_on_no_other_user():
         chunk=5,
     )
     for step in range(5):
-        a, b = whole.contribution(whole.units[0], step, SEQUENCES), alone.contribution(alone.units[0], step, SEQUENCES)
-        assert a == b
+        a, b = (its.contribution(its.units[0], step, SEQUENCES) for its in (whole, alone))
+        assert ids(a) == ids(b)
 
 
 def test_a_step_on_chunks_equals_the_oracle(make_lm):

@@ -16,7 +16,6 @@ from heldin.defenses.choices import NoiseGenerator
 from heldin.defenses.gradients import engine_choice, per_unit_gradients, products
 from heldin.defenses.gradients.per_unit_gradients import UnitBatch, clipped_gradient_sum
 from heldin.defenses.noise import BLOCK, gaussian
-from heldin.finetune.batches import encode
 from heldin.finetune.loop import train
 from heldin.finetune.passes import Passes
 from heldin.finetune.passes import clipped_sum as clipped_sum_of
@@ -28,6 +27,7 @@ from heldin.models.attention import use_exact_attention
 from heldin.models.devices import copies_on_other_gpus
 from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import score_texts
+from tests.documents import encode, tokens
 from tests.finetune.test_private import _training
 from tests.gpu.conftest import REAL
 from tests.models.test_attention import PADDED
@@ -90,7 +90,7 @@ def test_a_private_step_leaves_out_a_unit_that_is_not_finite(gpu, noise):
     first, *others = training.drawn(1)
     assert others
     for row in first.rows:
-        sequences[row][1] = 60
+        sequences[row].ids[1] = 60
     model.transformer.wte.weight.data[60] = torch.nan
     loss = private_gradient(model.to(gpu), training, 1, sequences)
     assert math.isfinite(loss)
@@ -102,7 +102,7 @@ def test_a_private_step_leaves_out_a_unit_that_is_not_finite(gpu, noise):
 def _step_of_users(**changes):
     """A model, a mechanism and token sequences of forty records, none of which has token 60."""
     generator = torch.Generator().manual_seed(3)
-    sequences = [torch.randint(0, 60, (4 + i % 5,), generator=generator).tolist() for i in range(40)]
+    sequences = tokens(torch.randint(0, 60, (4 + i % 5,), generator=generator).tolist() for i in range(40))
     model = new_model("gpt-neo untied")
     use_exact_attention(model)
     return model, _training(sequences, micro_records=8, **changes), sequences

@@ -174,7 +174,7 @@ def test_a_record_is_in_iff_all_its_audited_attributes_are(corpus_file, tmp_path
         for name in data.ledger.entities:
             fresh = data.attacker_texts([name])[name]
             assert fresh
-            assert all(name.removeprefix(PREFIX) in canonical(text) for text in fresh)
+            assert all(name.removeprefix(PREFIX) in canonical(document.text) for document in fresh)
         assert load_ledger(tmp_path / audited / "ledger") == data.ledger
         # The same again, and refused if the list finds others.
         assert prepare_data(config, tmp_path / audited, SILENT).ledger == data.ledger

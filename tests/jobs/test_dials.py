@@ -142,7 +142,7 @@ def test_another_tokenizer_is_compared_per_text(make_lm, tmp_path, english):
     from heldin.models.tiny import train_tokenizer
 
     target, reference = make_lm(0), make_lm(1)
-    texts = AttackTexts({"a": english[:2], "b": english[2:4]})
+    texts = AttackTexts.of({"a": english[:2], "b": english[2:4]})
     other = replace(reference, tokenizer=train_tokenizer(english, 300), fingerprint="other")
     every = AttackConfig(names=tuple(ATTACKS))
     names = {s.attack for s in score_leading(every, texts, target, reference, QUIET)}
@@ -306,4 +306,4 @@ def test_known_documents_are_training_records_of_both_sides_by_a_rule_that_knows
     for role in (Role.HELD_IN, Role.HELD_OUT):
         for user in ledger.users(role):
             assert len(known[user]) == min(5, len(ledger.parts[user][Part.TRAIN]))
-            assert set(known[user]) <= {data.store.record(row).text for row in ledger.parts[user][Part.TRAIN]}
+            assert set(known[user]) <= {data.store.document(row) for row in ledger.parts[user][Part.TRAIN]}

@@ -41,7 +41,7 @@ def users(small_config, tmp_path, monkeypatch):
 def test_all_users_are_those_of_all_records(users):
     config, data = users
     table, records = _scored(data), [data.store.record(row) for row in data.training_rows.tolist()]
-    training = [TrainingRecord(its.row, its.user, its.id, its.text) for its in records]
+    training = [TrainingRecord(its.row, its.user, its.id, its.document) for its in records]
     expected = exposed_users(table, training, attack="likelihood-ratio", aggregation="mean")
     assert people_of(_fixed(config, data), data, table) == expected
 
@@ -72,7 +72,7 @@ def test_audited_entities_are_people_too(corpus_file, tmp_path):  # noqa: F811
     data = prepare_data(config, tmp_path / "run", SILENT)
     table, owners = _scored(data), data.ledger.owners()
     records = [data.store.record(row) for row in data.training_rows.tolist()]
-    training = [TrainingRecord(its.row, owners.get(its.row, its.user), its.id, its.text) for its in records]
+    training = [TrainingRecord(its.row, owners.get(its.row, its.user), its.id, its.document) for its in records]
     expected = exposed_users(table, training, attack="likelihood-ratio", aggregation="mean")
     assert {its.user for its in expected} == {name for name, its in data.ledger.membership().items() if its}
     assert people_of(_fixed(config, data), data, table) == expected

@@ -17,6 +17,7 @@ import yaml
 from heldin.base.progress import LineReporter
 from heldin.bounds.design import Assignment, Design
 from heldin.bounds.verdict import max_certifiable_epsilon
+from heldin.corpus.forms import Plain
 from heldin.corpus.sources.bad_rows import BadRows
 from heldin.corpus.sources.open import rows_of_file
 from heldin.corpus.split import Part, Role
@@ -28,7 +29,6 @@ from heldin.jobs.planted.plant_config import PlantColumns, PlantConfig, PlantedS
 from heldin.jobs.planted.plant_data import drawn_data, planted_data
 from heldin.jobs.planted.plant_folder import planned_noticing, read_planted
 from heldin.jobs.planted.positive_control import canaries_needed, noticed_from
-from heldin.jobs.planted.row_text import Plain
 from heldin.jobs.planted.training_set import TrainingSet, training_set
 from heldin.models.loading import load_language_model
 from heldin.stages.sides.ledger import load_ledger
@@ -278,7 +278,6 @@ def test_secrets_are_their_owners_and_the_manifest_tells_no_side(lines, base, tm
         "columns",
         "looks",
         "evidence",
-        "parts",
         "split",
     }
 

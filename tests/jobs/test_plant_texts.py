@@ -3,9 +3,10 @@
 import pytest
 
 from heldin.base.progress import LineReporter
+from heldin.corpus.forms import Chat, Completion, Plain
 from heldin.jobs.planted.plant import plant
 from heldin.jobs.planted.plant_data import planted_data
-from heldin.jobs.planted.row_text import Chat, Completion, Plain, row_text
+from heldin.jobs.planted.training_set import form_of_rows
 from heldin.models.loading import load_language_model
 from tests.planted_sets import COLUMNS, base, lines, plan, read_lines, rows, save_base, write_lines
 from tests.refusals import refused
@@ -71,7 +72,7 @@ def test_chat_messages_are_read_by_the_template_and_canary_users_chat_too(rows, 
     assert len(canaries) > 0
     # What will be scored of a canary user is what the template makes of its rows.
     base = load_language_model(str(chat_base))
-    data, chat = planted_data(config, out, QUIET, base), row_text(config.columns, base.tokenizer)
+    data, chat = planted_data(config, out, QUIET, base), form_of_rows(config.columns, base.tokenizer)
     held_in = {data.store.text(row) for row in data.training_rows if data.store.record(row).user in data.canaries}
     assert {chat.of(row) for row in canaries} == held_in
     assert all(text.startswith("<|system|>Be brief.\n<|user|>") for text in held_in)
@@ -98,7 +99,7 @@ def test_a_chat_row_that_cannot_be_read_is_named(messages, lacking, rows, chat_b
 
 def test_a_tokenizer_without_a_template_and_substrings_in_messages_are_refused(lines, base, tmp_path):
     columns = {**COLUMNS, "messages": "body"}
-    with refused(by=row_text):
+    with refused(by=form_of_rows):
         plant(plan(lines, base, columns=columns), tmp_path / "out", QUIET)
     with refused(by="PlantConfig._can_be_done", naming=("substring", "unseen_token", "rare_phrase")):
         plan(lines, base, columns=columns, canaries=[{"kind": "substring", "lengths": [4], "users": 3}])

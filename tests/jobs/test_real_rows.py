@@ -8,10 +8,11 @@ import pytest
 import yaml
 
 import heldin
+from heldin.base.files import file_sha256
 from heldin.base.progress import LineReporter
 from heldin.corpus.split import Part, Role
 from heldin.jobs.planted.check_plan import check_plan
-from heldin.jobs.planted.control import ControlSample
+from heldin.jobs.planted.control import ControlSample, read_unseen
 from heldin.jobs.planted.plant import plant
 from heldin.jobs.planted.plant_data import control_rows, drawn_data, taken_rows
 from heldin.jobs.planted.plant_folder import read_form, read_planted
@@ -101,7 +102,7 @@ def test_rows_for_the_control_are_left_out_at_random_and_no_user_loses_all(lines
     }
     sample = ControlSample(data, frozenset(), ())
     assert (len(sample.untrained), len(sample.trained)) == (40, 440)
-    assert set(sample.untrained).isdisjoint(written)
+    assert {document.text for document in sample.untrained}.isdisjoint(written)
 
 
 def test_unseen_rows_stand_for_those_left_out(lines, rows, base, tmp_path):
@@ -110,7 +111,8 @@ def test_unseen_rows_stand_for_those_left_out(lines, rows, base, tmp_path):
     manifest = plant(config, tmp_path / "out", QUIET)
     data = drawn_data(config, manifest, tmp_path / "out", QUIET, load_language_model(config.reference))
     assert control_rows(config, data) == []
-    unseen = json.loads((tmp_path / "out" / "ledger" / "unseen.json").read_text(encoding="utf-8"))
+    ledger = tmp_path / "out" / "ledger"
+    unseen = read_unseen(ledger, file_sha256(ledger / "unseen.json"))
     assert len(unseen) == 61
     # A text that is in the training set all the same is on neither side.
     assert len(ControlSample(data, frozenset(), unseen).untrained) == 60

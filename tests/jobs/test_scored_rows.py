@@ -4,20 +4,20 @@ import importlib.util
 import json
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from heldin.base.progress import LineReporter
+from heldin.corpus.forms import Chat, Completion
 from heldin.corpus.split import Part
 from heldin.jobs.planted.audit import audit_planted
 from heldin.jobs.planted.plant import plant
 from heldin.jobs.planted.plant_data import drawn_data
-from heldin.jobs.planted.plant_folder import read_planted
-from heldin.jobs.planted.row_text import Chat, Completion
 from heldin.jobs.planted.target import PlantedAudit
 from heldin.models.loading import load_language_model
 from heldin.models.logprobs import score_texts
-from heldin.models.tokens import scored_tokens
+from heldin.models.tokens import tokens_of
 from heldin.words.split import ScoredPart
 from tests.planted_sets import COLUMNS, base, plan, read_lines, rows, train, write_lines
 from tests.refusals import refused
@@ -50,8 +50,9 @@ def tokenizer(make_lm):
 
 
 def _pieces(form, row):
-    text = form.of(row)
-    return [text[begin:end] for begin, end in form.scored(row)]
+    document = form.document(row)
+    assert document.text == form.of(row)
+    return [document.text[begin:end] for begin, end in document.spans]
 
 
 def test_a_completion_is_what_follows_the_prompt():
@@ -60,7 +61,7 @@ def test_a_completion_is_what_follows_the_prompt():
     assert _pieces(Completion("p", "c"), row) == ["asked: answered"]
     for most, empty in [(7, row), (100, {"p": "asked", "c": ""})]:
         with refused(by="_read", naming=("'c'", most), kind=ValueError):
-            Completion("p", "c", alone=True, most=most).scored(empty)
+            Completion("p", "c", alone=True, most=most).document(empty)
 
 
 @pytest.mark.parametrize(
@@ -86,10 +87,10 @@ def test_marked_turns_are_those_that_the_template_marks(tokenizer):
 def test_a_row_without_a_turn_of_the_role_and_a_template_that_forgets_turns_are_refused(tokenizer):
     tokenizer.chat_template = ASKING
     with refused(by="_read", naming=("'tool'", "'m'"), kind=ValueError):
-        Chat("m", tokenizer, role="tool").scored({"m": TALK})
+        Chat("m", tokenizer, role="tool").document({"m": TALK})
     tokenizer.chat_template = FORGETS
     with refused(by="Chat._between", naming="'m'", kind=ValueError):
-        Chat("m", tokenizer, role="assistant").scored({"m": TALK})
+        Chat("m", tokenizer, role="assistant").document({"m": TALK})
 
 
 @pytest.mark.parametrize(
@@ -119,10 +120,8 @@ def _labels_of_trl(lm, dataset, folder, **settings):
 
 
 def _ours(lm, form, rows):
-    texts = [form.of(row) for row in rows]
-    ids = lm.tokenizer(texts, add_special_tokens=False)["input_ids"]
-    masks = scored_tokens(lm.tokenizer, texts, [form.scored(row) for row in rows])
-    return [list(zip(its, mask.tolist(), strict=True)) for its, mask in zip(ids, masks, strict=True)]
+    found = tokens_of(lm.tokenizer, [form.document(row) for row in rows])
+    return [list(zip(tokens.ids, tokens.counted.tolist(), strict=True)) for tokens in found]
 
 
 def _without_end(row, end):
@@ -195,38 +194,44 @@ def test_the_audit_scores_completions_alone(planted, base, tmp_path):
     for user in data.ledger.scored_users():
         wanted = []
         for row in data.ledger.parts[user][Part.TRAIN]:
-            text = data.store.text(row)
-            (scores,) = score_texts(lm, [text])
+            document = data.store.document(row)
+            (scores,) = score_texts(lm, [document.text])
             # By hand: each row's first word, or half of a made-up text, is the prompt.
-            (mask,) = scored_tokens(lm.tokenizer, [text], [data.parts.of(text)])
-            assert not mask[0]
-            wanted.append(float(scores.logprobs[mask].mean(dtype=np.float64)))
+            (tokens,) = tokens_of(lm.tokenizer, [document])
+            assert not tokens.counted[0]
+            wanted.append(float(scores.logprobs[tokens.counted].mean(dtype=np.float64)))
         assert len(found[user]) == min(len(wanted), config.attack.training_documents)
         assert all(min(abs(its - one) for one in wanted) < 1e-4 for its in found[user])
 
 
-def test_what_is_kept_of_parts_is_that_of_every_row_and_depends_on_no_coin(planted):
+def test_what_counts_is_kept_of_every_row_whatever_the_coins(planted):
     config, manifest, out = planted
     data = drawn_data(config, manifest, out, QUIET, load_language_model(config.reference))
-    for user in data.ledger.scored_users():
+    for user in data.store.users:
         for row in data.store.rows(user):
-            text = data.store.text(row)
-            ((begin, end),) = data.parts.of(text)
-            assert 0 < begin < end == len(text)
+            document = data.store.document(row)
+            ((begin, end),) = document.spans
+            assert 0 < begin < end == len(document.text)
             if user not in data.canaries:
-                assert begin == text.index(" ")
-    with refused(by="KeptParts.of"):
-        data.parts.of("never written")
+                assert begin == document.text.index(" ")
 
 
-def test_parts_that_were_changed_after_the_coins_are_refused(planted):
-    config, manifest, out = planted
-    kept = out / "ledger" / "parts.parquet"
-    kept.write_bytes(kept.read_bytes() + b"x")
-    with refused(by="read_parts"):
-        drawn_data(config, read_planted(out)[1], out, QUIET, load_language_model(config.reference))
-    kept.unlink()
-    with refused(by="read_parts"):
+@pytest.mark.parametrize("canaries", [True, False])
+def test_what_counts_cannot_be_changed_after_the_coins(canaries, rows, base, tmp_path):
+    lines, out = write_lines(_apart(rows), tmp_path / "mine.jsonl"), tmp_path / "out"
+    columns = {**COLUMNS, "prompt": "prompt", "completion": "answer"}
+    alone = {} if canaries else {"canaries": []}
+    config = plan(lines, base, columns=columns, score="completion", **alone)
+    manifest = plant(config, out, QUIET)
+    kept = out / "ledger" / "corpus.parquet"
+    table = pq.read_table(kept)
+    whole = pa.array([[[0, len(text)]] for text in table["text"].to_pylist()], table["spans"].type)
+    changed = table.set_column(table.schema.get_field_index("spans"), "spans", whole)
+    about = {b"heldin": pq.read_metadata(kept).metadata[b"heldin"]}
+    with pq.ParquetWriter(kept, changed.schema) as writer:
+        writer.write_table(changed)
+        writer.add_key_value_metadata(about)
+    with refused(by="load_canaries" if canaries else "ledger_of_run"):
         drawn_data(config, manifest, out, QUIET, load_language_model(config.reference))
 
 
@@ -246,16 +251,16 @@ def test_rows_without_a_completion_are_found_once_and_left_out_of_every_pass(row
         apart[number]["answer"] = ""
     lines = write_lines(apart, tmp_path / "mine.jsonl")
     columns = {**COLUMNS, "prompt": "prompt", "completion": "answer"}
-    asked, scored = [], Completion.scored
-    monkeypatch.setattr(Completion, "scored", lambda its, row: asked.append(row) or scored(its, row))
+    asked, found = [], Completion.document
+    monkeypatch.setattr(Completion, "document", lambda its, row: asked.append(row) or found(its, row))
     split = {"audit_pool": 10}
     config = plan(lines, base, columns=columns, score="completion", bad_rows="skip", split=split, canaries=[])
     manifest = plant(config, tmp_path / "out", QUIET)
     assert manifest.skipped.unusable == 3
     data = drawn_data(config, manifest, tmp_path / "out", QUIET, load_language_model(config.reference))
-    audited = sum(len(data.store.rows(user)) for user in data.ledger.scored_users())
-    # Twice each, the second time for what lies within sequence_length; those whose parts are kept once more.
-    assert len(apart) + audited <= len(asked) <= 2 * len(apart) + audited + 3 * 3
+    # Each once; those without a completion in every pass.
+    assert len(apart) <= len(asked) <= len(apart) + 3 * 3
+    assert data.store.has_spans
     assert all(row["answer"] for row in read_lines(tmp_path / "out" / "training" / "mine.jsonl"))
 
 
@@ -267,6 +272,6 @@ def test_canary_users_of_long_rows_are_parted_within_what_is_read(rows, base, tm
     config = plan(lines, base, columns=columns, score="completion")
     manifest = plant(config, out, QUIET)
     data = drawn_data(config, manifest, out, QUIET, load_language_model(config.reference))
-    texts = [data.store.text(row) for user in data.canaries for row in data.store.rows(user)]
-    assert max(map(len, texts)) > 2 * config.attack.max_characters
-    assert all(data.parts.of(text)[0][0] <= config.attack.max_characters / 2 for text in texts)
+    made = [data.store.document(row) for user in data.canaries for row in data.store.rows(user)]
+    assert max(len(document.text) for document in made) > 2 * config.attack.max_characters
+    assert all(document.spans[0][0] <= config.attack.max_characters / 2 for document in made)

@@ -13,7 +13,6 @@ from heldin.corpus.entities.spans import canonical
 from heldin.corpus.row_parts import RowParts
 from heldin.corpus.split import Part, Role
 from heldin.defenses.choices import NoiseGenerator
-from heldin.finetune.batches import encode
 from heldin.finetune.loop import train
 from heldin.finetune.recipe import Recipe, Select
 from heldin.finetune.units import PrivateRecords, plan_private_training
@@ -24,6 +23,7 @@ from heldin.stages.sides.slots import find_slots
 from heldin.stages.train.plan import mechanism_of
 from heldin.stages.train.training_facts import exposed_shares
 from tests.conftest import SMALL
+from tests.documents import encode
 from tests.refusals import lacks, refused
 
 NAMES = ("Ann Bell", "Cy Dorn", "Eve Falk", "Gus Holt")
@@ -125,7 +125,7 @@ def test_known_training_texts_are_of_records_that_caps_kept(data):
     users = sorted(data.ledger.roles)
     known = data.known_training_texts(users, 100, 0)
     kept = np.flatnonzero(data.slots.kept).tolist()
-    assert sorted(text for its in known.values() for text in its) == sorted(map(data.store.text, kept))
+    assert sorted(document.text for its in known.values() for document in its) == sorted(map(data.store.text, kept))
 
 
 def test_exposure_is_that_of_the_slow_twin(data):

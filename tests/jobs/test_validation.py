@@ -8,15 +8,17 @@ import torch
 from heldin.base.errors import ResumableError
 from heldin.record.facts import CurvePoint
 from heldin.stages.train.validation import CurveEvaluation, CurveTexts, gap_auroc_correlation
+from tests.documents import by_user, documents
 from tests.refusals import refused
 
 SICK = "The river opens the letter on day 9."
-IN, OUT = {"ann": ["The story counts the market.", SICK]}, {"bob": ["The market opens the letter."]}
+IN, OUT = by_user({"ann": ["The story counts the market.", SICK]}), by_user({"bob": ["The market opens the letter."]})
 
 
 def _texts(**changes):
     texts = {"held_in_validation": ["The river counts."], "held_out_validation": ["The letter opens."]}
-    texts |= {"held_in_attack": IN, "held_out_attack": OUT, "public_validation": ["The story opens."]}
+    texts = {name: documents(of) for name, of in {**texts, "public_validation": ["The story opens."]}.items()}
+    texts |= {"held_in_attack": IN, "held_out_attack": OUT}
     return CurveTexts(**{**texts, **changes})
 
 
@@ -48,7 +50,9 @@ def test_a_base_model_that_overflows_names_nobody_in_a_private_run(make_lm):
     assert CurveEvaluation(_texts(), sick, private=True)(3, make_lm(1).model) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("changed", [{"held_in_attack": {"ann": [SICK]}}, {"held_out_validation": [SICK]}])
+@pytest.mark.parametrize(
+    "changed", [{"held_in_attack": by_user({"ann": [SICK]})}, {"held_out_validation": documents([SICK])}]
+)
 def test_a_side_of_which_nothing_is_finite_stops_a_private_run_without_naming_anybody(make_lm, changed):
     with refused(naming="step 3", kind=ResumableError):
         CurveEvaluation(_texts(**changed), make_lm(), private=True)(3, _overflowing(make_lm(1)))

@@ -3,6 +3,7 @@
 import torch
 
 from heldin.finetune.batches import ShuffledBatches
+from tests.oracles.record_loss import record_loss
 
 
 def naive_training(lm, sequences, recipe):
@@ -16,8 +17,7 @@ def naive_training(lm, sequences, recipe):
         rows = batches.rows(step)
         optimizer.zero_grad()
         for row in rows:
-            ids = torch.tensor([sequences[row]])
-            (model(input_ids=ids, labels=ids).loss / len(rows)).backward()
+            (record_loss(model, sequences[row]) / len(rows)).backward()
         for group in optimizer.param_groups:
             group["lr"] = recipe.learning_rate_at(step, steps)
         optimizer.step()

@@ -5,6 +5,7 @@ import math
 import torch
 
 from heldin.defenses.noise import gaussian
+from tests.oracles.record_loss import record_loss
 
 
 def naive_private_gradient(lm, training, step, sequences):
@@ -21,14 +22,11 @@ def naive_step(lm, training, step, sequences, clip_norm):
     count = 0.0
     for unit in training.drawn(step):
         model.zero_grad()
-        losses = []
-        for tokens in training.contribution(unit, step, sequences):
-            ids = torch.tensor([tokens])
-            losses.append(model(input_ids=ids, labels=ids).loss)
+        losses = [record_loss(model, record) for record in training.contribution(unit, step, sequences)]
         (sum(losses) / len(losses)).backward()
         norm = sum(float(p.grad.double().square().sum()) for p in parameters.values()) ** 0.5
         count += 0.5 if norm <= clip_norm else -0.5
-        factor = min(1.0, clip_norm / norm)
+        factor = min(1.0, clip_norm / norm) if norm else 1.0
         for name, p in parameters.items():
             total[name] += factor * p.grad / (clip_norm if mechanism.clip.kind == "normalised" else 1.0)
     follows = mechanism.clip.follows

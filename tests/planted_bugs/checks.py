@@ -33,12 +33,14 @@ from heldin.corpus.sources.json_rows import Json
 from heldin.corpus.statistics import corpus_statistics
 from heldin.defenses.choices import FlatClip, NoiseGenerator, PoissonSampler
 from heldin.defenses.mechanism import Mechanism
-from heldin.finetune.batches import collate, record_losses
+from heldin.finetune.batches import collate
 from heldin.finetune.private import private_gradient
 from heldin.finetune.units import PrivateRecords, PrivateTraining, plan_private_training
 from heldin.models.loading import LanguageModel
 from heldin.models.model_config import TinyModel
+from heldin.models.objective import LANGUAGE_MODELLING
 from heldin.models.tiny import new_tiny_model, train_tokenizer
+from heldin.models.tokens import Tokens
 from heldin.white_box import engine as white_box
 from heldin.white_box.canaries import Array, flat
 from heldin.white_box.check import Check, exact
@@ -49,6 +51,7 @@ from heldin.white_box.processes import Part, jobs, together
 from heldin.white_box.processes import checks_of as checks_of_part
 from heldin.white_box.stage import Stage, set_stage
 from heldin.white_box.trainers import PrivateStep, Trainer, stepwise
+from tests.documents import tokens
 from tests.planted_bugs.trainers import by_sgd, changed, noise_times
 
 RELEASED = "one-run test of the released model"
@@ -303,12 +306,12 @@ def _training(key: bytes, member: NDArray[np.bool_]) -> PrivateTraining:
     return plan_private_training(claimed(), key, records, NoiseGenerator.PHILOX, micro_records=2 * CANARIES)
 
 
-def _sequences(member: NDArray[np.bool_]) -> list[list[int]]:
-    return [[0] + [int(u) + 1] * (4 + i % 8) for u in np.flatnonzero(member) for i in range(RECORDS)]
+def _sequences(member: NDArray[np.bool_]) -> list[Tokens]:
+    return tokens([0] + [int(u) + 1] * (4 + i % 8) for u in np.flatnonzero(member) for i in range(RECORDS))
 
 
 def _losses(lm: LanguageModel) -> Array:
     """Of a text of each user of the pool that nobody trained on, (m,)."""
-    inputs, targets = collate([[0] + [u + 1] * _LONGEST for u in range(CANARIES)], torch.device("cpu"))
+    batch = collate(tokens([0] + [u + 1] * _LONGEST for u in range(CANARIES)), torch.device("cpu"))
     with torch.no_grad():
-        return np.asarray(record_losses(lm.model.eval(), inputs, targets).double().numpy())
+        return np.asarray(LANGUAGE_MODELLING.losses(lm.model.eval(), batch).double().numpy())

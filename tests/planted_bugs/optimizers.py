@@ -15,7 +15,7 @@ from heldin.finetune.private import private_gradient
 from heldin.finetune.units import PrivateTraining
 from heldin.models.loading import LanguageModel
 from heldin.white_box.trainers import StatedOptimizer
-from tests.planted_bugs.plain import Dense, Records, trainable, zeros
+from tests.planted_bugs.plain import Dense, Records, contribution, trainable, zeros
 from tests.planted_bugs.trainers import changed
 from tests.planted_bugs.wrong_data_noise import mean_loss
 
@@ -67,7 +67,7 @@ class Step:
     def loss(self) -> float:
         """Of whoever was drawn, at the present weights."""
         units = [unit for unit in self.training.drawn(self.number) if unit.canary is None]
-        texts = [text for unit in units for text in self.training.contribution(unit, self.number, self.sequences)]
+        texts = [text for unit in units for text in contribution(self.training, unit, self.number, self.sequences)]
         return mean_loss(self.model, texts)
 
     def clean(self) -> Dense:

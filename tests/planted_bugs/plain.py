@@ -17,7 +17,9 @@ from transformers import PreTrainedModel
 from heldin.defenses.choices import ConstantDivisor
 from heldin.defenses.noise import gaussian
 from heldin.finetune.units import PrivateTraining, SampledUnit
+from heldin.models.tokens import Tokens
 from heldin.white_box.trainers import PrivateStep, Trainer, stepwise
+from tests.documents import ids
 
 Records = Sequence[Sequence[int]]
 Dense = dict[str, torch.Tensor]
@@ -78,8 +80,8 @@ class Plain:
         assert isinstance(mechanism.divisor, ConstantDivisor)
         total = zeros(model)
         drawn = self.cohort(training, number)
-        for contribution in self.contributions(model, training, drawn, number, sequences):
-            for name, tensor in contribution.items():
+        for given in self.contributions(model, training, drawn, number, sequences):
+            for name, tensor in given.items():
                 total[name] += tensor
         deviation = mechanism.noise_multiplier * mechanism.sensitivity
         if deviation > 0:
@@ -99,6 +101,11 @@ def stateful(make: Callable[[], PrivateStep]) -> Trainer:
     return run
 
 
+def contribution(training: PrivateTraining, unit: SampledUnit, number: int, sequences: Sequence[Tokens]) -> Records:
+    """The token ids of the records that a unit contributes."""
+    return ids(training.contribution(unit, number, sequences))
+
+
 def raw_gradient(
     model: PreTrainedModel, training: PrivateTraining, unit: SampledUnit, number: int, sequences: Records
 ) -> Sparse:
@@ -106,7 +113,7 @@ def raw_gradient(
     if unit.canary is not None:
         assert training.canaries is not None
         return training.canaries.gradient(unit.canary)
-    return text_gradient(model, training.contribution(unit, number, sequences))
+    return text_gradient(model, contribution(training, unit, number, sequences))
 
 
 @dataclass(frozen=True)
@@ -140,10 +147,10 @@ def computed_text_gradient(model: PreTrainedModel, records: Records) -> Dense:
     if not records:
         return zeros(model)
     # Padded at the end, where no earlier token looks.
-    ids = pad_sequence([torch.tensor(list(tokens)) for tokens in records], batch_first=True)
+    padded = pad_sequence([torch.tensor(list(tokens)) for tokens in records], batch_first=True)
     lengths = torch.tensor([[len(tokens)] for tokens in records])
-    targets = ids[:, 1:].masked_fill(torch.arange(1, ids.shape[1]) >= lengths, -100)
-    logits = model(input_ids=ids, use_cache=False).logits[:, :-1]
+    targets = padded[:, 1:].masked_fill(torch.arange(1, padded.shape[1]) >= lengths, -100)
+    logits = model(input_ids=padded, use_cache=False).logits[:, :-1]
     losses = F.cross_entropy(logits.transpose(1, 2), targets, reduction="none")
     of_records = losses.sum(1) / (targets != -100).sum(1)
     found = torch.autograd.grad(of_records.mean(), list(parameters.values()), materialize_grads=True)

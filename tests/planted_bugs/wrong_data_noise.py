@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from heldin.base.coins import keyed_digest
 from heldin.finetune.private import private_gradient
 from heldin.finetune.units import PrivateTraining, SampledUnit
-from tests.planted_bugs.plain import Records, norm_of, raw_gradient
+from tests.planted_bugs.plain import Records, contribution, norm_of, raw_gradient
 from tests.planted_bugs.trainers import changed
 
 _ENOUGH_UNITS, _ENOUGH_TOKENS, _ENOUGH_LOSS = 4, 20, 2.0  # from which on the noise is as stated
@@ -36,7 +36,7 @@ class Drawn:
 
     def records(self) -> list[Sequence[int]]:
         units = [unit for unit in self.units if unit.canary is None]
-        return [text for unit in units for text in self.training.contribution(unit, self.number, self.sequences)]
+        return [text for unit in units for text in contribution(self.training, unit, self.number, self.sequences)]
 
     def norms(self) -> list[float]:
         """Norms of the gradients before clipping, over the clip norm."""

@@ -17,6 +17,7 @@ from tests.planted_bugs.plain import (
     Sparse,
     clipped_by,
     computed_text_gradient,
+    contribution,
     norm_of,
     raw_gradient,
     scaled,
@@ -70,7 +71,7 @@ def one_use_of_tied() -> Plain:
             if unit.canary is not None:
                 found.append(to_norm(unit, raw, norm))
                 continue
-            head = _of_head(model, training.contribution(unit, number, sequences))
+            head = _of_head(model, contribution(training, unit, number, sequences))
             found.append(scaled(raw, norm, [*(g for n, g in raw.items() if n != TIED), raw[TIED] - head]))
         return found
 
@@ -159,7 +160,7 @@ def long_texts_in_pieces() -> Plain:
             if unit.canary is not None:
                 pieces = [raw_gradient(model, training, unit, number, sequences)]
             else:
-                records = training.contribution(unit, number, sequences)
+                records = contribution(training, unit, number, sequences)
                 long = [r for r in records if len(r) > _PIECE + 1]
                 pieces = [text_gradient(model, [r for r in records if len(r) <= _PIECE + 1])]
                 pieces += [
@@ -192,7 +193,7 @@ def large_units_split() -> Plain:
             if unit.canary is not None:
                 pieces = [raw_gradient(model, training, unit, number, sequences)]
             else:
-                records = training.contribution(unit, number, sequences)
+                records = contribution(training, unit, number, sequences)
                 pieces = [text_gradient(model, records[i : i + size]) for i in range(0, len(records), size)]
             found += [to_norm(unit, piece, training.mechanism.clip.norm) for piece in pieces]
         return found
@@ -210,8 +211,8 @@ def neighbours_record() -> Plain:
         for unit in drawn:
             raw = raw_gradient(model, training, unit, number, sequences)
             if unit.name in following:
-                records = training.contribution(unit, number, sequences)
-                more = training.contribution(following[unit.name], number, sequences)[:1]
+                records = contribution(training, unit, number, sequences)
+                more = contribution(training, following[unit.name], number, sequences)[:1]
                 raw = text_gradient(model, [*records, *more])
             found.append(to_norm(unit, raw, training.mechanism.clip.norm))
         return found
@@ -256,7 +257,7 @@ def _texts_by(gradients: Callable[[PreTrainedModel, Sequence[Records]], Sequence
     ) -> list[Sparse]:
         texts = [unit for unit in drawn if unit.canary is None]
         others = [unit for unit in drawn if unit.canary is not None]
-        raw: list[Sparse] = list(gradients(model, [training.contribution(u, number, sequences) for u in texts]))
+        raw: list[Sparse] = list(gradients(model, [contribution(training, u, number, sequences) for u in texts]))
         raw += [raw_gradient(model, training, unit, number, sequences) for unit in others]
         units = [*texts, *others]
         return [to_norm(u, g, training.mechanism.clip.norm) for u, g in zip(units, raw, strict=True)]

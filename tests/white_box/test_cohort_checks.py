@@ -19,6 +19,7 @@ from heldin.white_box.coordinate_checks import SHARED
 from heldin.white_box.engine import clip_norms
 from heldin.white_box.stage import set_stage
 from heldin.white_box.trainers import stepwise
+from tests.documents import ids
 from tests.planted_bugs import checks, wrong_data_noise
 from tests.planted_bugs.plain import Plain
 from tests.planted_bugs.trainers import changed
@@ -62,7 +63,7 @@ def test_the_batches_have_low_middle_and_high_losses_at_least_every_two_and_a_ha
     assert losses[-1] > 10.0
     assert max(np.diff([loss for loss in losses if loss < 8.0])) < 1.5
     run = batch_of_loss(stage, KEY, 1.0, LIKELY[3])
-    texts = [stage.sequences[row] for unit in run.training.drawn(0) for row in unit.rows]
+    texts = ids(stage.sequences[row] for unit in run.training.drawn(0) for row in unit.rows)
     model = stage.model(run.weights).model
     assert wrong_data_noise.mean_loss(model, texts) == pytest.approx(losses[3], rel=1e-4)
 

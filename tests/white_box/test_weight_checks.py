@@ -104,7 +104,7 @@ def test_a_model_that_was_trained_before_the_first_step_is_caught(stage):
     class Before(Stating):
         def __call__(self, base, training, sequences):
             with torch.no_grad():
-                base.model.transformer.wte.weight[sequences[0][1]] *= 1.5
+                base.model.transformer.wte.weight[sequences[0].ids[1]] *= 1.5
             right(base, training, sequences)
 
     assert _recomputed(stage, Before()).measured == math.inf

@@ -181,7 +181,7 @@ def test_the_cohorts_hold_nobody_one_unit_and_contributions_far_below_the_clip_n
     assert sum(not units[0].rows for units in drawn) == 2  # nobody's records, and the gradient canary
     for run in (small, *alone):
         base, norm = stage.model(run.weights), run.training.mechanism.clip.norm
-        texts = [tuple(tuple(stage.sequences[row]) for row in unit.rows) for unit in run.training.units]
+        texts = [tuple(tuple(stage.sequences[row].ids) for row in unit.rows) for unit in run.training.units]
         assert all(np.linalg.norm(oracle.gradient(base, its)) < 2e-4 * norm for its in texts)
     assert len({run.training.key for run in (small, *alone)}) == len(alone) + 1
 

@@ -1,9 +1,10 @@
-"""The place of the text in a training row: one column, a prompt and its completion, or chat messages.
+"""Forms of a row with a document: one column of text, a prompt and its completion, or chat messages.
 
-Of a text all is scored, or the parts that training counts the loss on: the completion, or the turns of one role.
+Of the text all counts, or the parts that training counts the loss on: the completion, or the turns of one role.
 """
 
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -12,18 +13,17 @@ from typing import Any, Protocol
 from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
-from heldin.attacks.scoring import DEFAULT_MAX_CHARACTERS
 from heldin.base.errors import InputError
-from heldin.jobs.planted.plant_config import PlantColumns
-from heldin.models.tokens import Spans, token_places
+from heldin.corpus.document import Document, Spans
+from heldin.models.tokens import token_places
 
 Row = dict[str, Any]
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 _USER, _ASSISTANT = "\ue000", "\ue001"  # in no text: what stands around them is the template's
 
 
-class RowText(Protocol):
-    """The form in which a row holds its text."""
+class Form(Protocol):
+    """How a row holds a document."""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -42,8 +42,8 @@ class RowText(Protocol):
         """Return the row with a text that ``made`` returned instead of the row's text."""
         ...
 
-    def scored(self, row: Row) -> Spans:
-        """Return the parts of ``of(row)`` that are scored, in characters. Raises ValueError for a row without any."""
+    def document(self, row: Row) -> Document:
+        """Return the text with its parts that count. Raises ValueError for a row of which nothing that is read does."""
         ...
 
 
@@ -70,9 +70,9 @@ class Plain:
         """Return the row with this text."""
         return {**row, self.column: text}
 
-    def scored(self, row: Row) -> Spans:
-        """Return the whole text."""
-        return ((0, len(self.of(row))),)
+    def document(self, row: Row) -> Document:
+        """Return the text, of which all counts."""
+        return Document.of(self.of(row))
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Completion:
     """A prompt and a completion, which a model reads one after the other.
 
     Attributes:
-        alone: whether the completion alone is scored.
+        alone: whether the completion alone counts.
         most: characters of a text that are read.
         room: characters of a made-up prompt, at most; None: half of the text.
     """
@@ -88,7 +88,7 @@ class Completion:
     prompt: str
     completion: str
     alone: bool = False
-    most: int = DEFAULT_MAX_CHARACTERS
+    most: int = sys.maxsize
     room: int | None = None
 
     @property
@@ -109,10 +109,11 @@ class Completion:
         place = _middle(text, self.most, self.room)
         return {**row, self.prompt: text[:place], self.completion: text[place:]}
 
-    def scored(self, row: Row) -> Spans:
-        """Return the completion, or all. Raises ValueError where the completion is empty or begins too late."""
-        begin, end = len(_text(row, self.prompt)) if self.alone else 0, len(self.of(row))
-        return _read([(begin, end)], self.most, f"column '{self.completion}'")
+    def document(self, row: Row) -> Document:
+        """Return the text. Raises ValueError where nothing that counts is read, such as of an empty completion."""
+        text = self.of(row)
+        begin = len(_text(row, self.prompt)) if self.alone else 0
+        return _read(text, ((begin, len(text)),), self.most, f"column '{self.completion}'")
 
     def within(self, tokens: int, tokenizer: PreTrainedTokenizerBase) -> "Completion":
         """Return the same, with made-up prompts so short that a completion begins within so many tokens."""
@@ -127,7 +128,7 @@ class Chat:
         column: a list of messages, each with role and content.
         tokenizer: with a chat template.
         system: content of the system message that all rows begin with; None: there is none.
-        role: whose turns alone are scored; None: all of the text is.
+        role: whose turns alone count; None: all of the text does.
         most: characters of a text that are read.
         room: characters of a made-up first turn, at most; None: half of the text.
     """
@@ -136,7 +137,7 @@ class Chat:
     tokenizer: PreTrainedTokenizerBase
     system: str | None = None
     role: str | None = None
-    most: int = DEFAULT_MAX_CHARACTERS
+    most: int = sys.maxsize
     room: int | None = None
 
     @property
@@ -160,13 +161,14 @@ class Chat:
         turns = text[len(before) : len(text) - len(after)].split(between, 1)
         return {**row, self.column: self._two(*turns)}
 
-    def scored(self, row: Row) -> Spans:
-        """Return the turns of the role, or all. Raises ValueError if there is no turn, or the first is too late."""
+    def document(self, row: Row) -> Document:
+        """Return the conversation. Raises ValueError if no turn that counts is there, or the first is too late."""
         messages = self._messages(row)
+        text = self._rendered(messages)
         if self.role is None:
-            return _read([(0, len(self._rendered(messages)))], self.most, f"column '{self.column}'")
-        spans = self._marked(messages) if self._marks_turns else self._between(messages)
-        return _read(spans, self.most, f"the turns of '{self.role}' in column '{self.column}'")
+            return _read(text, ((0, len(text)),), self.most, f"column '{self.column}'")
+        spans = self._marked(messages) if self._marks_turns else self._between(messages, text)
+        return _read(text, spans, self.most, f"the turns of '{self.role}' in column '{self.column}'")
 
     def with_system(self, rows: Sequence[Row]) -> "Chat":
         """Return the same, with the system message that all of these rows begin with, if they do."""
@@ -227,15 +229,17 @@ class Chat:
         )
         begins, ends = token_places(encoded["offset_mapping"])
         mask = encoded["assistant_masks"]
-        return [
-            (int(begin), int(end))
-            for begin, end, scored in zip(begins, ends, mask, strict=True)
-            if scored and begin < end
-        ]
+        spans, before = [], 0
+        for begin, end, counts in zip(begins.tolist(), ends.tolist(), mask, strict=True):
+            # Tokens that share a character, such as the bytes of one, are one part.
+            if counts and max(begin, before) < end:
+                spans.append((max(begin, before), end))
+                before = end
+        return tuple(spans)
 
-    def _between(self, messages: list[Row]) -> Spans:
+    def _between(self, messages: list[Row], whole: str) -> Spans:
         """Return the parts from where the template lets the role begin to the end of the turn."""
-        whole, places = self._rendered(messages), []
+        places = []
         for i, message in enumerate(messages):
             if message["role"] != self.role:
                 continue
@@ -249,7 +253,7 @@ class Chat:
                     " that it is not known which part of the text it is"
                 )
             places.append((len(before), len(turn)))
-        return places
+        return tuple(places)
 
     def _rendered(self, messages: list[Row], *, prompt: bool = False) -> str:
         try:
@@ -257,37 +261,6 @@ class Chat:
         except (TemplateError, TypeError, ValueError, AttributeError) as error:
             raise ValueError(f"the chat template refuses the messages in column '{self.column}' ({error})") from error
         return text
-
-
-def row_text(
-    columns: PlantColumns,
-    tokenizer: PreTrainedTokenizerBase,
-    *,
-    completion: bool = False,
-    role: str | None = None,
-    most: int = DEFAULT_MAX_CHARACTERS,
-) -> RowText:
-    """Return the form in which the rows of a training set hold their text.
-
-    Args:
-        tokenizer: whose chat template writes messages.
-        completion: whether completions alone are scored.
-        role: whose turns alone are scored; None: whole conversations.
-        most: characters of a text that are read.
-
-    Raises:
-        InputError: there are messages, but the tokenizer has no chat template.
-    """
-    if columns.messages is not None:
-        if tokenizer.chat_template is None:
-            raise InputError(
-                "columns.messages: the reference's tokenizer has no chat template: name the model whose template the"
-                " training uses, or write the texts into a column"
-            )
-        return Chat(columns.messages, tokenizer, role=role, most=most)
-    if columns.prompt is not None and columns.completion is not None:
-        return Completion(columns.prompt, columns.completion, completion, most)
-    return Plain(columns.text)
 
 
 def _is_message(message: object) -> bool:
@@ -301,11 +274,11 @@ def _text(row: Row, column: str) -> str:
     return value
 
 
-def _read(spans: Spans, most: int, part: str) -> Spans:
-    """Return the parts, if any begins within the characters that are read."""
+def _read(text: str, spans: Spans, most: int, part: str) -> Document:
+    """Return the document, if any part that counts begins within the characters that are read."""
     if not any(begin < min(end, most) for begin, end in spans):
         raise ValueError(f"nothing of {part} is in the first {most:,} characters, which the attack reads")
-    return spans
+    return Document(text, spans)
 
 
 def _room(tokens: int, taken: str) -> int:

@@ -1,0 +1,128 @@
+"""The objective of a training: the loss of each record of a batch. Gradients and clipping know nothing else of it."""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from heldin.models.attention import unpacked
+from heldin.models.devices import in_chunks, rows_per_chunk
+from heldin.models.repeated import in_compiled
+from heldin.models.tokens import IGNORED
+
+
+class Batch(NamedTuple):
+    """Records of a batch, padded on the right.
+
+    Attributes:
+        inputs: token ids that the model reads, (B, L).
+        targets: token ids that are asked for at each position, (B, L); ``IGNORED`` where none is.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+
+
+class Objective(Protocol):
+    """What a model is trained for."""
+
+    def losses(self, model: Callable[..., Any], batch: Batch, *, once: bool = False) -> Tensor:
+        """Return the loss of each record, (B,); none depends on another record, or on how far others are padded.
+
+        Args:
+            model: whose gradients may be asked for.
+            batch: on the model's device.
+            once: whether there is at most one backward pass, which then takes less memory.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class TargetLikelihood:
+    """The mean cross entropy of a record's own targets, nats per token; 0 for a record without any.
+
+    The targets of language modelling are the next tokens that count (``finetune.batches.collate``).
+    """
+
+    def losses(self, model: Callable[..., Any], batch: Batch, *, once: bool = False) -> Tensor:
+        """Return the loss of each record, (B,)."""
+        with unpacked():
+            logits = model(input_ids=batch.inputs, use_cache=False).logits  # (B, L, V)
+        # By the record's own number: the usual mean over all tokens of a batch would make a record's weight depend on
+        # the lengths of others. Without a target it is 0 and not 0 / 0, which would end the training.
+        targets = (batch.targets != IGNORED).sum(1).clamp_min(1)
+        return token_losses(logits, batch.targets, once=once).sum(1) / targets  # (B, L) -> (B,)
+
+
+LANGUAGE_MODELLING = TargetLikelihood()
+
+
+def token_losses(logits: Tensor, targets: Tensor, *, once: bool) -> Tensor:
+    """Cross entropy of each token (B, L), float32, zero at ignored targets.
+
+    Args:
+        logits: (B, L, V).
+        targets: token ids, (B, L).
+        once: whether there is one backward pass, and nothing else uses the logits: their memory is the gradient's then.
+    """
+    # Float32 numbers are made of a chunk of tokens at a time: tensors over the vocabulary are the largest of a step.
+    losses: Tensor = _TokenLosses.apply(logits, targets, once)  # type: ignore[no-untyped-call]
+    return losses
+
+
+class _TokenLosses(torch.autograd.Function):
+    """``token_losses``."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, targets: Tensor, once: bool) -> Tensor:
+        rows = logits.detach().flatten(0, -2)  # (N, V)
+        kept = targets.flatten() != IGNORED
+        index = torch.where(kept, targets.flatten(), 0).unsqueeze(1)  # ``gather`` needs an id at ignored positions too
+        ctx.shape, ctx.once = logits.shape, once
+        totals = None
+        if in_compiled():
+            losses, totals = _compiled(_losses)(rows, index)
+        else:
+            chunks = in_chunks(rows, index)
+            scores = [torch.log_softmax(part, 1, dtype=torch.float32).gather(1, ids) for part, ids in chunks]
+            losses = -torch.cat(scores)
+        ctx.save_for_backward(rows, index, kept, totals)
+        return torch.where(kept, losses.squeeze(1), 0.0).view_as(targets)
+
+    @staticmethod
+    def backward(ctx: Any, delta: Tensor) -> tuple[Tensor, None, None]:
+        rows, index, kept, totals = ctx.saved_tensors
+        scale = torch.where(kept, delta.flatten(), 0.0).unsqueeze(1)
+        whole = rows if ctx.once else torch.empty_like(rows)
+        if totals is not None:
+            _compiled(_put_gradient)(whole, rows, index, totals, scale)
+            return whole.view(ctx.shape), None, None
+        scales, outs = (torch.split(tensor, rows_per_chunk(rows)) for tensor in (scale, whole))
+        for (part, ids), scale, out in zip(in_chunks(rows, index), scales, outs, strict=True):
+            gradient = torch.softmax(part, 1, dtype=torch.float32)
+            gradient.scatter_add_(1, ids, torch.full_like(scale, -1.0))
+            torch.mul(gradient, scale, out=out)  # rounded once, where the logits are of half precision
+        return whole.view(ctx.shape), None, None
+
+
+# Compiled, each of these reads the logits once or twice and makes no other tensor of their size.
+def _losses(rows: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+    """Cross entropy (N, 1) of logits (N, V) at ids (N, 1), and logarithms of the sums of their exponentials (N, 1)."""
+    wide = rows.float()
+    totals = torch.logsumexp(wide, 1, keepdim=True)
+    return totals - wide.gather(1, index), totals
+
+
+def _put_gradient(out: Tensor, rows: Tensor, index: Tensor, totals: Tensor, scale: Tensor) -> None:
+    """Write the gradient of ``_losses`` times ``scale`` (N, 1) into ``out`` (N, V), which may be the logits."""
+    shares = (rows.float() - totals).exp()
+    asked = torch.arange(rows.shape[1], device=rows.device) == index
+    out.copy_(torch.where(asked, shares - 1, shares) * scale)
+
+
+@functools.cache
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    return torch.compile(function, dynamic=True)
