@@ -20,7 +20,9 @@ from heldin.audit.results import Correlation, ExposureGroup
 from heldin.audit.scored_users import ScoredUsers
 from heldin.base.artefacts import read_table, write_table
 from heldin.base.errors import InputError
-from heldin.defenses.texts.data_side import Deduplicate, TrainingRecord, apply_defenses, by_user
+from heldin.defenses.data_side.apply import apply_defenses
+from heldin.defenses.data_side.contract import TrainingRecord, by_user
+from heldin.defenses.data_side.deduplicate import Deduplicate
 
 NEAR = Deduplicate(scope="user", threshold=0.8, ngram=3)
 SMOOTHING = 0.5  # counts that every word gets besides its own

@@ -10,7 +10,9 @@ import time
 from typing import Literal
 
 from heldin.corpus.document import Document
-from heldin.defenses.texts.data_side import Deduplicate, TrainingRecord, apply_defenses
+from heldin.defenses.data_side.apply import apply_defenses
+from heldin.defenses.data_side.contract import TrainingRecord
+from heldin.defenses.data_side.deduplicate import Deduplicate
 
 WORDS = [f"word{i}" for i in range(20_000)]
 

@@ -22,7 +22,7 @@ from heldin.audit.preregistration import COINS, Preregistration
 from heldin.audit.scored_users import scored_users
 from heldin.corpus.document import Document
 from heldin.corpus.made_up.synthetic import SyntheticCorpus, generate
-from heldin.defenses.texts.data_side import TrainingRecord
+from heldin.defenses.data_side.contract import TrainingRecord
 
 SCORED, TRAINED_ON = 9.4, 75
 SENTENCES = 40  # users whose texts are written; the others' are theirs with a word of their own

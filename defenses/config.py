@@ -17,7 +17,7 @@ from heldin.defenses.choices import (
     RecordSelection,
     WeightCaps,
 )
-from heldin.defenses.texts.data_side import entities_named
+from heldin.defenses.data_side.deidentify import entities_named
 from heldin.words.statement import Statement
 
 

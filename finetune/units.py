@@ -24,10 +24,10 @@ from heldin.defenses.choices import (
     RecordSelection,
     TwoLevel,
 )
+from heldin.defenses.data_side.selection import select_records
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.noise import NoiseSource
 from heldin.defenses.sampling import Draws
-from heldin.defenses.texts.data_side import select_records
 from heldin.finetune.sampled_units import Copies, LocalWork, SampledUnit, Units, Writers, require_unique
 from heldin.models.tokens import Tokens, joined
 

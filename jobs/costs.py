@@ -28,7 +28,6 @@ from heldin.defenses.choices import CappedPoissonSampler, NoiseGenerator, Poisso
 from heldin.defenses.config import EntityDefense, NoDefense, PrivateDefense, SampledDefense
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.noise import AHEAD_FROM
-from heldin.defenses.texts.data_side import Cap
 from heldin.finetune.memory import Step
 from heldin.finetune.passes import Passes
 from heldin.finetune.precision import arithmetic_of
@@ -436,7 +435,7 @@ def _by_names(config: RunConfig, corpus: CorpusData) -> tuple[npt.NDArray[np.flo
 def _caps(config: RunConfig) -> list[int]:
     """Return the most records of a user that data-side defenses and text sampling leave."""
     caps = config.defense.caps if isinstance(config.defense, EntityDefense) else None
-    return [*(caps[:1] if caps else ()), *(step.records for step in config.data_defenses if isinstance(step, Cap))]
+    return [*(caps[:1] if caps else ()), *(step.most_records for step in config.data_defenses if step.most_records)]
 
 
 def _tokens_of(store: CorpusStore) -> int:

@@ -21,7 +21,7 @@ from heldin.corpus.config import CorpusSource, FileCorpus, HubCorpus, PresetCorp
 from heldin.corpus.presets.published import Published
 from heldin.corpus.sources.bad_rows import BadRows, OnBadRows
 from heldin.corpus.sources.rows import Source
-from heldin.defenses.texts.data_side import shingles
+from heldin.defenses.data_side.deduplicate import shingles
 from heldin.defenses.texts.near_duplicates import first_of_similar
 from heldin.stages.run_config import RunConfig
 from heldin.stages.train.plan import mechanism_of

@@ -14,7 +14,7 @@ from heldin.base.progress import Reporter
 from heldin.corpus.document import Document
 from heldin.corpus.store import texts_of
 from heldin.defenses.choices import RecordSelection
-from heldin.defenses.texts.data_side import select_records
+from heldin.defenses.data_side.selection import select_records
 from heldin.finetune.batches import encode
 from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import score_texts

@@ -19,7 +19,7 @@ from heldin.corpus.entities.spans import CATEGORIES, Category
 from heldin.corpus.split import Audited, SplitRule
 from heldin.corpus.user_filter import UserFilter
 from heldin.defenses.config import ClippingDefense, Defense, EntityDefense, FilterDefense, NoDefense
-from heldin.defenses.texts.data_side import Cap, DataDefense, DeIdentify, declared
+from heldin.defenses.data_side.apply import DataDefense
 from heldin.finetune.recipe import Optimizer, Recipe, Select
 from heldin.models.model_config import TinyModel
 from heldin.record.release import Release
@@ -240,7 +240,7 @@ class RunConfig(MeasureKeys):
 
     def entity_sources(self) -> Iterator[tuple[str, EntitySourceConfig]]:
         """Yield every source of entities in the config, with the key that names it."""
-        yield from (("data_defenses", d.entities) for d in self.data_defenses if isinstance(d, DeIdentify))
+        yield from (("data_defenses", d.searched_by) for d in self.data_defenses if d.searched_by is not None)
         if isinstance(self.defense, EntityDefense) and self.defense.entities is not None:
             yield "defense.entities", self.defense.entities
         if self.split.entities is not None:
@@ -265,7 +265,7 @@ class RunConfig(MeasureKeys):
                 " that name an entity: lower it"
             )
         # Drawn after the coins: without a held-out record another of its author takes its place.
-        if defense and any(isinstance(step, Cap) for step in self.data_defenses):
+        if defense and any(step.most_records for step in self.data_defenses):
             raise ValueError(
                 "data_defenses: a cap chooses among the records that entities' coins leave, so that a coin decides"
                 " about more records than name the entity: use defense.group_size and defense.entity_cap"
@@ -293,7 +293,7 @@ class RunConfig(MeasureKeys):
         if not isinstance(self.defense, EntityDefense):
             return self
         # The table of docs/theory.md#caps-and-fixed-incidence: no epsilon holds with these, under either adjacency.
-        for step in map(declared, self.data_defenses):
+        for step in (step.declared() for step in self.data_defenses):
             if not (step.record_local or step.slots_only):
                 raise ValueError(
                     f"data_defenses: {step.name} compares texts, so that one record decides about others: it goes with"

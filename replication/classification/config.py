@@ -12,7 +12,7 @@ from heldin.base.section import DATACLASS_SECTION, Count, ExpandedPath, Few, Job
 from heldin.corpus.config import FileCorpus
 from heldin.corpus.sources.rows import Columns, Source
 from heldin.defenses.config import ClippingDefense, Defense, FilterDefense, NoDefense, PrivateDefense
-from heldin.defenses.texts.data_side import DataDefense, declared
+from heldin.defenses.data_side.apply import DataDefense
 from heldin.finetune.recipe import Recipe, Select
 from heldin.stages.config_files import read_config, with_overrides
 
@@ -87,7 +87,7 @@ class Contender(Section):
             raise ValueError(f"defense '{defense.kind}' is not for this study, or lacks clip_norm: choose another")
         if isinstance(defense, PrivateDefense) and defense.record_selection not in ("all", "random"):
             raise ValueError("texts are chosen at random or all used: set defense.record_selection to random or all")
-        if any(not (step := declared(d)).record_local and not step.slots_only for d in self.data_defenses):
+        if any(not (step := d.declared()).record_local and not step.slots_only for d in self.data_defenses):
             raise ValueError("data_defenses: give steps that look at one text alone, or caps by chance")
         if self.finetune:
             _require_for_encoders(self.finetune)

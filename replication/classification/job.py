@@ -21,9 +21,10 @@ from heldin.corpus.config import CorpusConfig, FileCorpus
 from heldin.corpus.entities.incidence import Incidence
 from heldin.corpus.row_parts import RowParts
 from heldin.defenses.config import ClippingDefense, SampledDefense
+from heldin.defenses.data_side.apply import apply_defenses
+from heldin.defenses.data_side.contract import TrainingRecord
 from heldin.defenses.guarantee import Guarantee
 from heldin.defenses.mechanism import Mechanism
-from heldin.defenses.texts.data_side import TrainingRecord, apply_defenses
 from heldin.finetune.batches import Asked, collate
 from heldin.finetune.holding import PlainClipping
 from heldin.finetune.loop import train

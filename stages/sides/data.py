@@ -19,7 +19,8 @@ from heldin.canaries.kinds import Canary
 from heldin.corpus.document import Document
 from heldin.corpus.split import Part, Role
 from heldin.corpus.store import Corpus, documents_of
-from heldin.defenses.texts.data_side import Cap, Removal, TrainingRecord, apply_defenses
+from heldin.defenses.data_side.apply import apply_defenses
+from heldin.defenses.data_side.contract import Removal, TrainingRecord
 from heldin.finetune.batches import encode
 from heldin.finetune.sampled_units import MadeSequence, Writers
 from heldin.models.loading import LanguageModel
@@ -176,8 +177,7 @@ def prepare_data(
 
 def needs_base(config: RunConfig) -> bool:
     """Return if the data side needs the base model: to make canary users, or to rank records for a cap."""
-    ranked = any(isinstance(d, Cap) and d.selection != "random" for d in config.data_defenses)
-    return bool(config.canaries) or ranked
+    return bool(config.canaries) or any(defense.ranks_by_base for defense in config.data_defenses)
 
 
 def defended(

@@ -31,8 +31,8 @@ from heldin.bounds.plan_claims import claims_of, exposed_claims
 from heldin.bounds.verdict import Claim
 from heldin.canaries.kinds import Canary, Kind
 from heldin.corpus.split import Part, SplitRule
+from heldin.defenses.data_side.contract import TrainingRecord
 from heldin.defenses.mechanism import Mechanism
-from heldin.defenses.texts.data_side import TrainingRecord
 from heldin.stages.run_config import RunConfig
 from heldin.stages.sides.data import RunData, writers
 from heldin.words.evidence import REAL_USERS, Subjects

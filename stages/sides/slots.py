@@ -22,8 +22,8 @@ from heldin.corpus.row_parts import RowParts
 from heldin.corpus.split import Part
 from heldin.corpus.store import Corpus, CorpusStore
 from heldin.defenses.config import EntityDefense
+from heldin.defenses.data_side.contract import Removal
 from heldin.defenses.texts.caps import caps_named, kept_under_caps, slot_order
-from heldin.defenses.texts.data_side import Removal
 from heldin.stages.run_config import RunConfig
 from heldin.words.statement import Statement
 

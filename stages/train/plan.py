@@ -47,7 +47,6 @@ from heldin.defenses.config import (
 from heldin.defenses.guarantee import Guarantee
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.plan_file import read_plan, write_plan
-from heldin.defenses.texts.data_side import DeIdentify, declared
 from heldin.finetune.recipe import Select
 from heldin.record.facts import PlanFit
 from heldin.record.plan_fit import figures_of, warnings_of
@@ -365,7 +364,7 @@ def assumptions(config: RunConfig) -> tuple[Statement, ...]:
     if config.corpus.text_unit == "sentence":
         assumed.append(Assumption.SENTENCES())
     # A list of the users' own names, or a model trained on their texts, would let one user change others' texts.
-    if {d.entities.kind for d in config.data_defenses if isinstance(d, DeIdentify)} & _MADE_OF_TEXTS:
+    if {d.searched_by.kind for d in config.data_defenses if d.searched_by is not None} & _MADE_OF_TEXTS:
         assumed.append(Assumption.DEIDENTIFIER_UNSEEN())
     # It decides what caps keep, and what two-level sampling may use.
     if isinstance(defense, EntityDefense) and source and (defense.caps or isinstance(defense, UedpDefense)):
@@ -404,7 +403,7 @@ def data_steps(config: RunConfig) -> tuple[DataStep, ...]:
 
         named = caps_named(*config.defense.caps, config.defense.counts_as_entity)
         steps.append(_of_slots(named, user_local=False))
-    steps += [declared(defense) for defense in config.data_defenses]
+    steps += [defense.declared() for defense in config.data_defenses]
     if users.max_users is not None:
         steps.append(_of_slots(DataStepText.MOST_USERS(), user_local=False))
     return tuple(steps)

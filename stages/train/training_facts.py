@@ -14,9 +14,9 @@ from heldin.base.coins import keyed_order, seed_key
 from heldin.base.files import finite
 from heldin.corpus.split import Part
 from heldin.defenses.accounting.guarantees import ceiling_of
+from heldin.defenses.data_side.apply import as_trained
 from heldin.defenses.guarantee import Guarantee, NoGuarantee
 from heldin.defenses.mechanism import Mechanism
-from heldin.defenses.texts.data_side import as_trained
 from heldin.finetune.batches import encode
 from heldin.finetune.gradient_norms import gradient_norms
 from heldin.finetune.loop import TrainingResult

@@ -16,7 +16,10 @@ from heldin.canaries.inject import canary_of_user, insert_at_random
 from heldin.corpus.document import Document
 from heldin.corpus.entities.spans import Span
 from heldin.corpus.store import CorpusRecord
-from heldin.defenses.texts.data_side import Deduplicate, TrainingRecord, apply_defenses, deidentified
+from heldin.defenses.data_side.apply import apply_defenses
+from heldin.defenses.data_side.contract import TrainingRecord
+from heldin.defenses.data_side.deduplicate import Deduplicate
+from heldin.defenses.data_side.deidentify import deidentified
 from heldin.models.logprobs import score_documents, score_texts
 from heldin.models.score_cache import ScoreCache
 from heldin.models.tokens import tokens_of

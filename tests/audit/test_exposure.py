@@ -22,7 +22,7 @@ from heldin.audit.exposed_users import (
 )
 from heldin.audit.scored_users import scored_users
 from heldin.corpus.document import Document
-from heldin.defenses.texts.data_side import TrainingRecord
+from heldin.defenses.data_side.contract import TrainingRecord
 from heldin.jobs.user_scores import people_table
 from tests.refusals import names, refused
 

@@ -11,7 +11,8 @@ from heldin.base.errors import InputError
 from heldin.corpus.document import Document
 from heldin.corpus.sources.bad_rows import BadRows, OnBadRows
 from heldin.corpus.sources.rows import Columns
-from heldin.defenses.texts.data_side import TrainingRecord
+from heldin.defenses.data_side.apply import apply_defenses
+from heldin.defenses.data_side.contract import TrainingRecord
 from heldin.models.token_scores import TokenScores
 from tests.contracts.guide import example
 
@@ -54,6 +55,8 @@ def test_the_defense_leaves_out_short_texts_and_looks_at_one_text_at_a_time(monk
     module = _run("class DropShort", monkeypatch)
     records = [TrainingRecord(i, "ann", str(i), Document.of("word " * (i + 1))) for i in range(4)]
     defense = module.DropShort(words=3)
-    assert [record.row for record in module.without_short(defense, records)] == [2, 3]
-    step = module.declared(defense)
+    left, (removal,) = apply_defenses([defense], records, lengths=list, losses=list, seed=0)
+    assert [record.row for record in left] == [2, 3]
+    assert (removal.removed, removal.changed) == (2, None)
+    step = defense.declared()
     assert (step.user_local, step.record_local) == (True, True)

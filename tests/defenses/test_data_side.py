@@ -4,15 +4,10 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from heldin.corpus.document import Document
-from heldin.defenses.texts.data_side import (
-    Cap,
-    DataDefense,
-    Deduplicate,
-    TrainingRecord,
-    apply_defenses,
-    declared,
-    shingles,
-)
+from heldin.defenses.data_side.apply import DataDefense, apply_defenses
+from heldin.defenses.data_side.cap import Cap
+from heldin.defenses.data_side.contract import TrainingRecord
+from heldin.defenses.data_side.deduplicate import Deduplicate, shingles
 
 WORDS = [f"word{i}" for i in range(40)]
 
@@ -102,9 +97,9 @@ def test_a_users_cap_and_copies_within_depend_on_nobody_else():
         whole, _ = apply_defenses([defense], records, lengths=_lengths, losses=_losses, seed=3)
         alone, _ = apply_defenses([defense], records[:5], lengths=_lengths, losses=_losses, seed=3)
         assert [r.row for r in whole if r.user == "ann"] == [r.row for r in alone]
-        assert declared(defense).user_local
-        assert not declared(defense).record_local
-    assert not declared(Deduplicate(scope="corpus")).user_local
+        assert defense.declared().user_local
+        assert not defense.declared().record_local
+    assert not Deduplicate(scope="corpus").declared().user_local
 
 
 def test_steps_compose_in_their_order():

@@ -7,15 +7,10 @@ from hypothesis import strategies as st
 from heldin.corpus.document import Document
 from heldin.corpus.entities.config import WordsConfig
 from heldin.corpus.entities.spans import Span, Text
-from heldin.defenses.texts.data_side import (
-    Deduplicate,
-    DeIdentify,
-    TrainingRecord,
-    apply_defenses,
-    as_trained,
-    declared,
-    deidentified,
-)
+from heldin.defenses.data_side.apply import apply_defenses, as_trained
+from heldin.defenses.data_side.contract import TrainingRecord
+from heldin.defenses.data_side.deduplicate import Deduplicate
+from heldin.defenses.data_side.deidentify import DeIdentify, deidentified
 from tests.refusals import names as names_in
 from tests.refusals import refused
 
@@ -79,7 +74,7 @@ def test_overlapping_mentions_are_one_by_the_longest():
 
 
 def test_the_plan_lists_it_as_local_to_a_record(names):
-    step = declared(DeIdentify(entities=names))
+    step = DeIdentify(entities=names).declared()
     assert (step.user_local, step.record_local) == (True, True)
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from heldin.base.coins import seed_key
-from heldin.defenses.texts.data_side import select_records
+from heldin.defenses.data_side.selection import select_records
 from tests.refusals import refused
 
 IDS = ["a", "b", "c", "d"]

@@ -8,7 +8,7 @@ from heldin.audit.exposed_users import exposed_users
 from heldin.audit.preregistration import Preregistration
 from heldin.audit.scored_users import scored_users
 from heldin.base.progress import LineReporter
-from heldin.defenses.texts.data_side import TrainingRecord
+from heldin.defenses.data_side.contract import TrainingRecord
 from heldin.stages.run_config import load_config
 from heldin.stages.sides.data import prepare_data
 from heldin.stages.sides.panels import people_of, sides_of_run

@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from heldin.base.progress import LineReporter
+from heldin.defenses.data_side.deduplicate import shingles
 from heldin.defenses.texts import near_duplicates
-from heldin.defenses.texts.data_side import shingles
 from heldin.jobs.check_run import check_run
 from heldin.jobs.run import run
 from heldin.record.document import read_record

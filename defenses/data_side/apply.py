@@ -1,0 +1,69 @@
+"""The steps of a run, one after the other, and what each did."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, TypeAlias
+
+from pydantic import Field
+
+from heldin.base.progress import Reporter, SilentReporter
+from heldin.corpus.document import Document
+from heldin.defenses.data_side.cap import Cap
+from heldin.defenses.data_side.contract import DataSideDefense, Measure, Removal, StepInput, TrainingRecord
+from heldin.defenses.data_side.deduplicate import Deduplicate
+from heldin.defenses.data_side.deidentify import DeIdentify
+
+SILENT = SilentReporter()
+DataDefense: TypeAlias = Annotated[Deduplicate | Cap | DeIdentify, Field(discriminator="kind")]
+
+
+def apply_defenses(
+    defenses: Sequence[DataSideDefense],
+    records: Sequence[TrainingRecord],
+    *,
+    lengths: Measure,
+    losses: Measure,
+    seed: int,
+    reporter: Reporter = SILENT,
+) -> tuple[list[TrainingRecord], list[Removal]]:
+    """The remaining records, in order, with the texts that are trained on, and what each step did.
+
+    Args:
+        defenses: steps, in order.
+        records: of all users; the records of a user are adjacent.
+        lengths: documents to numbers of counted tokens, for steps that rank by length.
+        losses: documents to mean losses of these under the base model, for steps that rank by perplexity.
+        seed: public seed of random choices.
+    """
+    given = StepInput(lengths, losses, seed, reporter)
+    left, removals = list(records), []
+    for defense in defenses:
+        kept = defense.apply(left, given)
+        removals.append(_difference(defense, left, kept))
+        left = kept
+    return left, removals
+
+
+def as_trained(defenses: Sequence[DataSideDefense], documents: Mapping[str, Document]) -> list[Document]:
+    """The documents as they would be trained on: what steps that change texts make of them, and no record left out.
+
+    Args:
+        defenses: steps, in order.
+        documents: by record id.
+    """
+    records = [TrainingRecord(row, "", name, document) for row, (name, document) in enumerate(documents.items())]
+    rewriting = [defense for defense in defenses if defense.rewrites]
+    # Nothing is ranked: steps that choose records are left out.
+    left, _ = apply_defenses(rewriting, records, lengths=_not_there, losses=_not_there, seed=0)
+    return [record.document for record in left]
+
+
+def _not_there(documents: Sequence[Document]) -> list[float]:
+    raise ValueError("a step that changes texts asked for lengths or losses, which are for steps that choose records")
+
+
+def _difference(defense: DataSideDefense, before: Sequence[TrainingRecord], after: Sequence[TrainingRecord]) -> Removal:
+    documents = {record.row: record.document for record in after}
+    gone = [record for record in before if record.row not in documents]
+    changed = [record for record in before if documents.get(record.row, record.document) != record.document]
+    users = len({record.user for record in [*gone, *changed]})
+    return Removal(defense.name(), len(before), len(gone), users, len(changed) if defense.rewrites else None)

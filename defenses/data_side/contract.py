@@ -1,0 +1,130 @@
+"""What a defense on the data side is: a step on training records that declares what it looks at.
+
+Such a step acts after the set-asides, in the order given (docs/theory.md#rules-of-the-data). Kandpal et al. (2024),
+section 4.2.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pydantic import ConfigDict
+
+from heldin.base.progress import Reporter
+from heldin.base.wording import counted
+from heldin.corpus.document import Document
+from heldin.corpus.entities.config import EntitySourceConfig
+from heldin.defenses.choices import Choice, DataStep
+from heldin.words.statement import Statement
+
+
+@dataclass(frozen=True)
+class TrainingRecord:
+    """The view of a record that a data-side defense gets.
+
+    Attributes:
+        row: row number in the corpus.
+        user: who wrote the text.
+        id: unique id.
+        document: the text, with the parts that count.
+    """
+
+    row: int
+    user: str
+    id: str
+    document: Document
+
+    @property
+    def text(self) -> str:
+        """Return all of the text."""
+        return self.document.text
+
+
+@dataclass(frozen=True)
+class Removal:
+    """The records that a step removed or changed.
+
+    Attributes:
+        users: users who lost records, or whose texts changed.
+        changed: records whose text it changed; None for a step that removes records.
+    """
+
+    name: Statement
+    before: int
+    removed: int
+    users: int
+    changed: int | None = None
+
+    def line(self) -> str:
+        """Describe the step's effect, for the terminal."""
+        number, did = (self.removed, "left out") if self.changed is None else (self.changed, "changed")
+        records, users = counted(self.before, "training record"), counted(self.users, "user")
+        return f"{self.name}: {number:,} of {records} {did}, of {users}"
+
+
+Measure = Callable[[Sequence[Document]], Sequence[float]]
+
+
+@dataclass(frozen=True)
+class StepInput:
+    """What a step may look at besides the records.
+
+    Attributes:
+        lengths: documents to numbers of counted tokens.
+        losses: documents to mean losses of these under the base model.
+        seed: public seed of random choices.
+    """
+
+    lengths: Measure
+    losses: Measure
+    seed: int
+    reporter: Reporter
+
+
+class DataSideDefense(Choice, ABC):
+    """A kind of ``data_defenses``."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    rewrites: ClassVar[bool] = False
+    """Whether it changes texts and removes no record."""
+
+    @abstractmethod
+    def name(self) -> Statement:
+        """The step as a plan and a record state it."""
+
+    @abstractmethod
+    def declared(self) -> DataStep:
+        """The step as a plan lists it: what it looks at."""
+
+    @abstractmethod
+    def apply(self, records: Sequence[TrainingRecord], given: StepInput) -> list[TrainingRecord]:
+        """Return the records that are left, in order, with the texts that are trained on.
+
+        Args:
+            records: of all users; the records of a user are adjacent.
+        """
+
+    @property
+    def most_records(self) -> int | None:
+        """Most records that it leaves a user; None without a limit."""
+        return None
+
+    @property
+    def ranks_by_base(self) -> bool:
+        """Whether it needs the base model, with its tokenizer."""
+        return False
+
+    @property
+    def searched_by(self) -> EntitySourceConfig | None:
+        """What finds whom a record names; None if nothing is searched."""
+        return None
+
+
+def by_user(records: Iterable[TrainingRecord]) -> Mapping[str, list[TrainingRecord]]:
+    """Records by user, both in the order given."""
+    records_of: dict[str, list[TrainingRecord]] = {}
+    for record in records:
+        records_of.setdefault(record.user, []).append(record)
+    return records_of

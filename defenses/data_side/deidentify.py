@@ -1,0 +1,110 @@
+"""De-identification: mentions of entities are replaced by the names of their categories.
+
+This is the baseline of Lai et al. (2021). A name that the source of mentions misses stays.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from heldin.corpus.document import Document, Spans
+from heldin.corpus.entities.config import EntitySourceConfig
+from heldin.corpus.entities.spans import CATEGORIES, Category, Span, Text
+from heldin.defenses.choices import DataStep
+from heldin.defenses.data_side.contract import DataSideDefense, StepInput, TrainingRecord
+from heldin.words.data_steps import DataStepText
+from heldin.words.statement import Statement
+
+
+class DeIdentify(DataSideDefense):
+    """Replace mentions of people and things by the names of their categories."""
+
+    kind: Literal["deidentify"] = "deidentify"
+    entities: EntitySourceConfig
+    """What finds mentions; a name that it misses stays."""
+    categories: Annotated[tuple[Category, ...], Field(min_length=1)] = CATEGORIES
+    """Categories of Lai et al. (2021), Table I, that are replaced."""
+
+    rewrites: ClassVar[bool] = True
+
+    def name(self) -> Statement:
+        """The step as a plan and a record state it."""
+        return DataStepText.DEIDENTIFIED(entities=entities_named(self.entities.kind, self.categories))
+
+    def declared(self) -> DataStep:
+        """Record-local: what is found in a text is a function of that text (corpus.entities.spans.EntitySource)."""
+        return DataStep(name=self.name(), user_local=True, record_local=True)
+
+    @property
+    def searched_by(self) -> EntitySourceConfig:
+        """What finds mentions."""
+        return self.entities
+
+    def apply(self, records: Sequence[TrainingRecord], given: StepInput) -> list[TrainingRecord]:
+        """Return the records without the mentions that the source finds. Raises InputError for an unusable source."""
+        cleaned = []
+        with given.reporter.track("de-identification", len(records), "texts") as advance:
+            mentions = self.entities.source().spans([Text(record.id, record.text) for record in records])
+            for record, found in zip(records, mentions, strict=True):
+                document = deidentified(record.document, (span for span in found if span.category in self.categories))
+                cleaned.append(replace(record, document=document))
+                advance(1)
+        return cleaned
+
+
+def entities_named(kind: str, categories: Sequence[Category]) -> str:
+    """Describe the entities: the source's kind, and the categories unless all count."""
+    return kind if set(categories) == set(CATEGORIES) else f"{kind}: {', '.join(categories)}"
+
+
+def deidentified(document: Document, mentions: Iterable[Span]) -> Document:
+    """The document with every mention replaced, such as "[PERSON] called"; a mention counts if any of it did.
+
+    Mentions that overlap are replaced as one, by the category of the longest: nothing of either is left. What does not
+    count is searched too, since a model reads it.
+    """
+    merged = _merged(mentions)
+    pieces, at = [], 0
+    for start, end, category in merged:
+        pieces += [document.text[at:start], f"[{category.upper()}]"]
+        at = end
+    text = "".join([*pieces, document.text[at:]])
+    return Document.of(text) if document.is_plain else Document(text, _moved(document.spans, merged))
+
+
+def _moved(spans: Spans, mentions: Sequence[tuple[int, int, Category]]) -> Spans:
+    """The parts that count, where mentions were replaced; a mention on an edge is the earlier part's."""
+    moved, before = [], 0
+    for begin, end in spans:
+        first, last = begin, end
+        for start, stop, category in mentions:
+            longer = len(f"[{category.upper()}]") - (stop - start)
+            # An edge inside of a mention moves to the mention's own: before its first character, or behind its last.
+            first += longer if stop <= begin else min(0, start - begin)
+            last += longer + max(0, stop - end) if start < end else 0
+        if max(first, before) < last:
+            moved.append((max(first, before), last))
+            before = last
+    return tuple(moved)
+
+
+def _merged(spans: Iterable[Span]) -> list[tuple[int, int, Category]]:
+    """Spans that overlap as one, by start."""
+    groups: list[list[Span]] = []
+    end = -1
+    for span in sorted(spans):
+        if span.start < end:
+            groups[-1].append(span)
+        else:
+            groups.append([span])
+        end = max(end, span.end)
+    return [
+        (
+            group[0].start,
+            max(span.end for span in group),
+            max(group, key=lambda span: (span.end - span.start, -span.start)).category,
+        )
+        for group in groups
+    ]
