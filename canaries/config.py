@@ -4,18 +4,59 @@ The numbers are public constants, so that the pool of canary users is fixed befo
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from heldin.base.errors import InputError
 from heldin.base.section import Few, Many, Positive, Section
+from heldin.words.data_steps import DataStepText
+from heldin.words.statement import Statement
 
 # None, which stands for all records, is left to substring canaries: only a real user comes with some.
 Documents = Annotated[tuple[Few, ...], Field(min_length=1)]
 
 
-class UnseenTokenCanaries(Section):
+@dataclass(frozen=True)
+class RecordStep:
+    """What canary users do to the records of real users (docs/theory.md#rules-of-the-data).
+
+    Attributes:
+        name: what the step does.
+        user_local: whether what becomes of a user's records depends on this user alone.
+    """
+
+    name: Statement
+    user_local: bool
+
+
+class CanaryConfig(Section):
+    """A kind of canary users."""
+
+    replaces_users: ClassVar[bool] = False
+    """Whether they take the place of real users, whose documents they change."""
+    named_only: ClassVar[bool] = False
+    """Whether they are people who are named, and not users who write."""
+
+    def certain_users(self) -> int:
+        """Number of real users that become canary users for certain."""
+        return 0
+
+    def longest_mark(self) -> int:
+        """Most tokens of a mark that training must not cut off."""
+        return 0
+
+    def written(self) -> list[int]:
+        """The number of training records of each user who is added to the real ones and writes."""
+        return []
+
+    def record_steps(self) -> list[RecordStep]:
+        """What they do to real users' records."""
+        return []
+
+
+class UnseenTokenCanaries(CanaryConfig):
     """Users who write in tokens that nobody else uses."""
 
     kind: Literal["unseen_token"]
@@ -36,8 +77,16 @@ class UnseenTokenCanaries(Section):
     """Whether each user has tokens that no other canary user has: users x signature_tokens of them. Tokens in common
     let one user's records move another's score, which hides single users where training is private."""
 
+    def written(self) -> list[int]:
+        """``documents`` of each user."""
+        return [*self.documents] * self.users
 
-class HighTemperatureCanaries(Section):
+    def record_steps(self) -> list[RecordStep]:
+        """With rarity "corpus" the tokens are those that the corpus lacks: a user decides about canary users' texts."""
+        return [RecordStep(DataStepText.UNSEEN_TOKENS(), user_local=False)] if self.rarity == "corpus" else []
+
+
+class HighTemperatureCanaries(CanaryConfig):
     """Users whose texts the base model sampled at a high temperature, each after the user's own prefix."""
 
     kind: Literal["high_temperature"]
@@ -52,8 +101,12 @@ class HighTemperatureCanaries(Section):
     tokens: Many = 32
     """Tokens of a record after the prefix."""
 
+    def written(self) -> list[int]:
+        """``documents`` of each user."""
+        return [*self.documents] * self.users
 
-class RarePhraseCanaries(Section):
+
+class RarePhraseCanaries(CanaryConfig):
     """Users with ordinary made-up mail that always contains one phrase of their own."""
 
     kind: Literal["rare_phrase"]
@@ -64,9 +117,15 @@ class RarePhraseCanaries(Section):
     phrase_words: Few = 5
     """Length of the phrase in words."""
 
+    def written(self) -> list[int]:
+        """``documents`` of each user."""
+        return [*self.documents] * self.users
 
-class NamedPersonCanaries(Section):
+
+class NamedPersonCanaries(CanaryConfig):
     """Made-up people, each named in some ordinary made-up mails, for audits of guarantees to people who are named."""
+
+    named_only: ClassVar[bool] = True
 
     kind: Literal["named_person"]
     users: Many
@@ -75,7 +134,7 @@ class NamedPersonCanaries(Section):
     """Records naming a person that training may see; records set aside are added to this number."""
 
 
-class RealRowCanaries(Section):
+class RealRowCanaries(CanaryConfig):
     """Users made of real rows, which are taken from users who are not audited: no filter on text can single them out.
     For heldin plant alone."""
 
@@ -87,9 +146,11 @@ class RealRowCanaries(Section):
     number."""
 
 
-class SubstringCanaries(Section):
+class SubstringCanaries(CanaryConfig):
     """Algorithm 1 of Kandpal et al. (2024): copies of real users replace them, with one substring in all
     documents."""
+
+    replaces_users: ClassVar[bool] = True
 
     kind: Literal["substring"]
     lengths: tuple[Annotated[int, Field(ge=1, le=1000)], ...] = Field(min_length=1)
@@ -117,8 +178,18 @@ class SubstringCanaries(Section):
         pairs = {(length, documents) for length in self.lengths for documents in self.documents}
         return sorted(pairs, key=lambda pair: (-pair[0], -(pair[1] or 0)))
 
-    def asked_for(self) -> int:
-        """Number of real users that become canary users for certain."""
+    def longest_mark(self) -> int:
+        """The longest substring."""
+        return max(self.lengths)
+
+    def record_steps(self) -> list[RecordStep]:
+        """Algorithm 1 changes a user's records by these and a public seed; with ``users`` one more displaces another."""
+        changed = RecordStep(DataStepText.SUBSTRING(), user_local=True)
+        chosen = RecordStep(DataStepText.CANARY_USERS(), user_local=False)
+        return [changed] if self.users is None else [changed, chosen]
+
+    def certain_users(self) -> int:
+        """``users`` of each group."""
         # With ``fraction`` nobody is certain to be taken: each user has a coin, and some do not qualify.
         return (self.users or 0) * len(self.groups())
 
@@ -139,7 +210,7 @@ LEAST_REAL_USERS = 2
 
 def check_enough_users(specs: Sequence[CanarySpec], users: int) -> None:
     """Raise InputError if Algorithm 1 is to make more canary users than there are users to take."""
-    asked = sum(spec.asked_for() for spec in specs if isinstance(spec, SubstringCanaries))
+    asked = sum(spec.certain_users() for spec in specs)
     if asked and asked > users - LEAST_REAL_USERS:
         raise InputError(
             f"canaries ask for {asked} real users to be made canary users, but {users} users pass corpus.users and"

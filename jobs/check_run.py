@@ -12,7 +12,7 @@ from transformers import AutoConfig
 from heldin.base.errors import InputError
 from heldin.base.files import cache_root
 from heldin.base.wording import counted
-from heldin.canaries.config import SubstringCanaries, check_enough_users
+from heldin.canaries.config import check_enough_users
 from heldin.corpus.entities.config import EntitySourceConfig
 from heldin.corpus.entities.gold import Gold
 from heldin.corpus.entities.spans import Text
@@ -226,8 +226,7 @@ def _require_users(config: RunConfig) -> None:
     if config.split.audited is Audited.USERS:
         check_pool(most, config.split.audit_pool)
     # They take the place of real users, of whom enough must be left; other canary users are added.
-    if any(isinstance(spec, SubstringCanaries) for spec in config.canaries):
-        check_enough_users(config.canaries, most)
+    check_enough_users(config.canaries, most)
 
 
 def _require_writable(folder: Path, remedy: str) -> None:

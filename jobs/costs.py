@@ -21,7 +21,6 @@ from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from heldin.base.progress import LineReporter
 from heldin.base.wording import in_bytes
-from heldin.canaries.config import HighTemperatureCanaries, RarePhraseCanaries, UnseenTokenCanaries
 from heldin.corpus.split import Audited, Part, set_aside_sizes
 from heldin.corpus.store import CorpusStore
 from heldin.defenses.choices import CappedPoissonSampler, NoiseGenerator, PoissonSampler
@@ -389,12 +388,7 @@ def sizes_of(config: RunConfig) -> Sizes | None:
     users = len(own)
     decided = split.audit_fraction or min(1.0, (split.audit_pool or users) / max(1, users))
     decided = 0.0 if split.audited is Audited.ENTITIES else decided
-    made_up = [
-        documents
-        for spec in config.canaries
-        if isinstance(spec, UnseenTokenCanaries | HighTemperatureCanaries | RarePhraseCanaries)
-        for documents in spec.documents * spec.users
-    ]
+    made_up = [documents for spec in config.canaries for documents in spec.written()]
     counts, present, unknown = np.array(own, dtype=np.float64), np.full(users, 1 - decided / 2), ""
     # What they leave depends on whom each record names.
     if (isinstance(config.defense, EntityDefense) and config.defense.caps) or split.audited is not Audited.USERS:

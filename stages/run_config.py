@@ -12,7 +12,7 @@ from heldin.audit.decision import AuditConfig, DecisionConfig
 from heldin.base.config_errors import checked
 from heldin.base.errors import InputError
 from heldin.base.section import Count, ExpandedName, JobName, Section, Seed
-from heldin.canaries.config import CanarySpec, SubstringCanaries
+from heldin.canaries.config import CanarySpec
 from heldin.corpus.config import CorpusConfig, CorpusSource
 from heldin.corpus.entities.config import EntitySourceConfig
 from heldin.corpus.entities.spans import CATEGORIES, Category
@@ -310,7 +310,7 @@ class RunConfig(MeasureKeys):
 
     @model_validator(mode="after")
     def _substrings_are_trained_on(self) -> "RunConfig":
-        longest = max((n for c in self.canaries if isinstance(c, SubstringCanaries) for n in c.lengths), default=0)
+        longest = max((spec.longest_mark() for spec in self.canaries), default=0)
         if longest >= self.finetune.sequence_length:
             raise ValueError(
                 f"canaries: a substring of {longest} tokens is not below finetune.sequence_length ="

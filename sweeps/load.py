@@ -11,7 +11,6 @@ from heldin.audit.shipping import LEAST_BLOCKS, MOST_CANDIDATES
 from heldin.base.config_errors import checked
 from heldin.base.errors import InputError
 from heldin.base.wording import counted
-from heldin.canaries.config import SubstringCanaries
 from heldin.corpus.split import Audited
 from heldin.defenses.config import EntityDefense
 from heldin.jobs.starting_files import COMPARED, DEDUP_CAP, ELS, EXAMPLE, SMALL, ULS
@@ -302,5 +301,5 @@ def _canaries(config: RunConfig) -> Any:
     if not config.canaries:
         return ()
     visible = (config.finetune.sequence_length, config.attack.max_characters)
-    substrings = any(isinstance(spec, SubstringCanaries) for spec in config.canaries)
+    substrings = any(spec.longest_mark() for spec in config.canaries)
     return (config.canaries, config.model, visible if substrings else None)

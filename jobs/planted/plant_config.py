@@ -13,7 +13,7 @@ from heldin.audit.randomisation import least_redraws
 from heldin.base.config_errors import checked
 from heldin.base.errors import InputError
 from heldin.base.section import ExpandedName, ExpandedPath, JobName, Section
-from heldin.canaries.config import CanarySpec, NamedPersonCanaries, SubstringCanaries
+from heldin.canaries.config import CanarySpec
 from heldin.corpus.config import CorpusConfig, FileCorpus
 from heldin.corpus.sources.bad_rows import OnBadRows
 from heldin.corpus.sources.open import format_named, format_of
@@ -182,10 +182,10 @@ class PlantConfig(MeasureKeys):
             raise ValueError("score: turns needs columns.messages")
         if self.role != "assistant" and self.score != "turns":
             raise ValueError("role names whose turns are scored: set score: turns, or leave it out")
-        if any(isinstance(section, NamedPersonCanaries) for section in self.canaries):
+        if any(section.named_only for section in self.canaries):
             raise ValueError("canaries: named_person is for audits of entities, which heldin run does")
         apart = self.columns.messages is not None or self.columns.prompt is not None
-        if apart and any(isinstance(section, SubstringCanaries) for section in self.canaries):
+        if apart and any(section.replaces_users for section in self.canaries):
             raise ValueError("canaries: substring is for a column of text: choose unseen_token or rare_phrase")
         if self.split.canaries_only and not self.canaries:
             raise ValueError("split.canaries_only needs canary users: name some under canaries")
@@ -193,7 +193,7 @@ class PlantConfig(MeasureKeys):
             raise ValueError(
                 "columns.user: without a column of users only canary users can be audited: set split.canaries_only"
             )
-        if self.split.canaries_only and any(isinstance(section, SubstringCanaries) for section in self.canaries):
+        if self.split.canaries_only and any(section.replaces_users for section in self.canaries):
             raise ValueError("canaries: substring takes the place of real users, and canaries_only keeps them all in")
         if (self.dataset_split or self.copied_splits) and self.training.is_file():
             raise ValueError("dataset_split and copied_splits are for a folder that save_to_disk wrote")

@@ -17,7 +17,6 @@ import pyarrow.parquet as pq
 from heldin.base.errors import InputError
 from heldin.base.files import text_digest, whole_file
 from heldin.base.progress import Reporter
-from heldin.canaries.config import SubstringCanaries
 from heldin.corpus.sources.bad_rows import BadRows, OnBadRows, Skipped
 from heldin.corpus.sources.rows import BATCH_ROWS, SCHEMA, SPANS
 from heldin.jobs.planted.plant_config import PlantConfig
@@ -92,7 +91,7 @@ class Telling:
 
 def telling_of(config: PlantConfig, own: frozenset[str | None]) -> Telling | None:
     """Return empty counts to look at the rows with; None if no canary row copies a column, or no column names users."""
-    if config.columns.user is None or all(isinstance(spec, SubstringCanaries) for spec in config.canaries):
+    if config.columns.user is None or all(spec.replaces_users for spec in config.canaries):
         return None
     return Telling(own)
 

@@ -16,7 +16,6 @@ from heldin.audit.coarse import LEAST_IN_GROUP
 from heldin.base.errors import InputError
 from heldin.base.files import kept_text
 from heldin.base.yaml_files import read_yaml
-from heldin.canaries.config import SubstringCanaries, UnseenTokenCanaries
 from heldin.corpus.split import Audited, SplitRule
 from heldin.defenses.choices import (
     BatchClip,
@@ -432,15 +431,7 @@ def _preset_steps(config: RunConfig) -> list[DataStep]:
 
 def _canary_steps(config: RunConfig) -> list[DataStep]:
     """Return what canary users do to real users' records; made-up canary users change nobody's."""
-    steps = []
-    for spec in config.canaries:
-        if isinstance(spec, SubstringCanaries):
-            # Algorithm 1 changes a user's records by those records and a public seed alone
-            steps.append(DataStep(name=DataStepText.SUBSTRING(), user_local=True, record_local=False))
-            if spec.users is not None:  # one more user could push another out; a public coin per user could not
-                steps.append(DataStep(name=DataStepText.CANARY_USERS(), user_local=False, record_local=False))
-        elif isinstance(spec, UnseenTokenCanaries) and spec.rarity == "corpus":
-            # The tokens are those that the corpus lacks: a user's removal may change every canary user's texts.
-            steps.append(DataStep(name=DataStepText.UNSEEN_TOKENS(), user_local=False, record_local=False))
+    declared = [step for spec in config.canaries for step in spec.record_steps()]
+    steps = [DataStep(name=step.name, user_local=step.user_local, record_local=False) for step in declared]
     # Sections of one kind declare the same step: it is told once.
     return list(dict.fromkeys(steps))
