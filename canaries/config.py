@@ -183,7 +183,7 @@ class SubstringCanaries(CanaryConfig):
         return max(self.lengths)
 
     def record_steps(self) -> list[RecordStep]:
-        """Algorithm 1 changes a user's records by these and a public seed; with ``users`` one more displaces another."""
+        """Algorithm 1 changes a user's records by these and a public seed; ``users`` lets one displace another."""
         changed = RecordStep(DataStepText.SUBSTRING(), user_local=True)
         chosen = RecordStep(DataStepText.CANARY_USERS(), user_local=False)
         return [changed] if self.users is None else [changed, chosen]
