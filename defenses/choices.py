@@ -5,13 +5,15 @@ Each class holds the parameters of its choice. All are public constants from the
 
 import difflib
 import math
+from collections.abc import Callable
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from heldin.base.errors import InputError
 from heldin.base.section import LARGEST, CheckedNames, Count, Many, NotNegative, Positive
+from heldin.words.guarantee import NoGuaranteeReason
 from heldin.words.statement import Statement
 
 LEAST_CLIP_NORM = 1e-12  # the squares of what a smaller gradient consists of vanish in float32, and so would its norm
@@ -147,36 +149,132 @@ class ClipQuantile(Choice):
         return min(max(grown, LEAST_CLIP_NORM), LARGEST)
 
 
-class FlatClip(Choice):
-    """Each unit's gradient is scaled down to at most ``norm``; the noise on the sum has standard deviation s * norm.
+class PlainClip(NamedTuple):
+    """Clipping without noise.
 
     Attributes:
-        kind: name in configs and plans.
+        unit: what is clipped: each example's gradient, or the batch's.
+        norm: clip norm.
+    """
+
+    unit: Literal["example", "batch"]
+    norm: float
+
+
+class ClipKind(Choice):
+    """A kind of clipping; the defaults are those of one that bounds nothing."""
+
+    bounds_units: ClassVar[bool] = False
+    """Whether what one unit adds to a step is bounded."""
+    filters: ClassVar[bool] = False
+    """Whether units are left out, and the run may halt."""
+
+    @property
+    def unit_norm(self) -> float | None:
+        """Norm to which each unit's gradient is clipped; None if units are not clipped one by one."""
+        return None
+
+    @property
+    def plain(self) -> PlainClip | None:
+        """How a run without noise clips; None: not at all."""
+        return None
+
+    @property
+    def quantile(self) -> ClipQuantile | None:
+        """What the clip norm follows; None: it stays."""
+        return None
+
+    def largest(self, above: Callable[[], float]) -> float:
+        """Largest norm that one sampled member adds to the sum.
+
+        Args:
+            above: gives epsilon + ln(T / delta) of AboveThreshold, which the filter of concentration needs.
+        """
+        return math.inf
+
+    def unprotected(self) -> Statement | None:
+        """Why there is no guarantee with it; None if there is one."""
+        return None
+
+
+class _UnitClip(ClipKind):
+    """Each unit's gradient is clipped by itself.
+
+    Attributes:
         norm: clip norm C; of the first step, if it follows a quantile.
         follows: the quantile; None: the clip norm stays.
     """
 
-    kind: Literal["flat"] = "flat"
+    bounds_units: ClassVar[bool] = True
+
     norm: ClipNorm
     follows: ClipQuantile | None = None
 
+    @property
+    def unit_norm(self) -> float:
+        """The clip norm."""
+        return self.norm
 
-class NormalisedClip(Choice):
+    @property
+    def quantile(self) -> ClipQuantile | None:
+        """The quantile, if any."""
+        return self.follows
+
+    def with_norm(self, norm: float) -> Self:
+        """Return the same clipping to another norm, which stays."""
+        return type(self)(norm=norm)
+
+
+class FlatClip(_UnitClip):
+    """Each unit's gradient is scaled down to at most ``norm``; the noise on the sum has standard deviation s * norm."""
+
+    kind: Literal["flat"] = "flat"
+
+    @property
+    def plain(self) -> PlainClip:
+        """Each example's gradient."""
+        return PlainClip("example", self.norm)
+
+    def scaled(self, norm: float) -> tuple[float, float]:
+        """Return the factor of the clipped sum, and the sensitivity of the result, at a clip norm."""
+        return 1.0, norm
+
+    def largest(self, above: Callable[[], float]) -> float:
+        """The clip norm."""
+        return self.norm
+
+
+class NormalisedClip(_UnitClip):
     """Like FlatClip, then divided by ``norm`` (De et al. 2022): sensitivity 1, noise of deviation s on the sum."""
 
     kind: Literal["normalised"] = "normalised"
-    norm: ClipNorm
-    follows: ClipQuantile | None = None
+
+    def scaled(self, norm: float) -> tuple[float, float]:
+        """Return the factor of the clipped sum, and the sensitivity of the result, at a clip norm."""
+        return 1.0 / norm, 1.0
+
+    def largest(self, above: Callable[[], float]) -> float:
+        """1: the clipped sum is divided by the norm before the noise is added."""
+        return 1.0
 
 
-class BatchClip(Choice):
+class BatchClip(ClipKind):
     """The batch's mean gradient is clipped as a whole (Kandpal et al., D.3); one unit may change it by 2 C."""
 
     kind: Literal["batch"] = "batch"
     norm: ClipNorm
 
+    @property
+    def plain(self) -> PlainClip:
+        """The batch's gradient."""
+        return PlainClip("batch", self.norm)
 
-class ConcentrationFilter(Choice):
+    def unprotected(self) -> Statement:
+        """One unit may change a step by twice the norm."""
+        return NoGuaranteeReason.BATCH_CLIPPED()
+
+
+class ConcentrationFilter(ClipKind):
     """Asi & Liu: users far from the others are left out, and the run halts unless most are close to each other.
 
     Attributes:
@@ -185,25 +283,50 @@ class ConcentrationFilter(Choice):
         above_epsilon: what AboveThreshold may spend over the run (half the budget in Chua et al., Algorithm 3).
     """
 
+    bounds_units: ClassVar[bool] = True
+    filters: ClassVar[bool] = True
+
     kind: Literal["concentration_filter"] = "concentration_filter"
     tau: Positive
     above_epsilon: Positive
 
+    def largest(self, above: Callable[[], float]) -> float:
+        """tau sqrt(8 (epsilon + ln(T / delta))) (Chua et al., Algorithm 3, line 14)."""
+        return self.tau * math.sqrt(8.0 * above())
 
-class NoClip(Choice):
+
+class NoClip(ClipKind):
     """No clipping."""
 
     kind: Literal["none"] = "none"
 
+    def unprotected(self) -> Statement:
+        """Nothing is bounded."""
+        return NoGuaranteeReason.NO_CLIPPING()
 
-class ConstantDivisor(Choice):
+
+class DivisorKind(Choice):
+    """What the noised sum is divided by."""
+
+    @property
+    def constant(self) -> float | None:
+        """The public constant; None for a number that depends on private data."""
+        return None
+
+
+class ConstantDivisor(DivisorKind):
     """The noised sum is divided by this public constant."""
 
     kind: Literal["constant"] = "constant"
     value: Positive
 
+    @property
+    def constant(self) -> float:
+        """The constant."""
+        return self.value
 
-class RealisedCohortDivisor(Choice):
+
+class RealisedCohortDivisor(DivisorKind):
     """The noised sum is divided by the number of units drawn, a function of the private data and the coins."""
 
     kind: Literal["realised_cohort"] = "realised_cohort"

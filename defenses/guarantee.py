@@ -5,10 +5,6 @@ from typing import TYPE_CHECKING, Literal
 
 from heldin.defenses.choices import (
     Adjacency,
-    BatchClip,
-    ConcentrationFilter,
-    NoClip,
-    RealisedCohortDivisor,
     ShuffledSampler,
     Unit,
 )
@@ -192,22 +188,19 @@ def reasons_of(mechanism: "Mechanism") -> tuple[Statement, ...]:
     user_level = mechanism.unit == "user"
     leaky = [step.name for step in mechanism.data_steps if not step.user_local]
     comparing = [step.name for step in mechanism.data_steps if not (step.record_local or step.slots_only)]
-    checks = [
+    clip = mechanism.clip.unprotected()
+    checks: list[tuple[bool, Statement | None]] = [
         (mechanism.unit == "none", NoGuaranteeReason.NO_UNIT()),
         (
             isinstance(mechanism.sampler, ShuffledSampler),
             NoGuaranteeReason.SHUFFLED(),
         ),
         (mechanism.noise_multiplier == 0.0, NoGuaranteeReason.NO_NOISE()),
-        (isinstance(mechanism.clip, NoClip), NoGuaranteeReason.NO_CLIPPING()),
-        (
-            isinstance(mechanism.clip, BatchClip),
-            NoGuaranteeReason.BATCH_CLIPPED(),
-        ),
+        (clip is not None, clip),
         (
             # Neighbours would scale the same noise differently; under zero-out the absent unit is counted by both
             # (docs/theory.md#public-constants).
-            isinstance(mechanism.divisor, RealisedCohortDivisor) and mechanism.adjacency == "add_remove",
+            mechanism.divisor.constant is None and mechanism.adjacency == "add_remove",
             NoGuaranteeReason.REALISED_COHORT(),
         ),
         (
@@ -240,7 +233,7 @@ def reasons_of(mechanism: "Mechanism") -> tuple[Statement, ...]:
         (mechanism.base_model_saw_protected, NoGuaranteeReason.BASE_SAW_PROTECTED()),
         (mechanism.tokenizer_saw_protected, NoGuaranteeReason.TOKENIZER_SAW_PROTECTED()),
     ]
-    return tuple(reason for holds, reason in checks if holds)
+    return tuple(reason for holds, reason in checks if holds and reason is not None)
 
 
 def conditions_of(mechanism: "Mechanism") -> tuple[Statement, ...]:
@@ -268,14 +261,14 @@ def conditions_of(mechanism: "Mechanism") -> tuple[Statement, ...]:
             mechanism.two_level is not None and mechanism.two_level.rule == "all",
             GuaranteeCondition.NAMES_MISSED(),
         ),
-        (isinstance(mechanism.divisor, RealisedCohortDivisor), GuaranteeCondition.NULL_CONTRIBUTIONS()),
+        (mechanism.divisor.constant is None, GuaranteeCondition.NULL_CONTRIBUTIONS()),
         (
             mechanism.checkpoint == "public_validation",
             GuaranteeCondition.PUBLIC_VALIDATION(),
         ),
         (mechanism.record_selection in _PERPLEXITY, GuaranteeCondition.RANKING_MODEL_UNSEEN()),
         (
-            isinstance(mechanism.clip, ConcentrationFilter),
+            mechanism.clip.filters,
             GuaranteeCondition.FILTER_THEOREM(),
         ),
         (follows is not None, GuaranteeCondition.CLIP_QUANTILE(quantile=follows.quantile if follows else 0.0)),

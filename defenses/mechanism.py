@@ -29,7 +29,6 @@ from heldin.defenses.accounting.guarantees import EXPOSED, HOLDERS, moments_epsi
 from heldin.defenses.accounting.step_pld import to_dp_event
 from heldin.defenses.choices import (
     Adjacency,
-    BatchClip,
     CappedPoissonSampler,
     Choice,
     Clip,
@@ -37,11 +36,8 @@ from heldin.defenses.choices import (
     ConcentrationFilter,
     DataStep,
     Divisor,
-    FlatClip,
     FullBatchSampler,
     LocalUpdates,
-    NoClip,
-    NormalisedClip,
     PoissonSampler,
     RecordSelection,
     Sampler,
@@ -134,7 +130,7 @@ class Mechanism(Choice):
                 f"group size {self.group_size} with unit example: a group is a user's records, use unit user"
             )
         shuffled = isinstance(self.sampler, ShuffledSampler)
-        filtered = isinstance(self.clip, ConcentrationFilter)
+        filtered = self.clip.filters
         if filtered != isinstance(self.sampler, FullBatchSampler):
             raise InputError("the concentration filter goes with full batches, and full batches with nothing else")
         if filtered and (self.unit, self.sampled, self.adjacency) != ("user", "user", "replace"):
@@ -255,30 +251,18 @@ class Mechanism(Choice):
     @property
     def clip_quantile(self) -> ClipQuantile | None:
         """What the clip norm follows; None: it stays."""
-        return self.clip.follows if isinstance(self.clip, FlatClip | NormalisedClip) else None
+        return self.clip.quantile
 
     @property
     def sensitivity(self) -> float:
-        """Largest norm that one sampled member adds to the sum; the noise has deviation noise_multiplier * this.
+        """Largest norm that one sampled member adds to the sum; the noise has deviation noise_multiplier * this."""
+        return self.clip.largest(self._above_threshold)
 
-        For the concentration filter: tau sqrt(8 (epsilon + ln(T / delta))) (Chua et al., Algorithm 3, line 14).
-        """
-        match self.clip:
-            case ConcentrationFilter(tau=tau):
-                assert self.delta is not None
-                # What the event spends, since ``target_epsilon`` is None if the noise multiplier was given.
-                spent = accounting.epsilon(self.assumed_event, self.steps, self.delta)
-                return tau * math.sqrt(8.0 * (spent + math.log(self.steps / self.delta)))
-            case FlatClip(norm=norm):
-                return norm
-            case NormalisedClip():
-                # The clipped sum is divided by the norm before the noise is added.
-                return 1.0
-            # ``reasons`` lists both: no noise is scaled to them.
-            case BatchClip() | NoClip():
-                return math.inf
-            case _:
-                assert_never(self.clip)
+    def _above_threshold(self) -> float:
+        assert self.delta is not None
+        # What the event spends, since ``target_epsilon`` is None if the noise multiplier was given.
+        spent = accounting.epsilon(self.assumed_event, self.steps, self.delta)
+        return spent + math.log(self.steps / self.delta)
 
     def reasons(self) -> tuple[Statement, ...]:
         """Every reason why there is no DP guarantee (docs/theory.md#rules-of-a-private-step); empty if there is one."""

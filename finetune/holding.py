@@ -13,7 +13,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from heldin.base.errors import InputError
-from heldin.defenses.choices import LEAST_CLIP_NORM, ConcentrationFilter
+from heldin.defenses.choices import LEAST_CLIP_NORM
 from heldin.defenses.gradients.model_parts import trainable
 from heldin.defenses.gradients.per_unit_gradients import ClippedSum
 from heldin.finetune.batches import over_processes, plain_batch_gradient
@@ -119,7 +119,7 @@ def holding_of(spread: "Spread | None", private: PrivateTraining | None) -> Hold
 
     Raises InputError for a mechanism that needs whole models where they are spread.
     """
-    filters = private is not None and isinstance(private.mechanism.clip, ConcentrationFilter)
+    filters = private is not None and private.mechanism.clip.filters
     if spread is None:
         return _whole(filtered_gradient if filters else private_gradient)
     whole = () if private is None else (private.mechanism.local, private.mechanism.clip_quantile)

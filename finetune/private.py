@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from transformers import PreTrainedModel
 
-from heldin.defenses.choices import ClipQuantile, ConstantDivisor, FlatClip, NormalisedClip
+from heldin.defenses.choices import ClipQuantile, FlatClip, NormalisedClip
 from heldin.defenses.gradients.held_gradients import norm_of_all
 from heldin.defenses.gradients.model_parts import trainable
 from heldin.defenses.gradients.one_pass import release_workspace
@@ -42,8 +42,8 @@ def private_gradient(
     """
     mechanism, passes = training.mechanism, passes or Passes(training.micro_records)
     clip, divisor = mechanism.clip, mechanism.divisor
-    assert isinstance(clip, FlatClip | NormalisedClip)
-    assert isinstance(divisor, ConstantDivisor)
+    assert isinstance(clip, FlatClip | NormalisedClip)  # ``plan_private_training`` lets in no other
+    assert divisor.constant is not None
     norm = clip.norm if passes.effort.clip_norm is None else passes.effort.clip_norm
     share = own_share(training.drawn(step))
     if mechanism.noise_multiplier > 0 and step + 1 < mechanism.steps:
@@ -56,7 +56,7 @@ def private_gradient(
     _add_canaries(total, training, [unit for unit in share if unit.canary is not None], norm)
     # Before the noise, which every process then adds to the same sum: the other way round it would be added once each.
     sum_over_ranks([*total.values(), tally])
-    scale, sensitivity = (1.0 / norm, 1.0) if isinstance(clip, NormalisedClip) else (1.0, norm)
+    scale, sensitivity = clip.scaled(norm)
     deviation = mechanism.noise_multiplier * sensitivity
     loss, units, below = tally.tolist()
     if clip.follows is not None:
@@ -69,7 +69,7 @@ def private_gradient(
 
     # A constant of the config: the number drawn would make the noise tell the cohort's size
     # (docs/theory.md#public-constants).
-    put_gradient(model, total, scale, divisor.value, noise if deviation > 0 else None)
+    put_gradient(model, total, scale, divisor.constant, noise if deviation > 0 else None)
     if training.watch:
         training.watch(step, {name: p.grad for name, p in trainable(model).items() if p.grad is not None})
     return loss / units if units else None
@@ -82,11 +82,11 @@ def _noised_share(training: PrivateTraining, follows: ClipQuantile, step: int, b
     a unit's vector is at most 1 / s deviations long (docs/theory.md#clip-quantile).
     """
     mechanism = training.mechanism
-    assert isinstance(mechanism.divisor, ConstantDivisor)
+    assert mechanism.divisor.constant is not None
     deviation = mechanism.noise_multiplier / (2.0 * math.sqrt(follows.share))
     # On the CPU, so that processes on unlike devices go on with one clip norm.
     noise = training.source.gaussian(step, "clip norm", torch.Size([1]), deviation, torch.device("cpu"))
-    return 0.5 + (below + (float(noise) if deviation > 0 else 0.0)) / mechanism.divisor.value
+    return 0.5 + (below + (float(noise) if deviation > 0 else 0.0)) / mechanism.divisor.constant
 
 
 def _sum_of_people(

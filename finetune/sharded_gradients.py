@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from heldin.base.errors import ResumableError
-from heldin.defenses.choices import ConstantDivisor, FlatClip, NormalisedClip
+from heldin.defenses.choices import FlatClip, NormalisedClip
 from heldin.defenses.gradients.held_gradients import norm_of_all
 from heldin.defenses.gradients.layer_rules import lay_out
 from heldin.defenses.gradients.model_parts import Parts, evaluating, take_apart, unit_losses
@@ -48,7 +48,7 @@ def sharded_private_gradient(
     mechanism = training.mechanism
     clip, divisor = mechanism.clip, mechanism.divisor
     assert isinstance(clip, FlatClip | NormalisedClip)
-    assert isinstance(divisor, ConstantDivisor)
+    assert divisor.constant is not None
     parameters = shards(model)
     rows = {name: rows_of(p, spread) for name, p in parameters.items()}
     if mechanism.noise_multiplier > 0 and step + 1 < mechanism.steps:
@@ -56,13 +56,13 @@ def sharded_private_gradient(
     drawn = training.drawn(step)[spread.replica :: spread.replicas]
     units = (training.contribution(unit, step, sequences) for unit in drawn)
     total, tally = clipped_shards(model, units, clip.norm, passes, spread)
-    scale = 1.0 / clip.norm if isinstance(clip, NormalisedClip) else 1.0
+    scale, _ = clip.scaled(clip.norm)
     deviation = mechanism.noise_multiplier * mechanism.sensitivity
 
     def noise(name: str, shape: torch.Size, device: torch.device) -> torch.Tensor:
         return training.source.gaussian(step, name, shape, deviation, device, rows[name])
 
-    put_shards(model, total, scale, divisor.value, noise if deviation > 0 else None)
+    put_shards(model, total, scale, divisor.constant, noise if deviation > 0 else None)
     loss, count = tally.tolist()
     return loss / count if count else None
 

@@ -17,9 +17,6 @@ import torch
 from heldin.base.coins import keyed_positions, keyed_uniform
 from heldin.base.errors import InputError
 from heldin.defenses.choices import (
-    BatchClip,
-    ConstantDivisor,
-    NoClip,
     NoiseGenerator,
     RecordSelection,
     TwoLevel,
@@ -177,7 +174,7 @@ def plan_private_training(
         InputError: the private loop does not support the clip or divisor, chunks are asked for although examples are
             sampled, or a record id occurs twice.
     """
-    if isinstance(mechanism.clip, BatchClip | NoClip) or not isinstance(mechanism.divisor, ConstantDivisor):
+    if not mechanism.clip.bounds_units or mechanism.divisor.constant is None:
         raise InputError("a private run clips each unit and divides by a public constant; this plan does not")
     if mechanism.record_selection == "random_chunk" and (mechanism.sampled != "user" or chunk is None):
         raise InputError("record selection 'random_chunk' cuts a sampled user's text: it goes with user sampling only")

@@ -12,7 +12,6 @@ import torch
 from scipy import stats
 
 from heldin.base.coins import keyed_digest
-from heldin.defenses.choices import ConstantDivisor
 from heldin.finetune.sampled_units import SampledUnit
 from heldin.finetune.units import PrivateTraining
 from heldin.white_box.check import Check, silent
@@ -68,9 +67,9 @@ def loss_checks(stage: Stage, trainer: Trainer, key: bytes, high: float) -> tupl
 
 def sizes_above(stage: Stage) -> list[int]:
     """The smallest sizes of cohorts above 1.25, 1.5 and 2 times the divisor; without those that are too large."""
-    divisor = stage.mechanism.divisor
-    assert isinstance(divisor, ConstantDivisor)
-    return [size for times in TIMES if (size := int(times * divisor.value) + 1) <= _most_units(stage)]
+    divisor = stage.mechanism.divisor.constant
+    assert divisor is not None
+    return [size for times in TIMES if (size := int(times * divisor) + 1) <= _most_units(stage)]
 
 
 def made_cohorts(stage: Stage, key: bytes) -> list[PrivateTraining]:

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from heldin.base.coins import keyed_digest
 from heldin.base.errors import InputError
-from heldin.defenses.choices import ConstantDivisor, FlatClip, PoissonSampler
+from heldin.defenses.choices import FlatClip, PoissonSampler
 from heldin.finetune.batches import collate
 from heldin.finetune.sampled_units import SampledUnit
 from heldin.finetune.units import PrivateTraining
@@ -84,7 +84,7 @@ class OpacusStep:
         except ImportError as error:
             raise InputError("Opacus is not installed: pip install '.[trainers]' in a clone of heldin") from error
         mechanism = training.mechanism
-        if not isinstance(mechanism.clip, FlatClip) or not isinstance(mechanism.divisor, ConstantDivisor):
+        if not isinstance(mechanism.clip, FlatClip) or mechanism.divisor.constant is None:
             raise InputError("Opacus clips each example's whole gradient and divides by the expected batch size")
         for parameter in model.parameters():
             parameter.grad = None
@@ -94,7 +94,7 @@ class OpacusStep:
             torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.0),
             noise_multiplier=mechanism.noise_multiplier,
             max_grad_norm=mechanism.clip.norm,
-            expected_batch_size=mechanism.divisor.value,
+            expected_batch_size=mechanism.divisor.constant,
             loss_reduction="mean",
             generator=torch.Generator(model.device).manual_seed(_seed(training.key, "opacus noise", step)),
         )

@@ -28,7 +28,7 @@ from heldin.base.errors import InputError
 from heldin.base.files import text_sha256
 from heldin.corpus.document import Document
 from heldin.corpus.made_up.synthetic import SyntheticCorpus, generate_user
-from heldin.defenses.choices import FlatClip, NoiseGenerator, NormalisedClip, PoissonSampler
+from heldin.defenses.choices import NoiseGenerator, PoissonSampler
 from heldin.defenses.mechanism import Mechanism
 from heldin.finetune.batches import encode
 from heldin.finetune.sampled_units import SampledUnit
@@ -409,5 +409,5 @@ def _context(canaries: int, own: int, quiet: int) -> int:
 
 def clip_norm_of(mechanism: Mechanism) -> float:
     """The clip norm C of a mechanism that clips every unit."""
-    assert isinstance(mechanism.clip, FlatClip | NormalisedClip)
-    return mechanism.clip.norm
+    assert mechanism.clip.unit_norm is not None
+    return mechanism.clip.unit_norm

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from heldin.base.errors import InputError
-from heldin.defenses.choices import ConstantDivisor, FlatClip, NormalisedClip, PoissonSampler
+from heldin.defenses.choices import FlatClip, NormalisedClip, PoissonSampler
 from heldin.defenses.mechanism import Mechanism
 from heldin.finetune.loop import train
 from heldin.finetune.recipe import Optimizer, Precision, Recipe, Select
@@ -176,8 +176,8 @@ def watched(
         see: called with each step's number and what it released.
     """
     mechanism = training.mechanism
-    assert isinstance(mechanism.divisor, ConstantDivisor)
-    scale = mechanism.divisor.value / mechanism.sensitivity
+    assert mechanism.divisor.constant is not None
+    scale = mechanism.divisor.constant / mechanism.sensitivity
     shapes = {name: p.shape for name, p in base.model.named_parameters() if p.requires_grad}
     missing = set(range(mechanism.steps))
 
@@ -250,7 +250,7 @@ def changed(
     """
     if clip_norm is not None:
         assert isinstance(mechanism.clip, FlatClip | NormalisedClip)
-        other["clip"] = type(mechanism.clip)(norm=clip_norm)
+        other["clip"] = mechanism.clip.with_norm(clip_norm)
     if rate is not None:
         other["sampler"] = PoissonSampler(rate=rate)
     return Mechanism(**{**dict(mechanism), **other})

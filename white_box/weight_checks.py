@@ -16,7 +16,6 @@ import torch
 from numpy.typing import NDArray
 
 from heldin.base.coins import keyed_digest
-from heldin.defenses.choices import ConstantDivisor
 from heldin.finetune.units import Gradients, PrivateTraining
 from heldin.models.loading import LanguageModel
 from heldin.models.tokens import Tokens
@@ -170,8 +169,8 @@ def _weights(
     """
     base, weights = stage.model(), dict[int, Array]()
     mechanism = training.mechanism
-    assert isinstance(mechanism.divisor, ConstantDivisor)
-    numbers = torch.from_numpy(given * np.float32(mechanism.sensitivity / mechanism.divisor.value))
+    assert mechanism.divisor.constant is not None
+    numbers = torch.from_numpy(given * np.float32(mechanism.sensitivity / mechanism.divisor.constant))
 
     def show(step: int, gradients: Gradients) -> None:
         weights[step] = flat(base)

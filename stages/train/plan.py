@@ -193,8 +193,8 @@ def plan_fit(
         short = None
     users, drawn = float(np.sum(present * np.ones(counts.size))), float(np.sum(present * own))
     epochs = mechanism.local.epochs if mechanism.local else 1
-    assert isinstance(mechanism.divisor, ConstantDivisor)
-    planned = mechanism.divisor.value * epochs * (size if by_users else 1) if capped or not by_users else None
+    assert mechanism.divisor.constant is not None
+    planned = mechanism.divisor.constant * epochs * (size if by_users else 1) if capped or not by_users else None
     if gradients is None and planned is not None:
         gradients = round(mechanism.sampler.rate * epochs * drawn, 1)
     return PlanFit(
@@ -227,8 +227,8 @@ def require_mechanism(config: RunConfig) -> None:
 
 def configured_mechanism(config: RunConfig, plan: Mechanism, plain_steps: int) -> Mechanism:
     """Return the mechanism that a finished run's config gives, with the plan's clip norm if the run measured one."""
-    norm = plan.clip.norm if isinstance(plan.clip, BatchClip | FlatClip) else None
-    return mechanism_of(config, plain_steps=plain_steps, clip_norm=norm)
+    plain = plan.clip.plain
+    return mechanism_of(config, plain_steps=plain_steps, clip_norm=plain.norm if plain else None)
 
 
 def read_run_config(folder: Path) -> RunConfig:

@@ -12,7 +12,6 @@ from heldin.base.artefacts import State, folder_digest, state_of, write_artefact
 from heldin.base.errors import InputError
 from heldin.base.files import kept_text, text_sha256
 from heldin.base.progress import Reporter
-from heldin.defenses.choices import BatchClip, FlatClip
 from heldin.defenses.config import ClippingDefense, FilterDefense, NoDefense, SampledDefense
 from heldin.defenses.mechanism import Mechanism
 from heldin.finetune.batches import encoded
@@ -209,15 +208,8 @@ def _check_length(config: RunConfig, base: LanguageModel) -> None:
 
 def _clipping(mechanism: Mechanism) -> PlainClipping | None:
     # A mechanism with noise clips each unit itself (``finetune.private``).
-    if mechanism.unit != "none":
-        return None
-    match mechanism.clip:
-        case FlatClip(norm=norm):
-            return PlainClipping("example", norm)
-        case BatchClip(norm=norm):
-            return PlainClipping("batch", norm)
-        case _:
-            return None
+    plain = mechanism.clip.plain
+    return None if mechanism.unit != "none" or plain is None else PlainClipping(plain.unit, plain.norm)
 
 
 def _bind_key(path: Path, job: str) -> None:

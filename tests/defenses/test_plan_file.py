@@ -11,7 +11,7 @@ from heldin.defenses.choices import (
     NoClip,
 )
 from heldin.defenses.guarantee import Guarantee, NoGuarantee
-from heldin.defenses.plan_file import promise_fields, read_plan, write_plan
+from heldin.defenses.plan_file import mechanism_in, promise_fields, read_plan, read_plan_document, write_plan
 from heldin.words.guarantee import NoGuaranteeReason
 from tests.made_mechanisms import els, example, shuffled, uls
 from tests.refusals import refused
@@ -69,7 +69,7 @@ def tampered(tmp_path, change, mechanism=None):
     [
         (lambda d: d.update(extra=2), "_require_keys", "['extra']"),
         (lambda d: d.pop("covers"), "_require_keys", "['covers']"),
-        (lambda d: d["mechanism"].update(nois_multiplier=2), read_plan, "nois_multiplier"),
+        (lambda d: d["mechanism"].update(nois_multiplier=2), mechanism_in, "nois_multiplier"),
         (
             lambda d: d["mechanism"].update(noise_multiplier=0.8),
             "_require_same",
@@ -77,12 +77,12 @@ def tampered(tmp_path, change, mechanism=None):
         ),
         (
             lambda d: d["mechanism"].update(noise_multiplier=0.0),
-            read_plan,
+            mechanism_in,
             ("plan.json", NoGuarantee((NoGuaranteeReason.NO_NOISE(),)).label),
         ),
         (
             lambda d: d["mechanism"].update(base_model_saw_protected=True),
-            read_plan,
+            mechanism_in,
             ("plan.json", NoGuarantee((NoGuaranteeReason.BASE_SAW_PROTECTED(),)).label),
         ),
         (lambda d: d["guarantee"].update(epsilon=1.0), "_require_same", ("guarantee.epsilon", "1.0")),
@@ -90,9 +90,9 @@ def tampered(tmp_path, change, mechanism=None):
         (lambda d: d["guarantee"].update(epsilon=math.nan), "_require_same", ("guarantee.epsilon", "NaN")),
         (lambda d: d["guarantee"].update(delta=1.001e-6), "_require_same", "guarantee.delta"),
         (lambda d: d["guarantee"].update(conditions=[]), "_require_same", "guarantee.conditions"),
-        (lambda d: d["guarantee"].update(holds=1), read_plan, ("plan.json", uls().guarantee().label)),
+        (lambda d: d["guarantee"].update(holds=1), mechanism_in, ("plan.json", uls().guarantee().label)),
         (lambda d: d["guarantee"].update(certified=True), "_require_keys", ("guarantee", "['certified']")),
-        (lambda d: d.update(guarantee=3), read_plan, ("plan.json", uls().guarantee().label)),
+        (lambda d: d.update(guarantee=3), mechanism_in, ("plan.json", uls().guarantee().label)),
         (
             lambda d: d.update(covers="the model,\nwhatever is done with it"),
             "_require_same",
@@ -158,13 +158,13 @@ def test_assumed_and_fallback_epsilons_are_those_of_the_mechanism(tmp_path):
 
 
 def test_unreadable_plans(tmp_path):
-    with refused(by=read_plan, naming=("absent.json", "plan.json")):
+    with refused(by=read_plan_document, naming=("absent.json", "plan.json")):
         read_plan(tmp_path / "absent.json")
     (tmp_path / "bad.json").write_text("{")
-    with refused(by=read_plan, naming="JSON"):
+    with refused(by=read_plan_document, naming="JSON"):
         read_plan(tmp_path / "bad.json")
     (tmp_path / "list.json").write_text("[]")
-    with refused(by=read_plan, naming="JSON"):
+    with refused(by=mechanism_in, naming="JSON"):
         read_plan(tmp_path / "list.json")
 
 
