@@ -58,6 +58,13 @@ class AttackTexts:
                 flat.append((user, number, document))
         return flat
 
+    def named(self) -> tuple[str, ...]:
+        """Return what a hash of these documents follows from: the cut texts, and which parts count where not all do."""
+        flat = self.flat()
+        texts = repr([(user, number, document.text) for user, number, document in flat])
+        parted = [(user, number, document.spans) for user, number, document in flat if not document.is_plain]
+        return (texts, repr(parted)) if parted else (texts,)
+
     def whole(self) -> dict[str, list[str]]:
         """Return the uncut texts by user, without regard to what counts of them."""
         return {user: [document.text for document in documents] for user, documents in self.texts.items()}

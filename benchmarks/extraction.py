@@ -20,6 +20,7 @@ import torch
 from heldin.attacks.extraction import ExtractionConfig
 from heldin.attacks.windows import Windows, found_in_others, windows_of
 from heldin.corpus.config import Synthetic
+from heldin.corpus.document import Document
 from heldin.corpus.made_up.synthetic import SyntheticCorpus
 from heldin.corpus.sources.bad_rows import BadRows
 from heldin.corpus.sources.open import open_source
@@ -77,7 +78,8 @@ def _compare(lm: LanguageModel, texts: list[str], by_user: dict[str, list[str]])
 
 
 def _extract(lm: LanguageModel, by_user: dict[str, list[str]]) -> Windows:
-    windows = windows_of(by_user, lm.tokenizer, ASKED, bytes(32))
+    documents = {user: [Document.of(text) for text in texts] for user, texts in by_user.items()}
+    windows = windows_of(documents, lm.tokenizer, ASKED, bytes(32))
     continuation_logprobs(lm, windows.tokens, ASKED.prefix, temperature=ASKED.temperature, top_k=ASKED.top_k)
     return windows
 

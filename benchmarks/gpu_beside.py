@@ -14,6 +14,7 @@ from heldin.defenses.choices import NoiseGenerator, PoissonSampler
 from heldin.defenses.noise import block_digest, block_sizes, gaussian
 from heldin.defenses.sampling import Draws
 from heldin.finetune.passes import cut, whole_units
+from heldin.models.tokens import Tokens
 
 HOST_SECONDS = 0.2
 STEPS = 12
@@ -58,7 +59,7 @@ def _host(
     """Medians over steps of what the host does before a GPU can begin: draw, choose, collate, derive noise keys."""
     names = [f"user {number}" for number in range(users)]
     numbers = random.Random(3)
-    texts = [[numbers.randrange(vocabulary) for _ in range(TOKENS + 1)] for _ in range(4096)]
+    texts = [Tokens([numbers.randrange(vocabulary) for _ in range(TOKENS + 1)]) for _ in range(4096)]
     began = time.perf_counter()
     draws = Draws(PoissonSampler(rate=cohort / users), KEY, names, 1000)
     drawn = [len(draws.at(0))]

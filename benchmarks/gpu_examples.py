@@ -14,6 +14,7 @@ from heldin.finetune.batches import plain_batch_gradient
 from heldin.finetune.private import private_gradient
 from heldin.finetune.units import PrivateRecords, PrivateTraining, plan_private_training
 from heldin.models.arithmetic import true_float32
+from heldin.models.tokens import Tokens
 from heldin.white_box.opacus_step import OpacusStep
 from heldin.white_box.power import trainer_mechanism
 
@@ -64,11 +65,11 @@ def example_dp(shape: Shape, records: int, length: int, device: torch.device) ->
     return found, {about: taken}
 
 
-def _of_all_records(records: int, length: int, vocabulary: int) -> tuple[PrivateTraining, list[list[int]]]:
+def _of_all_records(records: int, length: int, vocabulary: int) -> tuple[PrivateTraining, list[Tokens]]:
     """A plan that draws every record in every step, and records of this many predicted tokens."""
     mechanism = trainer_mechanism("example", PoissonSampler(rate=1.0), steps=STEPS, delta=1e-5, target_epsilon=8.0)
     numbers = random.Random(1)
-    sequences = [[numbers.randrange(1, vocabulary) for _ in range(length + 1)] for _ in range(records)]
+    sequences = [Tokens([numbers.randrange(1, vocabulary) for _ in range(length + 1)]) for _ in range(records)]
     names = [f"record {number}" for number in range(records)]
     lengths = [length + 1] * records
     kept = PrivateRecords(names, names, lengths)

@@ -24,6 +24,7 @@ from heldin.finetune.recipe import Lora, Recipe
 from heldin.finetune.sharding import Spread
 from heldin.models import repeated
 from heldin.models.devices import Planned
+from heldin.models.tokens import Tokens
 
 # Most time and most peak memory of a step: ULS over plain, and ULS of adapters over ULS of all weights.
 LIMITS = {"auto": (1.10, 1.3), "lora": (0.5, 1.0)}
@@ -106,13 +107,14 @@ def steps(case: Case, shape: Shape, device: torch.device) -> tuple[list[Figure],
     return found, {about: taken}
 
 
-Runs = list[list[list[list[int]]]]  # token ids of each record of each user of each pass
+Runs = list[list[list[Tokens]]]  # each record of each user of each pass
 
 
 def token_runs(case: Case, shape: Shape) -> Runs:
     generator = torch.Generator().manual_seed(1)
     size = (case.users, case.records, case.length + 1)
-    users: list[list[list[int]]] = torch.randint(0, shape.vocabulary, size, generator=generator).tolist()
+    drawn = torch.randint(0, shape.vocabulary, size, generator=generator).tolist()
+    users = [[Tokens(ids) for ids in records] for records in drawn]
     return [users[first : first + case.users_a_pass] for first in range(0, case.users, case.users_a_pass)]
 
 

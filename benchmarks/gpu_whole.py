@@ -25,6 +25,7 @@ from heldin.finetune.recipe import Precision, Recipe
 from heldin.finetune.sharded_gradients import sharded_private_gradient
 from heldin.finetune.sharding import spread
 from heldin.finetune.units import PrivateRecords, PrivateTraining, plan_private_training
+from heldin.models.tokens import Tokens
 from heldin.white_box.power import trainer_mechanism
 
 PRECISIONS = ("fp32", "bf16")
@@ -223,7 +224,7 @@ def _square(model: torch.nn.Module) -> torch.Tensor:
     return total
 
 
-def _of_users(shape: Shape) -> tuple[Sequence[Sequence[int]], PrivateTraining]:
+def _of_users(shape: Shape) -> tuple[Sequence[Tokens], PrivateTraining]:
     length = min(LENGTH, shape.context - 1)
     generator = torch.Generator().manual_seed(1)
     rows = torch.randint(0, shape.vocabulary, (USERS * RECORDS, length + 1), generator=generator).tolist()
@@ -231,7 +232,7 @@ def _of_users(shape: Shape) -> tuple[Sequence[Sequence[int]], PrivateTraining]:
     sampler = PoissonSampler(rate=1.0)
     mechanism = trainer_mechanism("uls", sampler, steps=STEPS, delta=1e-5, group_size=RECORDS, noise_multiplier=NOISE)
     records = PrivateRecords(list(names), list(users), [len(its) for its in rows])
-    return rows, plan_private_training(mechanism, bytes(32), records, NoiseGenerator.PHILOX)
+    return list(map(Tokens, rows)), plan_private_training(mechanism, bytes(32), records, NoiseGenerator.PHILOX)
 
 
 if __name__ == "__main__":

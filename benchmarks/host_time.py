@@ -17,6 +17,7 @@ from uls_step import compare
 from heldin.finetune.passes import Passes, clipped_sum
 from heldin.finetune.precision import Arithmetic, autocast
 from heldin.models.attention import use_exact_attention
+from heldin.models.tokens import Tokens
 
 RECORDS, LENGTH, VOCABULARY = 16, 8, 64
 CPU = torch.device("cpu")
@@ -52,7 +53,7 @@ def main() -> None:
     model = deep_model()
     ids = torch.randint(0, VOCABULARY, (RECORDS, LENGTH + 1))
     inputs, targets = ids[:, :-1], ids[:, 1:].flatten()
-    runs = [[ids.tolist()]] * chosen.passes
+    runs = [[[Tokens(row) for row in ids.tolist()]]] * chosen.passes
 
     def plain(arithmetic: Arithmetic) -> None:
         with autocast(arithmetic, CPU):

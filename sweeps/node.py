@@ -33,7 +33,7 @@ _PAUSE = 1.0  # seconds
 
 
 @dataclass(frozen=True)
-class Batch:
+class SweepBatch:
     """A sweep, as a machine of the cluster needs it.
 
     Attributes:
@@ -62,7 +62,7 @@ class Batch:
         return run_process(task, slot, given, cwd=cwd if cwd.is_dir() else None)
 
 
-def cell(batch: Batch, task: Task, slot: Slot, number: int) -> tuple[Ended, str]:
+def cell(batch: SweepBatch, task: Task, slot: Slot, number: int) -> tuple[Ended, str]:
     """Run a cell, and say where.
 
     Args:
@@ -82,7 +82,7 @@ def cell(batch: Batch, task: Task, slot: Slot, number: int) -> tuple[Ended, str]
     return batch.process(task, slot, cache), _here()
 
 
-def shared(batch: Batch, task: Task, slot: Slot, number: int) -> tuple[Ended, str]:
+def shared(batch: SweepBatch, task: Task, slot: Slot, number: int) -> tuple[Ended, str]:
     """Make a part of what cells share in this machine's own cache, and say where.
 
     Args:
@@ -105,7 +105,7 @@ def shared(batch: Batch, task: Task, slot: Slot, number: int) -> tuple[Ended, st
     return ended, _here()
 
 
-def publish(batch: Batch, number: int) -> tuple[int, str]:
+def publish(batch: SweepBatch, number: int) -> tuple[int, str]:
     """Copy this machine's work to the sweep's folder; the number of the copy, and where from."""
     with one_process_at_a_time(batch.home, wait=True):
         with whole_directory(_published(batch.out, number + 1)) as temporary:
@@ -116,7 +116,7 @@ def publish(batch: Batch, number: int) -> tuple[int, str]:
     return number + 1, _here()
 
 
-def remove(batch: Batch) -> tuple[None, str]:
+def remove(batch: SweepBatch) -> tuple[None, str]:
     """Remove what this machine has of the sweep."""
     shutil.rmtree(batch.home, ignore_errors=True)
     return None, _here()
@@ -146,7 +146,7 @@ def part(task: Task) -> str:
     return text_sha256(task.module, *task.words)[:24]
 
 
-def _own_copy(batch: Batch, number: int) -> Path:
+def _own_copy(batch: SweepBatch, number: int) -> Path:
     """This machine's copy of what is published, made once."""
     with one_process_at_a_time(batch.home, wait=True):
         folder = batch.home / str(number)
@@ -157,7 +157,7 @@ def _own_copy(batch: Batch, number: int) -> Path:
     return folder
 
 
-def _require_same(batch: Batch) -> None:
+def _require_same(batch: SweepBatch) -> None:
     path = Path(batch.out) / SHARED / "token"
     if kept_text(path) != batch.token:
         raise InputError(

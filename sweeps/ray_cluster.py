@@ -20,7 +20,7 @@ from heldin.base.machine import version
 from heldin.base.wording import counted
 from heldin.corpus.cluster import connect_to_ray
 from heldin.sweeps import node
-from heldin.sweeps.node import SHARED, Batch
+from heldin.sweeps.node import SHARED, SweepBatch
 from heldin.sweeps.processes import Ended, Slot, Task
 from heldin.sweeps.sweep_config import Resources
 
@@ -67,7 +67,7 @@ class Cluster:
         given = {name: os.environ[name] for name in passed}
         given.pop("HELDIN_CACHE_DIR", None)
         token = node.token(private_directory(out / SHARED))
-        self._batch = Batch(str(out), token, version(), str(Path.cwd()), given)
+        self._batch = SweepBatch(str(out), token, version(), str(Path.cwd()), given)
         self._published = node.published(out)
         self._machine: str | None = None  # where shared work is made
         self._waiting: set[Any] = set()

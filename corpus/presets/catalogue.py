@@ -18,7 +18,7 @@ from heldin.base.files import file_sha256, text_sha256
 from heldin.base.wording import counted
 from heldin.corpus.presets.mail import enron_chua, enron_fingerprint, enron_kandpal
 from heldin.corpus.presets.posts import posts_file, stackoverflow
-from heldin.corpus.presets.published import WORDS, Tokens, table_files
+from heldin.corpus.presets.published import WORDS, PresetTokens, table_files
 from heldin.corpus.presets.tables import SMALL_LAST_SECOND, arxiv, booksum, cc_news, reddit
 from heldin.corpus.sources.bad_rows import BadRows
 from heldin.corpus.sources.hub import HuggingFace
@@ -30,7 +30,7 @@ from heldin.corpus.user_filter import MIN_RECORDS_TO_SPLIT, UserFilter, select_u
 from heldin.words.data_steps import PresetText
 
 PRESET_VERSION = "1"  # part of every fingerprint: with another one, stores are built again
-Read = Callable[[Path, Tokens, BadRows], Iterator[pa.RecordBatch]]
+Read = Callable[[Path, PresetTokens, BadRows], Iterator[pa.RecordBatch]]
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,7 @@ class PresetSource(Source):
 
     preset: Preset
     path: Path
-    tokens: Tokens = WORDS
+    tokens: PresetTokens = WORDS
 
     @property
     def reason_if_empty(self) -> str:
@@ -246,7 +246,7 @@ def presets_table() -> str:
         lines += [f"  step   {step.text()} [{_reach(step)}]" for step in preset.steps]
         least = f"at least {preset.minimum} records [user-local]" if preset.minimum else "no minimum (a split needs 4)"
         lines += [f"  users  {least}", ""]
-    return "\n".join([*lines, "Tokens are words between blanks unless a tokenizer is named."])
+    return "\n".join([*lines, "PresetTokens are words between blanks unless a tokenizer is named."])
 
 
 def presets_dict() -> list[dict[str, Any]]:

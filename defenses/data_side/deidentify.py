@@ -47,8 +47,8 @@ class DeIdentify(DataSideDefense):
         cleaned = []
         with given.reporter.track("de-identification", len(records), "texts") as advance:
             mentions = self.entities.source().spans([Text(record.id, record.text) for record in records])
-            for record, found in zip(records, mentions, strict=True):
-                document = deidentified(record.document, (span for span in found if span.category in self.categories))
+            for record, spans in zip(records, mentions, strict=True):
+                document = deidentified(record.document, (span for span in spans if span.category in self.categories))
                 cleaned.append(replace(record, document=document))
                 advance(1)
         return cleaned

@@ -39,7 +39,7 @@ class Losses(Measure[dict[str, UserLoss]]):
 
     def made_from(self) -> str:
         """Return a hash of the models and the cut texts."""
-        return text_sha256(self.target.fingerprint, self.base.fingerprint, repr(self.texts.flat()))
+        return text_sha256(self.target.fingerprint, self.base.fingerprint, *self.texts.named())
 
     def compute(self, reporter: Reporter) -> dict[str, UserLoss]:
         """Score the texts under both models. Raises InputError if a text has no finite loss."""

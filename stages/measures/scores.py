@@ -70,7 +70,7 @@ class TextScores(Measure[list[TextStatistic]]):
     def made_from(self) -> str:
         """Return a hash of models, texts and dials."""
         target, reference = (model.fingerprint for model in self.models)
-        named = (self.attack.model_dump_json(), repr(self.texts.flat()), *self.others)
+        named = (self.attack.model_dump_json(), *self.texts.named(), *self.others)
         return text_sha256(target, reference, *named)
 
     def compute(self, reporter: Reporter) -> list[TextStatistic]:

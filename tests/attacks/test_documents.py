@@ -1,7 +1,5 @@
 """Documents under attack: what counts of a text is scored after all that is before it; a plain text counts whole."""
 
-import random
-
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -12,7 +10,7 @@ from heldin.attacks.reference_divergence import reference_divergences
 from heldin.attacks.scoring import AttackTexts, score_attacks, scores_of
 from heldin.attacks.statistics import ATTACKS, get_attack
 from heldin.attacks.windows import require_a_window, windows_of
-from heldin.canaries.inject import canary_of_user, insert_at_random
+from heldin.canaries.inject import canary_of_user
 from heldin.corpus.document import Document
 from heldin.corpus.entities.spans import Span
 from heldin.corpus.store import CorpusRecord
@@ -191,11 +189,6 @@ def test_a_document_with_one_whole_part_is_its_text_everywhere(make_lm, tmp_path
         seed=seed,
     )
     assert marked is None or marked.records[0].document.is_plain
-
-
-def test_insertion_into_a_plain_document_is_that_into_its_text():
-    text, _ = insert_at_random("one two three", " mark", random.Random(3), within=9)
-    assert text.replace(" mark", "", 1) == "one two three"
 
 
 def test_curves_and_divergences_are_of_what_counts(make_lm, tmp_path):

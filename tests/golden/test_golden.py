@@ -40,7 +40,7 @@ def recomputed(tmp_path_factory):
     scores = TextScores(config.attack, texts, (record.target, record.reference))
     statistics = MeasureFolder(folder, QUIET, read_only=True).values_of(scores)
     fixed = preregistered(config, data, read_plan(folder / "plan.json"))
-    return judge_run(data, texts.texts, statistics, fixed, QUIET).results
+    return judge_run(data, texts.whole(), statistics, fixed, QUIET).results
 
 
 def test_the_statistics_of_a_golden_run_are_those_that_it_was_published_with(recomputed):

@@ -11,9 +11,9 @@ import yaml
 from pydantic import ValidationError
 
 from heldin.base.progress import LineReporter
-from heldin.defenses.gradients.model_parts import IGNORED
 from heldin.defenses.gradients.per_unit_gradients import UnitBatch, clipped_gradient_sum
 from heldin.finetune.batches import Asked, collate
+from heldin.models.tokens import IGNORED
 from heldin.words.guarantee import Assumption
 from replication.classification.config import (
     ClassificationConfig,
@@ -128,11 +128,11 @@ def test_masks_change_from_epoch_to_epoch_and_ask_for_what_was_there(tokenizer):
     assert max(map(len, inputs)) <= 21
     texts = MaskedTexts(tokenizer, inputs, 3, seed=0)
     assert len(texts) == 600
-    assert list(texts)[5] == texts[5] == texts[5:6][0]
+    assert list(texts)[5].ids == texts[5].ids == texts[5:6][0].ids
     masked = exchanged = asked = places = 0
     for i in range(600):
-        half = len(texts[i]) // 2
-        seen, wanted = texts[i][:half], texts[i][half:]
+        seen, wanted = texts[i].inputs_and_targets()
+        half = texts[i].predicted
         original = inputs[i % 200]
         assert (seen[0], seen[-1], wanted[0], wanted[-1]) == (original[0], original[-1], IGNORED, IGNORED)
         for a, b, c in zip(seen, wanted, original, strict=True):
@@ -145,7 +145,7 @@ def test_masks_change_from_epoch_to_epoch_and_ask_for_what_was_there(tokenizer):
     assert 0.12 < asked / places < 0.2
     assert 0.7 < masked / asked < 0.9
     assert 0.05 < exchanged / asked < 0.15
-    assert sum(texts[i] != texts[i + 200] for i in range(200)) > 190
+    assert sum(texts[i].ids != texts[i + 200].ids for i in range(200)) > 190
 
 
 @pytest.mark.parametrize("kind", ["distilbert", "bert"])

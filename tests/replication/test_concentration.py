@@ -14,6 +14,7 @@ from replication import concentration
 from replication.concentration import concentration_of, distances_of, needed, user_gradients
 from replication.effective_noise import break_even_concentration
 from tests.conftest import SMALL
+from tests.documents import tokens
 from tests.refusals import names, refused
 
 RIGHT = 2**0.5
@@ -91,7 +92,7 @@ def test_what_the_filter_needs_does_not_depend_on_the_number_of_users():
 
 def test_gradients_are_those_of_the_trainer(make_lm):
     lm = make_lm()
-    people = [[[5, 6, 7, 8], [9, 10, 11]], [[3, 4, 5]]]
+    people = [tokens([[5, 6, 7, 8], [9, 10, 11]]), tokens([[3, 4, 5]])]
     found = user_gradients(lm, people)
     assert distances_of(found)[1] == pytest.approx(gradient_norms(lm, people), rel=1e-4)
     # A user's is the mean of the records'.

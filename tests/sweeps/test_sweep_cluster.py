@@ -13,7 +13,7 @@ import yaml
 from heldin.base.files import cache_root
 from heldin.base.machine import version
 from heldin.record.sweep import read_sweep
-from heldin.sweeps.node import SHARED, Batch, _require_same, token
+from heldin.sweeps.node import SHARED, SweepBatch, _require_same, token
 from tests.refusals import refused
 from tests.sweeps.test_sweep_processes import (
     PATIENCE,
@@ -138,7 +138,7 @@ def test_without_ray_one_line_says_how_to_get_it(file, tmp_path, call):
 
 
 def test_a_folder_that_another_machine_does_not_see_is_refused(tmp_path):
-    batch = Batch(str(tmp_path / "elsewhere"), token(tmp_path), version(), str(tmp_path), {})
+    batch = SweepBatch(str(tmp_path / "elsewhere"), token(tmp_path), version(), str(tmp_path), {})
     with refused(by=_require_same, naming=("--ray-address", "elsewhere")):
         _require_same(batch)
     # Another folder under the same name.
