@@ -24,10 +24,10 @@ _SPEC.loader.exec_module(size)
 
 # Each limit is what was reached, rounded up. A change that needs more says why where it raises one.
 # Of the core, 1,200 lines read files as people have them: JSON arrays value by value, delimiters, encodings, dotted
-# names, faults with a remedy each, skipped rows of each group up to page one. 500 count flagged people with exact limits
-# and tell limits and advice on every surface, 300 are help pages and tables that fit a terminal, 200 carry what counts of a
-# text from a column of the source to the loss, 170 are adapters, formats of weights and precisions. 50 let sources and
-# references say of themselves what they read and load.
+# names, faults with a remedy each, skipped rows of each group up to page one. 500 count flagged people with exact
+# limits, and tell limits and advice on every surface. 300 are help pages and tables that fit a terminal. 200 carry what
+# counts of a text from a column of the source to the loss. 170 are adapters, formats of weights and precisions. 50 let
+# sources and references say of themselves what they read and load.
 MOST_MODULES, MOST_DEPTH, MOST_CORE_LINES = 394, 20, 22_700
 # Test functions that a change of a sentence may break, by the count of benchmarks/size.py.
 MOST_TIED_TO_WORDING = 15
