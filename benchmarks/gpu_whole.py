@@ -131,7 +131,7 @@ def _taken(found: "heldin.AuditResult") -> dict[str, Any]:
     record = found.record
     assert record.training is not None
     assert record.effort is not None
-    its, effort = record.named().auroc, record.effort
+    its, effort = record.primary().auroc, record.effort
     return {
         "loss": record.training.curve[-1].held_out_loss,
         "auroc": its.value,

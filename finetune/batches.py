@@ -17,10 +17,9 @@ from heldin.defenses.gradients.model_parts import even_width, trainable
 from heldin.finetune.precision import Arithmetic, autocast
 from heldin.finetune.ranks import own_share, processes, sum_over_ranks
 from heldin.models.devices import moved
-from heldin.models.loading import start_token
 from heldin.models.objective import LANGUAGE_MODELLING, Batch
 from heldin.models.repeated import is_short, records, repeated, sums_of_recorded, without_compiling
-from heldin.models.tokens import IGNORED, Ids, Parted, Tokens, tokens_of
+from heldin.models.tokens import IGNORED, Ids, Parted, Tokens, start_token, tokens_of
 
 GROUPS_OF_BATCHES = 32
 

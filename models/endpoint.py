@@ -27,10 +27,10 @@ from heldin.models.endpoint_answers import (
     values_of_tokens,
 )
 from heldin.models.endpoint_client import Connection, RefusedRequest
-from heldin.models.loading import PROBE, load_tokenizer, start_token
+from heldin.models.loading import PROBE, load_tokenizer
 from heldin.models.logprobs import cut_into_windows
 from heldin.models.token_scores import TokenScores
-from heldin.models.tokens import token_lists
+from heldin.models.tokens import start_token, token_lists
 
 COMPLETIONS = "/completions"
 # Put before a text, because the first token of a prompt has no probability: a newline, or a letter if the text begins

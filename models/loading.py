@@ -37,6 +37,7 @@ from heldin.models.model_names import (
     weight_files,
 )
 from heldin.models.reading import reading, text_config
+from heldin.models.tokens import start_token
 
 if TYPE_CHECKING:
     from heldin.models.adapters import AdapterBase
@@ -148,14 +149,6 @@ def _limit_of(tokenizer: PreTrainedTokenizerBase) -> int | None:
 
 
 _CONTEXTS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")  # the last two: MPT, BLOOM
-
-
-def start_token(tokenizer: PreTrainedTokenizerBase, name: str) -> int:
-    """The beginning-of-text token, else the end-of-text token, with which GPT-style models were trained."""
-    for token in (tokenizer.bos_token_id, tokenizer.eos_token_id):
-        if token is not None:
-            return int(token)
-    raise InputError(f"the tokenizer of '{name}' has neither a beginning- nor an end-of-text token: add one")
 
 
 def load_language_model(

@@ -6,9 +6,8 @@ Only weights in safetensors count, and no code that comes with a model is run.
 from pathlib import Path
 from typing import Any
 
-from httpx2 import TransportError
 from huggingface_hub import HfApi, try_to_load_from_cache
-from huggingface_hub.errors import HTTPError, OfflineModeIsEnabled  # type: ignore[attr-defined]  # of its client
+from huggingface_hub.errors import HfHubHTTPError, HTTPError, OfflineModeIsEnabled  # type: ignore[attr-defined]  # of its client
 from transformers import AutoConfig
 from transformers.utils.hub import cached_file, extract_commit_hash
 
@@ -69,12 +68,13 @@ def require_on_hub(name: str, kind: str = "model", revision: str | None = None) 
             f"cannot find {kind} '{name}': no such folder, and the hub was not asked, because this process is offline"
             " (HF_HUB_OFFLINE is set): give a folder, or unset HF_HUB_OFFLINE"
         ) from error
-    except (TransportError, ConnectionError) as error:
-        raise InputError(
-            f"cannot find {kind} '{name}': no such folder, and the hub cannot be reached ({first_sentence(error)}):"
-            " give a folder, or connect this machine to the network"
-        ) from error
     except (OSError, ValueError, HTTPError) as error:
+        # Its client's own errors but for those that carry the hub's answer.
+        if isinstance(error, HTTPError | ConnectionError) and not isinstance(error, HfHubHTTPError):
+            raise InputError(
+                f"cannot find {kind} '{name}': no such folder, and the hub cannot be reached ({first_sentence(error)}):"
+                " give a folder, or connect this machine to the network"
+            ) from error
         raise InputError(
             f"there is no {kind} '{name}': no such folder, and the hub gives none ({first_sentence(error)})"
         ) from error

@@ -242,3 +242,11 @@ def token_places(offsets: Sequence[tuple[int, int]]) -> tuple[NDArray[np.int64],
     ends = list(accumulate((end for _, end in offsets), max))
     begins = [min(begin, before) for (begin, _), before in zip(offsets, [0, *ends], strict=False)]
     return np.array(begins, dtype=np.int64), np.array(ends, dtype=np.int64)
+
+
+def start_token(tokenizer: PreTrainedTokenizerBase, name: str) -> int:
+    """The beginning-of-text token, else the end-of-text token, with which GPT-style models were trained."""
+    for token in (tokenizer.bos_token_id, tokenizer.eos_token_id):
+        if token is not None:
+            return int(token)
+    raise InputError(f"the tokenizer of '{name}' has neither a beginning- nor an end-of-text token: add one")
