@@ -16,6 +16,7 @@ from heldin.reports.record_report import list_facts
 from heldin.stages.measures.scores import read_scores
 from heldin.stages.run_config import load_config
 from heldin.stages.sides.data import prepare_data
+from heldin.words.split import ScoredPart
 from tests.conftest import SMALL
 from tests.refusals import lacks
 
@@ -71,6 +72,7 @@ def test_training_counts_the_loss_of_answers_and_the_records_that_have_none_in_i
     empty = sum(not any(_counted(tokenizer, row, LENGTH)) for row in trained)
     assert 0 < empty < len(trained)
     assert (record.training.uncounted, record.training.records) == (empty, len(trained))
+    assert record.scoring_rule.values["tokens"].values["part"] == ScoredPart.SPANS(column="spans")
     assert any(not lacks(line, empty, len(trained), "finetune.sequence_length") for line in err.splitlines())
     assert any(str(empty) in value for name, value in list_facts(record).pairs if name == "without a counted token")
 
@@ -143,6 +145,7 @@ def test_an_audit_of_two_files_scores_answers_and_refuses_a_text_without_one(run
     trained = {row["text"][row["spans"][0][0] :] for row in files["training"]}
     there = sum(row["text"][row["spans"][0][0] :] in trained for row in files["held-in"])
     assert record.split.training_file.texts_there == there > 0
+    assert record.scoring_rule.values["tokens"].values["part"] == ScoredPart.SPANS(column="spans")
     whole = {row["text"] for row in files["training"]}
     assert sum(row["text"] in whole for row in files["held-in"]) == 0
     files["held-out"][3] = {**files["held-out"][3], "spans": []}
