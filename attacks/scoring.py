@@ -50,10 +50,10 @@ class AttackTexts:
         for place, (user, documents) in enumerate(self.texts.items(), start=1):
             for number, whole in enumerate(documents):
                 document = whole.cut(self.max_characters)
-                if not document.spans:
+                if not (document.is_plain or document.counted):
                     raise InputError(
                         f"text {number + 1} of user {place}: nothing to score in its first {len(document.text)}"
-                        " characters"
+                        " characters: raise attack.max_characters, or leave such rows out"
                     )
                 flat.append((user, number, document))
         return flat

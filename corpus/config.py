@@ -257,11 +257,14 @@ class CorpusConfig(Section):
             return content
         return {**content, "users": {"min_records": PRESETS[name].users.min_records, **stated}}
 
+    @property
+    def spans(self) -> str | None:
+        """Column with the parts of a text that count; None: all of every text does."""
+        return self.source.columns.spans if isinstance(self.source, FileCorpus | HubCorpus) else None
+
     @model_validator(mode="after")
     def _sentences_of_whole_texts(self) -> "CorpusConfig":
-        source = self.source
-        parted = isinstance(source, FileCorpus | HubCorpus) and source.columns.spans is not None
-        if parted and self.text_unit == "sentence":
+        if self.spans is not None and self.text_unit == "sentence":
             raise ValueError("text_unit: sentence cuts whole texts: leave source.columns.spans out, or keep records")
         return self
 

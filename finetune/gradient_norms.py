@@ -81,7 +81,8 @@ def median_user_norm(
 
     Args:
         lm: the pre-trained model.
-        users: user to token sequences; at most 128 users are sampled, and users with fewer than G records give all.
+        users: user to the tokens of each record; at most 128 users are sampled, and users with fewer than G records
+            give all.
         seed: public seed of both samples.
         advance: called with the number of users measured, after every pass.
     """
@@ -100,7 +101,7 @@ def median_user_norm(
 def gradient_norms(
     lm: LanguageModel, units: Sequence[Sequence[Tokens]], advance: Callable[[int], object] = lambda _: None
 ) -> list[float]:
-    """Norms of the gradients of the units' mean losses, in order; a unit is a list of token sequences."""
+    """Norms of the gradients of the units' mean losses, in order; a unit is a list of records."""
     norms: list[float] = []
     for run in cut([len(records) for records in units], RECORDS_A_PASS):
         passed = whole_units([list(units[i]) for i in run])

@@ -90,7 +90,7 @@ class Holding:
 
     Attributes:
         private_gradient: puts the noised mean gradient of a step into ``.grad``, given model, mechanism, number of the
-            step, token sequences by row and limits of a pass; the cohort's mean loss, None for an empty cohort.
+            step, tokens by row and limits of a pass; the cohort's mean loss, None for an empty cohort.
         batch_gradient: puts the gradient of a plain batch into ``.grad``, given model, batch, clipping (None: none),
             limits of a pass and arithmetic; its mean loss, and norms before clipping.
         load: loads the newest whole state of a folder, given the job's name, model and optimizer (and ``say``, which

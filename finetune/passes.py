@@ -52,7 +52,7 @@ class Passes:
     lowered: bool = False
 
     def count(self, records: Sequence[Tokens], times: int = 1) -> None:
-        """Count the gradients of these token sequences."""
+        """Count the gradients of these records."""
         self.gradients += times * len(records)
         self.tokens += times * sum(tokens.predicted for tokens in records)
 
@@ -184,7 +184,7 @@ def put_gradient(
 
 
 def whole_units(units: Sequence[Contribution]) -> UnitBatch:
-    """A batch of units, each a list of token sequences; on the CPU."""
+    """A batch of units, each a list of records; on the CPU."""
     batch = collate([tokens for records in units for tokens in records], torch.device("cpu"))
     unit = torch.tensor([i for i, records in enumerate(units) for _ in records])
     return UnitBatch(*batch, unit, len(units))

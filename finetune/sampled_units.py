@@ -169,7 +169,7 @@ class LocalWork:
     """The local training of one drawn user.
 
     Attributes:
-        sequences: token sequences of the records, in the order in which they are trained on.
+        sequences: tokens of the records, in the order in which they are trained on.
         weights: what each record counts.
         weight: at most 1, by which the clipped difference is multiplied.
     """

@@ -52,7 +52,7 @@ class OngoingTraining:
 
     Attributes:
         base: the model it began with.
-        sequences: token ids of each record.
+        sequences: tokens of each record.
         private: the mechanism; None: plain batches.
         clipping: of plain batches; None: none.
         held: how the processes hold the model.

@@ -1,4 +1,4 @@
-"""The units of a private run, the draw of each step, and the token sequences that the drawn units contribute.
+"""The units of a private run, the draw of each step, and the records that the drawn units contribute.
 
 Two-level sampling draws entities by coins that are keyed by their names, and records that name none by coins keyed by
 their ids: one entity has one coin for all authors, and no two records share one
@@ -140,7 +140,7 @@ class PrivateTraining:
         return entity_weights(self.mechanism.two_level, self.records.named)
 
     def contribution(self, unit: SampledUnit, step: int, sequences: Sequence[Tokens]) -> list[Tokens]:
-        """Token sequences that a drawn unit contributes to ``step``: records, or chunks of its whole text."""
+        """What a drawn unit contributes to ``step``: records, or chunks of its whole text."""
         chosen = [sequences[row] for row in self.rows(unit, step)]
         if self.mechanism.record_selection != "random_chunk" or not chosen:
             return chosen

@@ -169,7 +169,8 @@ class Tokens:
         targets = self.ids[1:]
         if self.counted is None:
             return self.ids[:-1], targets
-        return self.ids[:-1], np.where(self.counted[1:], np.asarray(targets), IGNORED)
+        # Of a signed type: ids on disk are not.
+        return self.ids[:-1], np.where(self.counted[1:], np.asarray(targets, dtype=np.int64), IGNORED)
 
 
 def joined(parts: Sequence[Tokens]) -> Tokens:

@@ -121,7 +121,7 @@ def columns_of(base: LanguageModel, alike: Mapping[Texts, Sequence[str]], clip_n
 def alike_in(
     training: PrivateTraining, units: Sequence[SampledUnit], step: int, sequences: Sequence[Tokens]
 ) -> dict[Texts, list[str]]:
-    """Names of the units with texts, by the token sequences that they contribute to a step."""
+    """Names of the units with texts, by the token ids of the records that they contribute to a step."""
     names: dict[Texts, list[str]] = {}
     for unit in units:
         records = training.contribution(unit, step, sequences)

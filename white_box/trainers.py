@@ -1,12 +1,13 @@
 """The trainer that a white-box audit watches: its interface, and what its runs show: releases, or who took part.
 
 A foreign trainer is passed as a ``PrivateStep``, with the signature of ``finetune.private.private_gradient``: from the
-model, the training (mechanism, key, units, canaries), the number of the step and all token sequences it leaves in
-``.grad`` of every trainable parameter what its optimizer would see. It
+model, the training (mechanism, key, units, canaries), the number of the step and the tokens of all records it leaves
+in ``.grad`` of every trainable parameter what its optimizer would see. It
 
 * samples ``training.units`` at the rate of ``training.mechanism``, by coins that nobody knows without ``training.key``;
-* uses the token sequences ``training.contribution(unit, step, sequences)`` of a sampled unit or, for a gradient canary
-  (``unit.canary``), the gradient that ``training.canaries`` gives for its number;
+* uses the records ``training.contribution(unit, step, sequences)`` of a sampled unit (``Tokens``: their ``ids``, and
+  which of them count) or, for a gradient canary (``unit.canary``), the gradient that ``training.canaries`` gives for
+  its number;
 * clips, sums, adds noise and divides as ``training.mechanism`` says, in full precision; its clip norm, rate, noise
   multiplier (which may be zero) and number of steps differ between the runs of an audit.
 

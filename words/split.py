@@ -74,6 +74,7 @@ class ScoredPart(Code):
 
     COMPLETION = "its completion"
     TURNS = "the turns of '{role}'"
+    SPANS = "the parts that column '{column}' names"
 
 
 class AtEndpoint(Code):

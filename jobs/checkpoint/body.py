@@ -29,7 +29,7 @@ from heldin.record.facts import (
 )
 from heldin.record.overlaps import NOT_KNOWN, measured, skipped_alike, texts_in, training_flaws
 from heldin.stages.measures.measure import Fingerprinted, Measure, MeasuredUsers, MeasureFolder
-from heldin.stages.measures.scores import Setting, TextScores, left_out, scoring_rule
+from heldin.stages.measures.scores import Setting, TextScores, left_out, part_of_spans, scoring_rule
 from heldin.words.answer import ComparisonFlaw
 from heldin.words.split import AtEndpoint, SplitReason
 from heldin.words.statement import Statement
@@ -155,7 +155,11 @@ def audit_body(
         primary_attack=job.attack.primary,
         attacker_texts=sum(map(len, groups.texts.values())),
         scored_texts=_scored_texts(job, groups),
-        scoring_rule=scoring_rule(job.attack.max_characters, endpoint=rule_at_endpoint(job.remote)),
+        scoring_rule=scoring_rule(
+            job.attack.max_characters,
+            part_of_spans(groups.stores.values(), job.columns.spans),
+            endpoint=rule_at_endpoint(job.remote),
+        ),
         per_text=per_text,
         left_out=left_out((*job.attack.names, *job.left_out), per_text=per_text, served=job.remote is not None),
         resamples=job.audit.resamples,

@@ -3,7 +3,7 @@
 The attack is given users and texts, but no roles. All statistics are in one table, from which everything else follows.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,12 +19,13 @@ from heldin.base.files import cache_directory, text_sha256
 from heldin.base.progress import Reporter
 from heldin.stages.measures.measure import Fingerprinted, Measure, loaded
 from heldin.words.page_one import LeftOut
-from heldin.words.split import ScoredTokens, ScoringRule
+from heldin.words.split import ScoredPart, ScoredTokens, ScoringRule
 from heldin.words.statement import Statement
 
 if TYPE_CHECKING:
     from heldin.attacks.joint import AnyAttack
     from heldin.attacks.scoring import AttackTexts
+    from heldin.corpus.store import Corpus
     from heldin.models.score_cache import ScoredModel
 
 SHADOW = "shadow"  # folder of the scores of shadow models
@@ -136,6 +137,11 @@ def scoring_rule(max_characters: int, part: Statement | None = None, *, endpoint
     """Return what part of a text is scored; ``part`` names it if it is not the whole text."""
     tokens = ScoredTokens.ALL() if part is None else ScoredTokens.ANSWERS(part=part)
     return ScoringRule.WHOLE(characters=max_characters, tokens=tokens, endpoint=endpoint)
+
+
+def part_of_spans(stores: Iterable["Corpus"], column: str | None) -> Statement | None:
+    """Return which part of a text counts where a column of the corpus names parts; None if all of every text does."""
+    return ScoredPart.SPANS(column=column) if column is not None and any(its.has_spans for its in stores) else None
 
 
 def left_out(names: Sequence[str], *, per_text: bool, served: bool = False) -> list[Statement]:

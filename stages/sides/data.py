@@ -342,6 +342,12 @@ def subjects_of_run(config: RunConfig, data: RunData) -> MeasuredUsers:
 
 def check_measures(config: RunConfig, data: RunData, base: LanguageModel) -> None:
     """Check before training that the wanted measurements can be made. Raises InputError if not."""
+    if data.store.has_spans:
+        for texts in (
+            *(texts_under_attack(config, data, which) for which in config.attack.documents),
+            test_texts(config, data),
+        ):
+            texts.flat()  # of each something has to count
     subjects = subjects_of_run(config, data)
     for options in config.measures().values():
         options.check(subjects, base)

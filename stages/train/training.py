@@ -169,7 +169,7 @@ def measured_clip_norm(
 def training_tokens(
     data: RunData, base: LanguageModel, length: int | None, folder: Path, reporter: Reporter
 ) -> TokenStore:
-    """Return the token sequences of the training rows, on disk: made once, and read by all processes.
+    """Return the tokens of the training rows, on disk: made once, and read by all processes.
 
     Args:
         base: whose tokenizer.

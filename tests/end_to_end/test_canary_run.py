@@ -29,6 +29,7 @@ from heldin.stages.train.training_facts import RECORDS, canary_gradient_norms
 from heldin.words.evidence import REAL_USERS, Subjects
 from tests.conftest import SMALL
 from tests.documents import encode
+from tests.documents import ids as ids_of
 from tests.pdf_pages import text_of, write_report
 from tests.refusals import names
 
@@ -65,9 +66,9 @@ def _run(folder, config, patch, seed=7):
     handed = []
     original = heldin.finetune.batches.encode
 
-    def spy(tokenizer, texts, length, done):
-        handed[:] = texts
-        return original(tokenizer, texts, length, done)
+    def spy(tokenizer, documents, length, done):
+        handed[:] = [document.text for document in documents]
+        return original(tokenizer, documents, length, done)
 
     patch.setattr(heldin.finetune.batches, "encode", spy)
     run(config, folder, SILENT, command="heldin run small.yaml")
@@ -121,7 +122,7 @@ def test_gradient_norms_are_those_of_one_backward_a_record_at_the_base_model(pla
     norms: dict[bool, list[float]] = {True: [], False: []}
     for user in data.ledger.scored_users():
         for row in data.ledger.parts[user][Part.TRAIN]:
-            (ids,) = encode(base.tokenizer, [data.store.record(row).text], config.finetune.sequence_length)
+            (ids,) = ids_of(encode(base.tokenizer, [data.store.record(row).text], config.finetune.sequence_length))
             norms[user in data.canaries].append(_norm(base.model, ids))
     edges = np.array(found.edges)
     for its, counts in ((norms[True], found.canaries), (norms[False], found.real)):

@@ -158,7 +158,7 @@ def test_the_trainer_is_handed_the_included_records_and_nothing_else(small_confi
     original = heldin.finetune.batches.encode
 
     def spy(tokenizer, texts, length, done):
-        handed["texts"] = list(texts)
+        handed["texts"] = [document.text for document in texts]
         return original(tokenizer, texts, length, done)
 
     class Stop(Exception):

@@ -163,11 +163,12 @@ def test_of_plain_records_none_is_without_a_counted_token(make_lm, sequences, tm
     assert not any("counts" in line for line in said)
 
 
-def test_masks_are_kept_on_disk_and_are_part_of_the_digest(records, tmp_path):
+@pytest.mark.parametrize("vocabulary", [2**17, 500])
+def test_masks_are_kept_on_disk_and_are_part_of_the_digest(vocabulary, records, tmp_path):
     plain = [Tokens(its.ids) for its in records]
     batches = [plain[:3], [], records[3:20], plain[20:30], records[30:]]
     made = [record for batch in batches for record in batch]
-    store = token_store(tmp_path / "masked", batches, origin="x", vocabulary=2**17)
+    store = token_store(tmp_path / "masked", batches, origin="x", vocabulary=vocabulary)
     for number, (kept, record) in enumerate(zip(store, made, strict=True)):
         assert list(kept.ids) == list(record.ids), number
         asked = [list(its) for its in record.inputs_and_targets()]
@@ -181,13 +182,13 @@ def test_masks_are_kept_on_disk_and_are_part_of_the_digest(records, tmp_path):
     assert sequences_digest(of_all) == sequences_digest(plain) != store.digest
     turned = [its if its.counted is None else Tokens(its.ids, ~its.counted) for its in made]
     assert sequences_digest(turned) != store.digest
-    without = token_store(tmp_path / "plain", [plain], origin="x", vocabulary=2**17)
+    without = token_store(tmp_path / "plain", [plain], origin="x", vocabulary=vocabulary)
     assert without.digest == sequences_digest(plain)
     assert not (tmp_path / "plain" / "counted.bin").exists()
     assert without[0].counted is None
     (tmp_path / "masked" / "counted.bin").unlink()
     with refused(by=token_store, naming="masked"):
-        token_store(tmp_path / "masked", [], origin="x", vocabulary=2**17)
+        token_store(tmp_path / "masked", [], origin="x", vocabulary=vocabulary)
 
 
 def test_chunks_keep_what_counts_of_the_records_they_are_cut_from():
