@@ -238,7 +238,7 @@ def loop_step(baseline: Baseline, shape: Shape, device: torch.device) -> tuple[f
 
 def _rows(case: Case, shape: Shape, device: torch.device) -> Tensor:
     """Return the token ids of a case's records, (users x records, length + 1)."""
-    records = [ids for run in token_runs(case, shape) for user in run for ids in user]
+    records = [list(tokens.ids) for run in token_runs(case, shape) for user in run for tokens in user]
     return torch.tensor(records, device=device)
 
 

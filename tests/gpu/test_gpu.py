@@ -109,17 +109,17 @@ def _step_of_users(**changes):
 
 
 def test_a_unit_that_is_not_finite_is_left_out_of_the_sum(gpu):
-    model, (first, second) = new_model("gpt-neo untied"), ([[1, 2, 3], [4, 5]], [[5, 6, 7, 8]])
+    model, (first, second) = new_model("gpt-neo untied"), map(tokens, ([[1, 2, 3], [4, 5]], [[5, 6, 7, 8]]))
     model.transformer.wte.weight.data[60] = torch.nan
     expected = clipped_sum_of(model, [[first], [second]], 0.05, Passes(100))
-    found = clipped_sum_of(model.to(gpu), [[first], [[[1, 60, 2]], second]], 0.05, Passes(100))
+    found = clipped_sum_of(model.to(gpu), [[first], [tokens([[1, 60, 2]]), second]], 0.05, Passes(100))
     assert found.masked.tolist() == [False, True, False]
     assert worst_error({n: g.cpu() for n, g in found.gradients.items()}, expected.gradients, 0.05) < 1e-4
     assert found.norms.tolist()[::2] == pytest.approx(expected.norms.tolist(), rel=1e-4)
 
 
 def test_ghost_norms_in_doubt_are_computed_again(gpu, monkeypatch):
-    model, runs = new_model("gpt-neo untied"), [[[[1, 2, 3], [4, 5]]], [[[5, 6, 7, 8]]]]
+    model, runs = new_model("gpt-neo untied"), [[tokens([[1, 2, 3], [4, 5]])], [tokens([[5, 6, 7, 8]])]]
     expected = clipped_sum_of(model, runs, 0.05, Passes(100))
     monkeypatch.setattr(per_unit_gradients, "CANCELLATION", 10.0)  # of every unit it may be that its tokens cancel
     model.to(gpu)

@@ -15,6 +15,7 @@ from heldin.models import repeated
 from heldin.models.attention import unscaled_attention, use_exact_attention, windowed_attention
 from heldin.models.objective import Batch, token_losses
 from heldin.models.tokens import IGNORED
+from tests.documents import tokens
 from tests.finetune.test_step_operations import new_model, records
 
 only_real = pytest.mark.parametrize("gpu", [pytest.param("real", marks=pytest.mark.gpu)], indirect=True)
@@ -83,7 +84,11 @@ def units_one_by_one(monkeypatch):
 def batches(number=5):
     """Of three users, with records of several lengths; token 7 is nowhere. Two of five steps are recorded ones."""
     made = [records(VOCABULARY, (32, 9, 20, 32, 5)) for _ in range(number)]
-    return [[[8 if t == 7 else (t + 3 * i) % 300 + 8 for t in ids] for ids in batch] for i, batch in enumerate(made)]
+    return [tokens(_moved(record.ids, i) for record in batch) for i, batch in enumerate(made)]
+
+
+def _moved(ids, by):
+    return [8 if t == 7 else (t + 3 * by) % 300 + 8 for t in ids]
 
 
 @pytest.mark.parametrize("step", [plain, private])
@@ -110,7 +115,7 @@ def test_a_recorded_unit_that_is_not_finite_is_left_out_and_told(gpu):
     batch = batches(1)[0]
     expected = private(model, batch, "fp32")
     assert model.found[2] == [False, False, False]
-    batch[3][4] = 7  # the only record of the second user
+    batch[3].ids[4] = 7  # the only record of the second user
     found = private(model, batch, "fp32")
     assert model.found[2] == [False, True, False]
     alone = clipped_sum(model, [[batch[:3]], [batch[4:]]], BOUND, Passes(8)).gradients

@@ -100,6 +100,8 @@ def test_what_is_outside_the_range_that_is_listed_is_refused(key, value):
     for parent in parents:
         section = section.setdefault(parent, {})
     section[last] = int(value) if value == int(value) else value
+    if "previous" in content:  # the one list of sections without kinds
+        content["previous"] = [{"plan": "week.json", **content["previous"]}]
     with pytest.raises(InputError, match=re.escape(last)):
         parse_config(content, "test")
 
