@@ -14,7 +14,7 @@ from heldin.base.files import text_sha256
 from heldin.base.section import ExpandedName, ExpandedPath, Section
 from heldin.corpus.made_up.synthetic import SyntheticCorpus, generate
 from heldin.corpus.presets.catalogue import PRESETS, PresetSource, preset_named
-from heldin.corpus.presets.published import WORDS, Tokens
+from heldin.corpus.presets.published import WORDS, TokenUnit
 from heldin.corpus.sources.bad_rows import BadRows, OnBadRows
 from heldin.corpus.sources.hub import HuggingFace
 from heldin.corpus.sources.mail import Maildir, MailUser
@@ -143,7 +143,7 @@ class PresetCorpus(Section):
         return PresetSource(preset_named(self.name), self.path, preset_tokens(self.tokenizer))
 
 
-def preset_tokens(tokenizer: str | None) -> Tokens:
+def preset_tokens(tokenizer: str | None) -> TokenUnit:
     """Return the unit that a preset counts: words between blanks, or tokens of a tokenizer (hub name or folder)."""
     if tokenizer is None:
         return WORDS
@@ -153,7 +153,7 @@ def preset_tokens(tokenizer: str | None) -> Tokens:
     fast = getattr(encode, "backend_tokenizer", None)
     # The name alone does not fix the counts: another version of the tokenizer must give another fingerprint.
     known = text_sha256(fast.to_str() if fast else json.dumps(encode.get_vocab(), sort_keys=True))[:16]
-    return Tokens(f"{tokenizer} {known}", lambda text: encode(text, add_special_tokens=False)["input_ids"])
+    return TokenUnit(f"{tokenizer} {known}", lambda text: encode(text, add_special_tokens=False)["input_ids"])
 
 
 CorpusSource = Annotated[

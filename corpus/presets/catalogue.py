@@ -18,7 +18,7 @@ from heldin.base.files import file_sha256, text_sha256
 from heldin.base.wording import counted
 from heldin.corpus.presets.mail import enron_chua, enron_fingerprint, enron_kandpal
 from heldin.corpus.presets.posts import posts_file, stackoverflow
-from heldin.corpus.presets.published import WORDS, Tokens, table_files
+from heldin.corpus.presets.published import WORDS, TokenUnit, table_files
 from heldin.corpus.presets.tables import SMALL_LAST_SECOND, arxiv, booksum, cc_news, reddit
 from heldin.corpus.sources.bad_rows import BadRows
 from heldin.corpus.sources.hub import HuggingFace
@@ -30,7 +30,7 @@ from heldin.corpus.user_filter import MIN_RECORDS_TO_SPLIT, UserFilter, select_u
 from heldin.words.data_steps import PresetText
 
 PRESET_VERSION = "1"  # part of every fingerprint: with another one, stores are built again
-Read = Callable[[Path, Tokens, BadRows], Iterator[pa.RecordBatch]]
+Read = Callable[[Path, TokenUnit, BadRows], Iterator[pa.RecordBatch]]
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,7 @@ class PresetSource(Source):
 
     preset: Preset
     path: Path
-    tokens: Tokens = WORDS
+    tokens: TokenUnit = WORDS
 
     @property
     def reason_if_empty(self) -> str:

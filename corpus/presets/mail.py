@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from heldin.base.errors import InputError
-from heldin.corpus.presets.published import Tokens, another_format
+from heldin.corpus.presets.published import TokenUnit, another_format
 from heldin.corpus.sources.bad_rows import BadRows
 from heldin.corpus.sources.mail import Maildir, addresses, body, header, is_maildir, parse_message
 from heldin.corpus.sources.rows import Columns, batched
@@ -31,12 +31,12 @@ FORWARDED_BODY = re.compile(r"-{3,}[ ]*forwarded (by|message)\b|begin forwarded 
 _COLUMNS = Columns(date="date")
 
 
-def enron_kandpal(path: Path, _tokens: Tokens, bad: BadRows) -> Iterator[pa.RecordBatch]:
+def enron_kandpal(path: Path, _tokens: TokenUnit, bad: BadRows) -> Iterator[pa.RecordBatch]:
     """Mails written by the mailbox's owner, by address, without an owner's exact duplicates."""
     return batched(enumerate(_owned(path), start=1), path.name, "owner's message", _COLUMNS, bad)
 
 
-def enron_chua(path: Path, tokens: Tokens, bad: BadRows) -> Iterator[pa.RecordBatch]:
+def enron_chua(path: Path, tokens: TokenUnit, bad: BadRows) -> Iterator[pa.RecordBatch]:
     """One record per mail and receiver, with the header fields as text; forwarded and repetitive mails are left out."""
     return batched(_per_receiver(path, tokens), path.name, "message", _COLUMNS, bad)
 
@@ -59,7 +59,7 @@ def is_forwarded(subject: str, text: str) -> bool:
     return bool(FORWARDED_SUBJECT.match(subject) or FORWARDED_BODY.search(text))
 
 
-def repeats_ngram(text: str, tokens: Tokens) -> bool:
+def repeats_ngram(text: str, tokens: TokenUnit) -> bool:
     """Return whether some sequence of ``NGRAM`` tokens occurs in the text more than once."""
     parts = tokens.split(text)
     # A text of fewer tokens has no such sequence, and repeats none.
@@ -94,7 +94,7 @@ def _owned(path: Path) -> Iterator[dict[str, Any]]:
                 yield {"user": owner, "text": text, "date": date or None}
 
 
-def _per_receiver(path: Path, tokens: Tokens) -> Iterator[tuple[int, dict[str, Any]]]:
+def _per_receiver(path: Path, tokens: TokenUnit) -> Iterator[tuple[int, dict[str, Any]]]:
     for number, (_, message) in enumerate(_messages(path), start=1):
         subject, text, date = header(message, "Subject"), body(message), header(message, "Date")
         # The n-grams last, because tokenizing costs most.

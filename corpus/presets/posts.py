@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pyarrow as pa
 
 from heldin.base.errors import InputError
-from heldin.corpus.presets.published import Tokens, another_format
+from heldin.corpus.presets.published import TokenUnit, another_format
 from heldin.corpus.sources.bad_rows import BadRows
 from heldin.corpus.sources.rows import Columns, batched
 from heldin.corpus.sources.text_files import BROKEN, corrupt, existing, first_line, open_binary
@@ -20,7 +20,7 @@ QUESTION_OR_ANSWER = ("1", "2")
 _COLUMNS = Columns(id="id", date="date")
 
 
-def stackoverflow(path: Path, _tokens: Tokens, bad: BadRows) -> Iterator[pa.RecordBatch]:
+def stackoverflow(path: Path, _tokens: TokenUnit, bad: BadRows) -> Iterator[pa.RecordBatch]:
     """Questions and answers as plain text, by owner; posts without an owner are left out."""
     return batched(_posts(path), path.name, "post", _COLUMNS, bad)
 

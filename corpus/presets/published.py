@@ -15,14 +15,14 @@ TABLE_ENDINGS = (".parquet", ".csv", ".jsonl", ".json", ".ndjson", ".gz", ".bz2"
 
 
 @dataclass(frozen=True)
-class Tokens:
+class TokenUnit:
     """The unit of a preset's lengths and n-grams: ``split`` cuts a text; ``name`` goes into the store's fingerprint."""
 
     name: str
     split: Callable[[str], Sequence[Hashable]]
 
 
-WORDS = Tokens("words", str.split)
+WORDS = TokenUnit("words", str.split)
 
 
 @dataclass(frozen=True)

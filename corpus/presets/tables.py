@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from heldin.base.arguments import number_in
-from heldin.corpus.presets.published import Published, Tokens, table_files
+from heldin.corpus.presets.published import Published, TokenUnit, table_files
 from heldin.corpus.sources.bad_rows import BadRows
 from heldin.corpus.sources.rows import Columns, batched
 from heldin.words.rows import RowFault
@@ -40,7 +40,7 @@ LAST_YEAR = 2021
 Row = dict[str, Any]
 
 
-def reddit(path: Path, tokens: Tokens, bad: BadRows, *, end: float = LAST_SECOND) -> Iterator[pa.RecordBatch]:
+def reddit(path: Path, tokens: TokenUnit, bad: BadRows, *, end: float = LAST_SECOND) -> Iterator[pa.RecordBatch]:
     """Long comments from September 2015 on, by authors who are not bots, moderators or prolific accounts.
 
     Memory grows with the number of authors.
@@ -74,7 +74,7 @@ def reddit(path: Path, tokens: Tokens, bad: BadRows, *, end: float = LAST_SECOND
     return _batches(REDDIT, path, bad, record, Columns(id="id", date="date"))
 
 
-def cc_news(path: Path, _tokens: Tokens, bad: BadRows) -> Iterator[pa.RecordBatch]:
+def cc_news(path: Path, _tokens: TokenUnit, bad: BadRows) -> Iterator[pa.RecordBatch]:
     """Articles by web domain; duplicates are kept (the paper removes them in one experiment only)."""
     return _batches(
         CC_NEWS,
@@ -85,7 +85,7 @@ def cc_news(path: Path, _tokens: Tokens, bad: BadRows) -> Iterator[pa.RecordBatc
     )
 
 
-def arxiv(path: Path, _tokens: Tokens, bad: BadRows) -> Iterator[pa.RecordBatch]:
+def arxiv(path: Path, _tokens: TokenUnit, bad: BadRows) -> Iterator[pa.RecordBatch]:
     """Abstracts through 2021 by submitter; papers without a submitter are left out."""
 
     def record(row: Row) -> Row | None:
@@ -98,7 +98,7 @@ def arxiv(path: Path, _tokens: Tokens, bad: BadRows) -> Iterator[pa.RecordBatch]
     return _batches(ARXIV, path, bad, record, Columns(id="id"))
 
 
-def booksum(path: Path, _tokens: Tokens, bad: BadRows) -> Iterator[pa.RecordBatch]:
+def booksum(path: Path, _tokens: TokenUnit, bad: BadRows) -> Iterator[pa.RecordBatch]:
     """Human-written summaries, by the book they summarise."""
     return _batches(
         BOOKSUM, path, bad, lambda row: {"user": row.get("bid"), "text": row.get("summary_text")}, Columns()

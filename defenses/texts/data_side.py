@@ -322,8 +322,8 @@ def _all_deidentified(defense: DeIdentify, documents: Mapping[str, Document], re
     cleaned = []
     with reporter.track("de-identification", len(texts), "texts") as advance:
         mentions = defense.entities.source().spans(texts)
-        for document, found in zip(documents.values(), mentions, strict=True):
-            cleaned.append(deidentified(document, (span for span in found if span.category in defense.categories)))
+        for document, spans in zip(documents.values(), mentions, strict=True):
+            cleaned.append(deidentified(document, (span for span in spans if span.category in defense.categories)))
             advance(1)
     return cleaned
 

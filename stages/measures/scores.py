@@ -141,7 +141,7 @@ def scoring_rule(max_characters: int, part: Statement | None = None, *, endpoint
 
 def part_of_spans(stores: Iterable["Corpus"], column: str | None) -> Statement | None:
     """Return which part of a text counts where a column of the corpus names parts; None if all of every text does."""
-    return ScoredPart.SPANS(column=column) if column is not None and any(its.has_spans for its in stores) else None
+    return ScoredPart.SPANS(column=column) if column is not None and any(store.has_spans for store in stores) else None
 
 
 def left_out(names: Sequence[str], *, per_text: bool, served: bool = False) -> list[Statement]:

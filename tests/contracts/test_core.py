@@ -51,7 +51,7 @@ _SPEC.loader.exec_module(size)
 # One epsilon for several releases is 440 lines.
 # Documents and tokens, which carry what counts of them from a column of the source to the loss, are 440 lines, 200 of
 # them in the core; the values with their checks and the column are 220, the objective and masks on disk 110.
-MOST_LINES, MOST_MODULES, MOST_DEPTH, MOST_CORE_LINES = 72_450, 383, 20, 22_450
+MOST_LINES, MOST_MODULES, MOST_DEPTH, MOST_CORE_LINES = 72_450, 383, 20, 22_500
 # Test functions that a change of a sentence may break, by the count of benchmarks/size.py.
 MOST_TIED_TO_WORDING = 15
 

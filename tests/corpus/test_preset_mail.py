@@ -6,7 +6,7 @@ import pytest
 
 from heldin.corpus.presets.catalogue import PRESETS
 from heldin.corpus.presets.mail import is_forwarded, owner_of, repeats_ngram
-from heldin.corpus.presets.published import WORDS, Tokens
+from heldin.corpus.presets.published import WORDS, TokenUnit
 from tests.published_files import (
     enron_tarball,
     mail,
@@ -128,7 +128,7 @@ def test_a_twenty_gram_may_stand_once_only():
     assert repeats_ngram(f"{gram} and then {gram}", WORDS)
     assert repeats_ngram(" ".join(["same"] * 21), WORDS)
     assert not repeats_ngram(" ".join(["same"] * 20), WORDS)
-    letters = Tokens("letters", list)
+    letters = TokenUnit("letters", list)
     assert repeats_ngram("abcdefghijklmnopqrst!abcdefghijklmnopqrst", letters)
     assert not repeats_ngram("abcdefghijklmnopqrst!abcdefghijklmnopqrs", letters)
 

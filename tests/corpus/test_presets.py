@@ -12,7 +12,7 @@ from heldin.corpus.build import build_store
 from heldin.corpus.config import preset_tokens
 from heldin.corpus.presets.catalogue import PRESETS, PresetSource, preset_outcome
 from heldin.corpus.presets.posts import plain_text
-from heldin.corpus.presets.published import WORDS, Tokens
+from heldin.corpus.presets.published import WORDS, TokenUnit
 from heldin.corpus.presets.tables import arxiv_year, is_person
 from heldin.corpus.sources.bad_rows import BadRows, OnBadRows
 from heldin.corpus.user_filter import UserFilter
@@ -84,7 +84,7 @@ def test_two_thousand_comments_stay_and_one_more_drops_the_user_over_all_files_a
 
 def test_tokens_are_words_unless_a_tokenizer_says_otherwise(tmp_path):
     path = json_lines(tmp_path, [comment("ann", "x" * 250, SEPTEMBER)], "RC_2015-09")
-    letters = Tokens("letters", list)
+    letters = TokenUnit("letters", list)
     assert preset_rows("reddit", path) == []
     assert len(preset_rows("reddit", path, letters)) == 1
     preset = PRESETS["reddit"]
