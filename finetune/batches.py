@@ -17,7 +17,7 @@ from heldin.defenses.gradients.model_parts import even_width, trainable
 from heldin.finetune.precision import Arithmetic, autocast
 from heldin.finetune.ranks import own_share, processes, sum_over_ranks
 from heldin.models.devices import moved
-from heldin.models.objective import LANGUAGE_MODELLING, Batch
+from heldin.models.objective import LANGUAGE_MODELLING, TokenBatch
 from heldin.models.repeated import is_short, records, repeated, sums_of_recorded, without_compiling
 from heldin.models.tokens import IGNORED, Ids, Parted, Tokens, start_token, tokens_of
 
@@ -133,7 +133,7 @@ class Asked(Tokens):
         return self.ids[: self.predicted], self.ids[self.predicted :]
 
 
-def collate(records: Sequence[Tokens], device: torch.device) -> Batch:
+def collate(records: Sequence[Tokens], device: torch.device) -> TokenBatch:
     """The batch of these records, padded on the right."""
     pairs = [tokens.inputs_and_targets() for tokens in records]
     longest = max(len(ids) for ids, _ in pairs)
@@ -143,7 +143,7 @@ def collate(records: Sequence[Tokens], device: torch.device) -> Batch:
         both[0, row] = ids[0]
         both[0, row, : len(ids)] = ids
         both[1, row, : len(asked)] = asked
-    return Batch(*moved(torch.from_numpy(both), device))
+    return TokenBatch(*moved(torch.from_numpy(both), device))
 
 
 def plain_batch_gradient(
@@ -172,7 +172,7 @@ def _plain_passes(
 
     def add_gradient(inputs: torch.Tensor, targets: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
         # Over the whole batch, so that micro-batches and processes add up to the mean over its records.
-        loss = LANGUAGE_MODELLING.losses(model, Batch(inputs, targets), once=True).sum() / count
+        loss = LANGUAGE_MODELLING.losses(model, TokenBatch(inputs, targets), once=True).sum() / count
         with torch.autocast(model.device.type, enabled=False):
             torch.autograd.backward(loss)
         return loss.detach()

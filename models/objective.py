@@ -14,7 +14,7 @@ from heldin.models.repeated import in_compiled
 from heldin.models.tokens import IGNORED
 
 
-class Batch(NamedTuple):
+class TokenBatch(NamedTuple):
     """Records of a batch, padded on the right.
 
     Attributes:
@@ -29,7 +29,7 @@ class Batch(NamedTuple):
 class Objective(Protocol):
     """What a model is trained for."""
 
-    def losses(self, model: Callable[..., Any], batch: Batch, *, once: bool = False) -> Tensor:
+    def losses(self, model: Callable[..., Any], batch: TokenBatch, *, once: bool = False) -> Tensor:
         """Return the loss of each record, (B,); none depends on another record, or on how far others are padded.
 
         Args:
@@ -47,7 +47,7 @@ class TargetLikelihood:
     The targets of language modelling are the next tokens that count (``finetune.batches.collate``).
     """
 
-    def losses(self, model: Callable[..., Any], batch: Batch, *, once: bool = False) -> Tensor:
+    def losses(self, model: Callable[..., Any], batch: TokenBatch, *, once: bool = False) -> Tensor:
         """Return the loss of each record, (B,)."""
         with unpacked():
             logits = model(input_ids=batch.inputs, use_cache=False).logits  # (B, L, V)

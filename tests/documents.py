@@ -35,4 +35,4 @@ def encode(tokenizer, texts: Iterable[str], sequence_length: int | None) -> list
 
 def record_losses(model, inputs, targets, **options):
     """The losses of records that are tensors already."""
-    return LANGUAGE_MODELLING.losses(model, batches.Batch(inputs, targets), **options)
+    return LANGUAGE_MODELLING.losses(model, batches.TokenBatch(inputs, targets), **options)

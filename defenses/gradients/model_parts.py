@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from heldin.base.errors import InputError
 from heldin.defenses.gradients.layer_rules import LayerRule, RecordLayout, rule_of
-from heldin.models.objective import LANGUAGE_MODELLING, Batch
+from heldin.models.objective import LANGUAGE_MODELLING, TokenBatch
 from heldin.models.reading import text_config
 from heldin.models.repeated import WIDTHS
 from heldin.models.tokens import IGNORED
@@ -80,13 +80,13 @@ def take_apart(model: nn.Module) -> Parts:
     return Parts(model, modules, tuple(layers), trainable, dropping)
 
 
-def unit_losses(model: nn.Module, batch: Batch, layout: RecordLayout) -> Tensor:
+def unit_losses(model: nn.Module, batch: TokenBatch, layout: RecordLayout) -> Tensor:
     """Losses of the units, shape (U,), each the mean over its records; none depends on another unit's records."""
     records = LANGUAGE_MODELLING.losses(model, batch, once=True)
     return torch.zeros_like(records[: layout.units]).index_add(0, layout.unit, records / layout.sizes[layout.unit])
 
 
-def even_width(model: nn.Module, batch: Batch) -> Batch:
+def even_width(model: nn.Module, batch: TokenBatch) -> TokenBatch:
     """The batch padded on the right to a multiple of ``WIDTHS`` within the model's context, if it is known."""
     inputs, targets = batch
     width = inputs.shape[1]
@@ -96,7 +96,7 @@ def even_width(model: nn.Module, batch: Batch) -> Batch:
     if not more:
         return batch
     padding = inputs[:, :1].expand(-1, more)  # any id would do, as in ``collate``
-    return Batch(torch.cat([inputs, padding], 1), F.pad(targets, (0, more), value=IGNORED))
+    return TokenBatch(torch.cat([inputs, padding], 1), F.pad(targets, (0, more), value=IGNORED))
 
 
 @contextlib.contextmanager

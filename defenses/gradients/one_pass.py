@@ -19,7 +19,7 @@ from heldin.defenses.gradients.held_gradients import (
 )
 from heldin.defenses.gradients.layer_rules import NoRule, RecordLayout, Use, watch
 from heldin.defenses.gradients.model_parts import Parts, unit_losses, without_gradients
-from heldin.models.objective import Batch
+from heldin.models.objective import TokenBatch
 
 Engine = Literal["auto", "materialise", "ghost", "loop"]
 
@@ -58,7 +58,7 @@ def one_pass(
             handles.append(watch(layer.module, layer.rule, layer.name, layer.own, records, positions, anchor, take_in))
         # Autograd's own parameter gradients are off: the backward pass is only for the deltas.
         with without_gradients(parts.trainable), torch.enable_grad():
-            losses = unit_losses(parts.model, Batch(inputs, targets), layout)
+            losses = unit_losses(parts.model, TokenBatch(inputs, targets), layout)
             # No unit's loss depends on another's records, so that the sum's deltas are each unit's own.
             torch.autograd.backward(losses.sum())
     finally:

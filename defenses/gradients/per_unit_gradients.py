@@ -47,7 +47,7 @@ from heldin.defenses.gradients.model_parts import (
 from heldin.defenses.gradients.one_pass import Engine, one_pass, ways_of
 from heldin.models.arithmetic import true_float32
 from heldin.models.devices import is_out_of_memory, moved
-from heldin.models.objective import Batch
+from heldin.models.objective import TokenBatch
 from heldin.models.repeated import copied_sums, is_short, records, repeated, sums_of_recorded, without_compiling
 from heldin.models.tokens import IGNORED
 
@@ -300,11 +300,11 @@ def _add_scaled(total: Sums, gradients: Sequence[Tensor], factor: Tensor, masked
             summed.addcmul_(gradient, factor)
 
 
-def _without_padding(inputs: Tensor, targets: Tensor) -> Batch:
+def _without_padding(inputs: Tensor, targets: Tensor) -> TokenBatch:
     """A unit's token ids (R, L) without the padding that other units cause; on the CPU, or a GPU is waited for."""
     asked = (targets != IGNORED).any(0).nonzero()
     longest = int(asked.max()) + 1 if len(asked) else 1
-    return Batch(inputs[:, :longest], targets[:, :longest])
+    return TokenBatch(inputs[:, :longest], targets[:, :longest])
 
 
 def _spread(values: Tensor, layout: RecordLayout, units: int) -> Tensor:
@@ -345,7 +345,7 @@ def plain_gradient(
             some = slice(start, start + (most_records or count))
             of_pass = inputs[some]
             with torch.enable_grad():
-                part = unit_losses(parts.model, Batch(of_pass, targets[some]), one_unit(len(of_pass), device))[0]
+                part = unit_losses(parts.model, TokenBatch(of_pass, targets[some]), one_unit(len(of_pass), device))[0]
                 if len(of_pass) < count:
                     # The mean over this pass's records counts as their share of the unit's.
                     part = part * (len(of_pass) / count)
@@ -388,7 +388,7 @@ def why_not_rules(parts: Parts, inputs: Tensor, targets: Tensor) -> str | None:
     other = torch.where(inputs == inputs.flip(0), (inputs == 0).long(), inputs.flip(0))  # differs at every position
     both, answers = moved(torch.stack([inputs, other]), device), moved(torch.stack([targets, targets]), device)
     with torch.enable_grad():  # without it, reentrant checkpointing warns
-        beside = unit_losses(parts.model, Batch(both, answers), pair)[0].detach()
+        beside = unit_losses(parts.model, TokenBatch(both, answers), pair)[0].detach()
     if abs(float(beside - loss)) > (3e-2 if half else 1e-3) * max(1.0, abs(float(loss))):
         raise InputError("the model mixes the records of a batch, so that no user has a gradient of their own")
     try:
