@@ -72,9 +72,10 @@ def effective_noise_figure(rows: Sequence[NoiseRow], *, epsilon: float = 3.0, st
 
 
 def claim_figure(curves: Sequence[ClaimCurve]) -> str:
-    """Return a panel for each data set: epsilon over steps as claimed, and as it holds (Lai et al., Figure 4)."""
+    """Return a panel for each data set: epsilon over steps as claimed, and as it holds (Lai et al., Figures 4, 9)."""
     datasets = list(dict.fromkeys(curve.dataset for curve in curves))
     styles = dict(zip(ESTIMATORS, (("o", BLUE), ("^", ORANGE), ("s", "black")), strict=True))
+    by_category = any(curve.entities != "all" for curve in curves)
     with figure(7.0, 2.8) as (drawn, saved):
         panels = np.atleast_1d(drawn.subplots(1, len(datasets), sharey=True))
         for axes, dataset in zip(panels, datasets, strict=True):
@@ -82,13 +83,16 @@ def claim_figure(curves: Sequence[ClaimCurve]) -> str:
                 mark, colour = styles[curve.estimator]
                 style = {"color": colour, "linewidth": 1.0, "markersize": 3}
                 axes.plot(curve.steps, curve.claimed, "--", marker=mark, label=f"{curve.estimator}, claimed", **style)
+                if by_category and curve.estimator == "f_E+":
+                    axes.annotate(curve.entities, (curve.steps[-1], curve.claimed[-1]), fontsize=5)
                 # What holds of both estimators is the same line.
                 if curve.estimator != "f_E+":
                     whose = "users" if curve.estimator == "user-level" else "users and entities"
                     axes.plot(curve.steps, curve.holds, "-", marker=mark, label=f"{whose}, what holds", **style)
             axes.set(yscale="log", xlabel="steps T", title=dataset)
         panels[0].set_ylabel("epsilon at delta 1e-5")
-        drawn.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
+        named = {label: line for line, label in zip(*panels[0].get_legend_handles_labels(), strict=True)}
+        drawn.legend(list(named.values()), list(named), loc="outside upper center", ncols=3)
     return saved[0]
 
 

@@ -55,7 +55,7 @@ class Finding(Section):
     """Another variant and that which it is held against: what is tested is how far the first difference is below or
     above this one. Of losses only."""
     sizes: bool = False
-    """With ``beyond``: whether the size of the first difference is above the size of the other, whatever their signs."""
+    """With ``beyond``: whether the size of the first difference is above the size of the other, by any sign."""
     expect: Expected
     """Whether the variant is said to have less of it, more, or the same."""
     margin: Positive = MARGIN
