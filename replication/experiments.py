@@ -75,10 +75,8 @@ def _kandpal(corpus: str) -> RunGroup:
 
 
 LAI = ("conll", "conll-deidentified", "conll-uls", "conll-fedavg", "conll-text", "conll-two-level", "conll-uedp")
-
-
-LAI_AG = ("ag", "ag-deidentified", "ag-uls", "ag-uedp")
-LAI_RATES = ("conll-uedp-qs-0", "conll-uedp-qs-05", "conll-uedp")
+LAI_AG = ("ag", "ag-deidentified", "ag-uls", "ag-uedp", "ag-uedp-one-norm")
+LAI_RATES = ("conll-uedp-qs-0", "conll-uedp-qs-05", "conll-uedp-qs-1")
 
 
 def _lai(summary: str, names: tuple[str, ...], over: str | None = None) -> RunGroup:
