@@ -38,7 +38,7 @@ SWEEPS = {
     "chua-table-9": "Chua et al., Table 9: group privacy against user-level sampling, all weights",
     "chua-table-10": "Chua et al., Tables 10 and 11: records of each user by the size of the model",
     "chua-figure-4": "Chua et al., Figure 4: clip norm by batch size",
-    "affordable": "All four papers: plain training leaks, ULS at epsilon 8 keeps half of the gain and stops the leak",
+    "affordable": "All four papers: does plain training leak, and what does user-level DP at epsilon 8 cost on plays?",
 }
 FINDINGS = "findings.json"
 _FINISHED = (0, 3, 4)  # exit codes of a run with a result: a contradicted claim is one
@@ -75,10 +75,8 @@ def _kandpal(corpus: str) -> RunGroup:
 
 
 LAI = ("conll", "conll-deidentified", "conll-uls", "conll-fedavg", "conll-text", "conll-two-level", "conll-uedp")
-
-
-LAI_AG = ("ag", "ag-deidentified", "ag-uls", "ag-uedp")
-LAI_RATES = ("conll-uedp-qs-0", "conll-uedp-qs-05", "conll-uedp")
+LAI_AG = ("ag", "ag-deidentified", "ag-uls", "ag-uedp", "ag-uedp-one-norm")
+LAI_RATES = ("conll-uedp-qs-0", "conll-uedp-qs-05", "conll-uedp-qs-1")
 
 
 def _lai(summary: str, names: tuple[str, ...], over: str | None = None) -> RunGroup:

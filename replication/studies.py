@@ -343,8 +343,14 @@ def user_entity_claims(json: AsJson = False, csv: AsCsv = False) -> None:
 
 
 @app.command("user-entity-curves")
-def user_entity_curves(to: StudyFolder = Path("runs/user-entity-curves"), json: AsJson = False) -> None:
-    """Draw epsilon over steps as Lai et al. claim it, and what holds (their Figure 4)."""
+def user_entity_curves(
+    to: StudyFolder = Path("runs/user-entity-curves"),
+    categories: Annotated[
+        bool, typer.Option("--categories", help="A curve for each category of entities (their Figure 9).")
+    ] = False,
+    json: AsJson = False,
+) -> None:
+    """Draw epsilon over steps as Lai et al. claim it, and what holds (their Figures 4 and 9)."""
     from dataclasses import asdict
 
     from heldin.base.files import private_directory
@@ -354,7 +360,7 @@ def user_entity_curves(to: StudyFolder = Path("runs/user-entity-curves"), json: 
 
     private_directory(to)  # before the work
     with reporter_for_this_terminal().track("claims", 3, "data sets") as advance:
-        curves = claims.claim_curves(advance=advance)
+        curves = claims.claim_curves(categories=categories, advance=advance)
     fields = {"curves": [asdict(curve) for curve in curves]}
     _study(to, "user-entity-curves", fields, claims.curve_table(curves), claim_figure(curves), json)
 

@@ -72,23 +72,30 @@ def effective_noise_figure(rows: Sequence[NoiseRow], *, epsilon: float = 3.0, st
 
 
 def claim_figure(curves: Sequence[ClaimCurve]) -> str:
-    """Return a panel for each data set: epsilon over steps as claimed, and as it holds (Lai et al., Figure 4)."""
+    """Return a panel for each data set: epsilon over steps as claimed, and as it holds (Lai et al., Figures 4, 9)."""
     datasets = list(dict.fromkeys(curve.dataset for curve in curves))
     styles = dict(zip(ESTIMATORS, (("o", BLUE), ("^", ORANGE), ("s", "black")), strict=True))
-    with figure(7.0, 2.8) as (drawn, saved):
+    # Data sets name the same category alike, so a category has one mark.
+    categories = dict.fromkeys(curve.entities for curve in curves if curve.estimator == "f_E+")
+    marks = dict(zip(categories, "oDvPX<>*h", strict=False))
+    with figure(7.0, 2.8 if len(categories) == 1 else 3.2) as (drawn, saved):
         panels = np.atleast_1d(drawn.subplots(1, len(datasets), sharey=True))
         for axes, dataset in zip(panels, datasets, strict=True):
             for curve in (curve for curve in curves if curve.dataset == dataset):
                 mark, colour = styles[curve.estimator]
                 style = {"color": colour, "linewidth": 1.0, "markersize": 3}
-                axes.plot(curve.steps, curve.claimed, "--", marker=mark, label=f"{curve.estimator}, claimed", **style)
+                name = curve.estimator
+                if name == "f_E+" and len(categories) > 1:
+                    name, mark = f"{name} ({curve.entities})", marks[curve.entities]
+                axes.plot(curve.steps, curve.claimed, "--", marker=mark, label=f"{name}, claimed", **style)
                 # What holds of both estimators is the same line.
                 if curve.estimator != "f_E+":
                     whose = "users" if curve.estimator == "user-level" else "users and entities"
                     axes.plot(curve.steps, curve.holds, "-", marker=mark, label=f"{whose}, what holds", **style)
             axes.set(yscale="log", xlabel="steps T", title=dataset)
         panels[0].set_ylabel("epsilon at delta 1e-5")
-        drawn.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
+        named = {label: line for axes in panels for line, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+        drawn.legend(list(named.values()), list(named), loc="outside upper center", ncols=3)
     return saved[0]
 
 

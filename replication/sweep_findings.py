@@ -19,10 +19,11 @@ from heldin.base.yaml_files import read_yaml
 from heldin.sweeps.finished import Finished
 from heldin.sweeps.sweep_config import Sweep
 from heldin.sweeps.variants import auroc_change, loss_change, measured_on
-from replication.findings import MARGIN, Change, Expected, Seen, seen
+from replication.findings import MARGIN, SPREAD_OF_TRAININGS, Change, Expected, Seen, of_one_training, seen
 
 FILE = Path(__file__).parent / "findings.yaml"
 DIGITS = 4
+_LOSSES = ("loss", "gain")
 
 
 class Published(Section):
@@ -53,6 +54,8 @@ class Finding(Section):
     beyond: tuple[str, str] | None = None
     """Another variant and that which it is held against: what is tested is how far the first difference is below or
     above this one. Of losses only."""
+    sizes: bool = False
+    """With ``beyond``: whether the size of the first difference is above the size of the other, by any sign."""
     expect: Expected
     """Whether the variant is said to have less of it, more, or the same."""
     margin: Positive = MARGIN
@@ -68,6 +71,10 @@ class Finding(Section):
             raise ValueError("share: a part is compared of gains only")
         if self.beyond is not None and not isinstance(self.against, str):
             raise ValueError("against: with beyond it is a variant")
+        if self.sizes and (self.beyond is None or self.expect != "more"):
+            raise ValueError(
+                "sizes: the sizes of two differences are compared (beyond), and the first is the larger (more)"
+            )
         return self
 
     @property
@@ -89,6 +96,8 @@ class FindingResult:
         asked: the finding.
         seen: the verdict.
         difference: the variant less the other; None where it cannot be stated.
+        limits: the difference and the 95 % interval that decides: of a loss in one block, with the spread of trainings;
+            None without an interval.
         values: mean over the blocks of ``against`` and of ``variant``, in the finding's unit; None where a cell has
             none.
     """
@@ -96,6 +105,7 @@ class FindingResult:
     asked: Finding
     seen: Seen
     difference: Summary | None
+    limits: Change | None
     values: tuple[float | None, float | None]
 
     def as_dict(self) -> dict[str, Any]:
@@ -105,6 +115,7 @@ class FindingResult:
             **self.asked.model_dump(mode="json"),
             "seen": self.seen,
             "difference": difference,
+            "limits": self.limits,
             "values": self.values,
         }
 
@@ -140,7 +151,7 @@ def judge_findings(findings: Sequence[Finding], sweep: Sweep, finished: Mapping[
         whole = all(len(of_one) == sweep.config.blocks for of_one in cells)
         paired = len({groups[name] for name in finding.variants}) == 1
         if finding.beyond is not None:
-            difference = _doubled(*cells) if whole and paired else None
+            difference = _doubled(cells, finding.sizes) if whole and paired else None
         elif not isinstance(finding.against, str):
             difference = _from_number(finding, finding.against, variant) if whole else None
         else:
@@ -148,9 +159,11 @@ def judge_findings(findings: Sequence[Finding], sweep: Sweep, finished: Mapping[
         limits: Change | None = None
         if difference is not None and difference.lower is not None and difference.upper is not None:
             limits = (difference.value, difference.lower, difference.upper)
+            if difference.over == "users" and finding.of in _LOSSES:
+                limits = of_one_training(limits, 1 if finding.beyond is None else 2)
         number = None if isinstance(finding.against, str) else finding.against
         values = (_mean(finding.unit, against) if number is None else number, _mean(finding.unit, variant))
-        results.append(FindingResult(finding, seen(finding.expect, limits, finding.margin), difference, values))
+        results.append(FindingResult(finding, seen(finding.expect, limits, finding.margin), difference, limits, values))
     return results
 
 
@@ -160,8 +173,8 @@ def finding_table(results: Sequence[FindingResult], blocks: int) -> str:
     for result in results:
         asked, change = result.asked, result.difference
         figures = "-" if change is None else f"{change.value:+.4f}"
-        if change is not None and change.lower is not None and change.upper is not None:
-            figures += f" ({change.lower:+.4f} to {change.upper:+.4f})"
+        if result.limits is not None:
+            figures += " ({1:+.4f} to {2:+.4f})".format(*result.limits)
         ours = " to ".join("-" if value is None else f"{value:.3f}" for value in result.values)
         theirs = "{} to {}".format(*asked.published.values) if asked.published else "none"
         lines.append(
@@ -174,6 +187,11 @@ def finding_table(results: Sequence[FindingResult], blocks: int) -> str:
         lines.append("note: each finding is tested at its own 95 %: of twenty, one may be wrong by chance")
     elif blocks == 1:
         lines.append("note: in one block a verdict is about these models alone: another training gives others")
+        if any(result.asked.of in _LOSSES for result in results):
+            lines.append(
+                "note: in one block the interval of a loss includes by how much two trainings of one plan differ:"
+                f" {2 * SPREAD_OF_TRAININGS:g} nats, added in quadrature"
+            )
     else:
         lines.append("note: two blocks give no interval, so that no finding can be judged")
     return "\n".join(lines)
@@ -219,8 +237,12 @@ def _joined(stated: Sequence[AurocDifference | None]) -> Summary | None:
     return over_blocks([its.value for its in known], (known[0].lower, known[0].upper), digits=DIGITS)
 
 
-def _doubled(*cells: Mapping[int, Finished]) -> Summary | None:
-    """First less second, less third less fourth, user by user: by how much one loss falls more than another."""
+def _doubled(cells: Sequence[Mapping[int, Finished]], sizes: bool) -> Summary | None:
+    """First less second, less third less fourth, user by user: by how much one loss falls more than another.
+
+    Of sizes: first less second with the sign that its mean has, less the other difference with the sign that leaves
+    less.
+    """
     changes = []
     for block in sorted(cells[0]):
         four = [of_one[block] for of_one in cells]
@@ -229,8 +251,14 @@ def _doubled(*cells: Mapping[int, Finished]) -> Summary | None:
             return None
         users = sorted(four[0].losses)
         first, second, third, fourth = (np.array([its.losses[user].loss for user in users]) for its in four)
-        changes.append(mean_difference(third - fourth, first - second))
-    return _joined(changes)
+        changes.append((first - second, third - fourth))
+    if not sizes:
+        return _joined([mean_difference(other, change) for change, other in changes])
+    sign = 1.0 if sum(float(change.mean()) for change, _ in changes) >= 0.0 else -1.0
+    signed = [
+        _joined([mean_difference(its * other, sign * change) for change, other in changes]) for its in (1.0, -1.0)
+    ]
+    return min((its for its in signed if its is not None), key=lambda its: its.value, default=None)
 
 
 def _unpaired(finding: Finding, against: Mapping[int, Finished], variant: Mapping[int, Finished]) -> Summary | None:

@@ -70,6 +70,27 @@ def test_every_file_has_a_name_on_the_command_line():
     assert {path.stem for path in left} == audits
 
 
+def test_private_trainings_of_one_figure_of_lai_et_al_take_the_same_work(monkeypatch):
+    """Same rate, steps and gradients a step, on the same users: what differs is the mechanism."""
+    monkeypatch.setenv("HELDIN_DATA_DIR", "/data")
+    for group in ("lai-figure-2", "lai-figure-2b", "lai-figure-5"):
+        configs = [load_config(path) for path in RUNS[group].configs]
+        private = [config for config in configs if config.defense.kind != "none"]
+        assert len(private) >= 2
+        work = {
+            (
+                config.finetune.learning_rate,
+                config.defense.steps,
+                config.defense.cohort * records,
+                str(config.corpus.users),
+            )
+            for config in private
+            for records in (1 if config.defense.kind == "user-entity" else config.defense.group_size,)
+        }
+        assert len(work) == 1
+        assert len({str(config.model) for config in configs}) == 1
+
+
 def test_runs_are_heldins_own_and_the_table_follows_them(replicate, monkeypatch, tmp_path):
     called = []
 

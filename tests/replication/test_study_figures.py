@@ -9,6 +9,7 @@ from replication import study_figures
 from replication.effective_noise import effective_noise
 from replication.mean_estimation import Task
 from replication.mean_estimation_sweeps import Sweeps, run_study
+from replication.published_claims import ClaimCurve
 from tests.refusals import refused
 
 pytestmark = pytest.mark.usefixtures("typeset")  # figures are drawn, and not drafted
@@ -54,3 +55,17 @@ def test_noises_and_their_crossings(rows, monkeypatch):
     assert "epsilon 8, 100 steps" not in words
     with refused(by="effective_noise_figure", naming=("2", "1000")):
         study_figures.effective_noise_figure(rows, epsilon=2.0)
+
+
+def test_every_category_of_entities_is_in_the_legend(monkeypatch):
+    curves = [
+        ClaimCurve(dataset, estimator, entities, (50, 500), (0.2, 0.4), (50.0, 300.0))
+        for dataset, categories in (("one", ("GPE", "all")), ("two", ("Org", "all")))
+        for estimator, of in (("f_E+", categories), ("f_E", ("all",)), ("user-level", ("all",)))
+        for entities in of
+    ]
+    words = _words(monkeypatch, lambda: study_figures.claim_figure(curves))
+    assert {"one", "two", "f_E+ (GPE), claimed", "f_E+ (Org), claimed", "users, what holds"} <= set(words)
+    alone = [curve for curve in curves if curve.entities == "all"]
+    words = _words(monkeypatch, lambda: study_figures.claim_figure(alone))
+    assert words.count("f_E+, claimed") == 1

@@ -16,7 +16,7 @@ from heldin.sweeps.finished import Finished, finished_cells
 from heldin.sweeps.load import load_sweep
 from heldin.sweeps.variants import auroc_change
 from replication import experiments, sweep_findings
-from replication.findings import Seen
+from replication.findings import Seen, of_one_training
 from replication.sweep_findings import Finding, finding_table, findings_of, judge_findings
 from tests.refusals import names, refused
 from tests.tiny_sweeps import QUIET, ULS, USERS, in_process, written
@@ -58,6 +58,10 @@ def test_findings_are_tested_in_pairs_within_a_group_and_without_across_groups(s
     joined = independent_difference((one.value, one.lower, one.upper), (other.value, other.lower, other.upper))
     assert (apart.difference.lower, apart.difference.upper) == pytest.approx(joined[1:], abs=1e-3)
     assert loss.difference.over == "users"
+    # A loss of one training each is judged with the spread of trainings; an AUROC, and blocks, as they are.
+    change = (loss.difference.value, loss.difference.lower, loss.difference.upper)
+    assert loss.limits == of_one_training(change)
+    assert area.limits == (area.difference.value, area.difference.lower, area.difference.upper)
     assert canaries.difference is None or canaries.difference.lower <= canaries.difference.value
 
 
@@ -77,6 +81,7 @@ def test_across_groups_three_blocks_or_more_are_joined_by_welchs_interval(swept,
     (found,) = judge_findings([finding], with_blocks(sweep, 4), made)
     limits = stats.ttest_ind(values["apart"], values["none"], equal_var=False).confidence_interval(0.95)
     assert (found.difference.lower, found.difference.upper) == pytest.approx((limits.low, limits.high), abs=1e-4)
+    assert found.limits == (found.difference.value, found.difference.lower, found.difference.upper)
     assert (found.seen, found.asked.unit, found.difference.over) == ("confirmed", "auroc", "blocks")
 
 
@@ -159,6 +164,9 @@ def test_a_difference_of_two_differences_is_taken_user_by_user(swept):
     changes = np.array([2 * (losses[0][user].loss - losses[1][user].loss) for user in sorted(losses[0])])
     limits = stats.t.interval(0.95, changes.size - 1, changes.mean(), stats.sem(changes))
     assert (found.difference.lower, found.difference.upper) == pytest.approx(limits, abs=1e-4)
+    assert found.limits == of_one_training(
+        tuple(getattr(found.difference, its) for its in ("value", "lower", "upper")), 2
+    )
     # Across groups people differ; and of other measures nothing is doubled.
     (apart,) = judge_findings(
         [Finding(variant="apart", against="none", beyond=("uls", "none"), **asked)], sweep, finished
@@ -167,6 +175,62 @@ def test_a_difference_of_two_differences_is_taken_user_by_user(swept):
     assert apart.seen == judge_findings([Finding(variant="apart", against="none", **asked)], sweep, {})[0].seen
     with refused(naming="beyond", kind=ValueError):
         Finding(variant="uls", against="none", beyond=("none", "uls"), **{**asked, "of": "auroc"})
+
+
+def of_losses(sweep, finished, differences):
+    """Cells of four trainings whose losses differ as told, in one block for each pair of differences."""
+    finding = Finding(
+        finding="f",
+        source="s",
+        of="loss",
+        margin=0.005,
+        expect="more",
+        sizes=True,
+        variant="a1",
+        against="a0",
+        beyond=("b1", "b0"),
+    )
+    made, rng = {}, np.random.default_rng(5)
+    base = 5 + 0.5 * rng.standard_normal(60)
+    for block, (first, second) in enumerate(differences, start=1):
+        for name, shift in (("a0", 0.0), ("a1", first), ("b0", 0.0), ("b1", second)):
+            its = finished["1/none"]
+            losses = {
+                f"u{i}": UserLoss(f"u{i}", 1, 9, loss + shift + 0.001 * rng.standard_normal(), loss)
+                for i, loss in enumerate(base)
+            }
+            cell = dataclasses.replace(its.cell, block=block, variant=dataclasses.replace(its.cell.variant, name=name))
+            made[f"{block}/{name}"] = dataclasses.replace(its, cell=cell, losses=losses)
+    variants = tuple(dataclasses.replace(sweep.variants[0], name=name) for name in ("a0", "a1", "b0", "b1"))
+    (found,) = judge_findings(
+        [finding], dataclasses.replace(with_blocks(sweep, len(differences)), variants=variants), made
+    )
+    return found
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "seen"),
+    [
+        (0.06, 0.02, "confirmed"),
+        (-0.06, 0.02, "confirmed"),
+        (-0.06, -0.02, "confirmed"),
+        (0.02, 0.06, "not confirmed"),
+        # A difference of signs is none of sizes: with signs this would be a large one.
+        (0.02, -0.06, "not confirmed"),
+        (0.03, -0.03, "not confirmed"),
+    ],
+)
+def test_sizes_of_differences_are_compared_whatever_their_signs(swept, first, second, seen):
+    sweep, out, _ = swept
+    finished, _ = finished_cells(placed_cells(sweep, out), kept_hash(out), QUIET)
+    rng = np.random.default_rng(6)
+    blocks = [(first + 0.001 * rng.standard_normal(), second + 0.001 * rng.standard_normal()) for _ in range(5)]
+    found = of_losses(sweep, finished, blocks)
+    assert found.seen == seen
+    assert found.difference.value == pytest.approx(abs(first) - abs(second), abs=0.004)
+    for wrong in ({"beyond": None}, {"expect": "less"}):
+        with refused(naming="sizes", kind=ValueError):
+            Finding.model_validate({**found.asked.model_dump(), **wrong})
 
 
 def test_a_part_of_a_gain_is_compared_user_by_user_and_a_level_with_a_number(swept):
