@@ -20,6 +20,7 @@ from heldin.finetune.units import PrivateRecords, plan_private_training
 from replication import mean_estimation as sim
 from replication import mean_estimation_sweeps as study
 from replication.mean_estimation import Arm, Data, Pairs, Point, Setting, Task, TunedArm
+from tests.documents import tokens
 from tests.draws import draw
 from tests.mean_model import MeanModel
 from tests.oracles.mean_estimation import naive_step
@@ -68,7 +69,7 @@ def _trainer_and_simulation(kind, *, noise_factor=1.0, rounds=12):
         noise = gaussian(NoiseGenerator.PHILOX, KEY, step, "theta", torch.Size([d]), sigma, torch.device("cpu"))
         present = np.ones((1, len(drawn)), dtype=bool)
         theta = sim.step(theta, points, present, noise_factor * noise.numpy()[None], pairs, divisor)
-        private_gradient(model, training, step, [[i, 0] for i in range(len(table))])
+        private_gradient(model, training, step, tokens([i, 0] for i in range(len(table))))
         optimizer.step()
         yield model.theta.detach().numpy(), theta[0, 0]
 
