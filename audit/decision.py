@@ -196,7 +196,7 @@ class Decision:
         strongest: index of the strongest score that passes the corrected test. It is that of the primary attack if only
             a contradicted claim leads to "leaks", and null if the answer is another one.
         separates: whether this score passes the test; false if the answer is another one, or rests on a claim alone.
-        promise: how a leak compares with the guarantee ("above": by the estimate alone); null without a leak or guarantee.
+        promise: the finding beside the guarantee, "above" by the estimate alone; null without a leak or a guarantee.
         largest_auroc: largest AUROC of any score.
         shown_auroc: largest lower end of the simultaneous intervals: some score has at least this AUROC.
         excluded_auroc: the audit rules out, at 95 % confidence, that any score has a higher AUROC.
