@@ -126,6 +126,14 @@ def account(
             hidden=True,
         ),
     ] = None,
+    pure: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NUMBER",
+            help="compose: pure epsilons of further releases, such as of a private median: 0.1,0.5.",
+            hidden=True,
+        ),
+    ] = None,
     json: AsJson = False,
     csv: AsCsv = False,
 ) -> None:
@@ -174,7 +182,7 @@ def account(
 
 def _print_together(plans: list[Path], given: dict[str, Any], json: bool, csv: bool) -> None:
     """Print the guarantee of several releases together."""
-    other = next((name for name in given if name not in ("times", "delta")), None)
+    other = next((name for name in given if name not in ("times", "delta", "pure")), None)
     if other is not None:
         raise InputError(f"{_option(other)} does not go with compose: the plans state their mechanisms")
     times = _counts("--times", given["times"]) if "times" in given else None
@@ -184,8 +192,15 @@ def _print_together(plans: list[Path], given: dict[str, Any], json: bool, csv: b
     from heldin.defenses.releases import together_table
     from heldin.sweeps.releases import compose
 
-    together = compose(plans, delta, times)
+    together = compose(plans, delta, times, _numbers("--pure", given["pure"]) if "pure" in given else ())
     answer(together_table(together), together.as_dict(), together.rows(), json=json, csv=csv)
+
+
+def _numbers(option: str, given: str) -> list[float]:
+    try:
+        return [float(part) for part in given.split(",")]
+    except ValueError:
+        raise InputError(f"{option} {given}: give numbers with commas between them, such as 0.1,0.5") from None
 
 
 def _engine(kind: str) -> tuple[Callable[..., Any], Callable[[Any], str] | None]:

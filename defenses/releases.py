@@ -58,6 +58,7 @@ class Together(Tabular):
         sum_epsilon: sum of the releases' own epsilons: the simplest rule of composition, at the delta ``sum_delta``.
         sum_delta: sum of the releases' own deltas.
         own: what one release by each plan guarantees.
+        pure: epsilons of further releases by pure mechanisms, which count among ``releases``.
         statement: the guarantee of all releases with its conditions.
     """
 
@@ -70,6 +71,7 @@ class Together(Tabular):
     sum_epsilon: float
     sum_delta: float
     own: tuple[OwnGuarantee, ...]
+    pure: tuple[float, ...]
     statement: Statement
 
     def heading(self) -> str:
@@ -78,19 +80,22 @@ class Together(Tabular):
 
     def rows(self) -> list[dict[str, Any]]:
         """One row: every number by name."""
-        return [{name: value for name, value in self.as_dict().items() if name not in ("own", "statement")}]
+        return [{name: value for name, value in self.as_dict().items() if name not in ("own", "pure", "statement")}]
 
     def as_dict(self) -> dict[str, Any]:
         """The fields by name."""
         return {**dataclasses.asdict(self), "own": [*map(dataclasses.asdict, self.own)], "statement": self.heading()}
 
 
-def compose_releases(releases: Sequence[PlannedRelease], delta: float | None = None) -> Together:
+def compose_releases(
+    releases: Sequence[PlannedRelease], delta: float | None = None, pure: Sequence[float] = ()
+) -> Together:
     """Return epsilon(delta) of all releases together, as exact as that of one plan.
 
     Args:
         releases: the plans; the same people may be in all of them.
         delta: of the answer; None takes the plans' own, if they all have the same.
+        pure: epsilons of further releases by pure mechanisms, such as a private median, for users under add/remove.
 
     Raises:
         InputError: a plan has no guarantee or no accountant for several releases, the plans protect different units or
@@ -109,9 +114,14 @@ def compose_releases(releases: Sequence[PlannedRelease], delta: float | None = N
             f"the plans have different deltas ({stated}): give the delta of all releases together (--delta)"
         )
     delta = deltas[0] if delta is None else delta
+    if pure and (alike.unit, alike.adjacency) != ("user", "add_remove"):
+        raise InputError(
+            "pure releases (--pure) are counted for users under add/remove, and the plans protect"
+            f" {alike.unit} ({relation(alike.adjacency)}): compose each kind by itself and state both"
+        )
     runs = [(_event(release), release.times * release.mechanism.steps) for release in releases]
-    spent = accounting.composed_epsilon(runs, delta)
-    count = sum(release.times for release in releases)
+    spent = accounting.composed_epsilon(runs, delta, pure)
+    count = sum(release.times for release in releases) + len(pure)
     check_count("number of releases", count)
     own = tuple(
         OwnGuarantee(release.name, release.times, promise.epsilon, promise.delta)
@@ -124,10 +134,11 @@ def compose_releases(releases: Sequence[PlannedRelease], delta: float | None = N
         unit=alike.unit,
         adjacency=alike.adjacency,
         records=first.mechanism.exposed,
-        sum_epsilon=sum(mine.times * mine.epsilon for mine in own),
+        sum_epsilon=sum(mine.times * mine.epsilon for mine in own) + sum(pure),
         sum_delta=sum(mine.times * mine.delta for mine in own),
         own=own,
-        statement=_statement(first.mechanism, alike, promises, count, spent, delta),
+        pure=tuple(pure),
+        statement=_statement(first.mechanism, alike, promises, count, spent, delta, pure),
     )
 
 
@@ -158,6 +169,8 @@ def together_table(together: Together) -> str:
     for own in together.own:
         times = f", {own.times:,} times" if own.times > 1 else ""
         lines.append((f"epsilon of {own.plan}", f"{own.epsilon:.5g} at delta {own.delta:g}{times}"))
+    if together.pure:
+        lines.append(("pure epsilon of further releases", ", ".join(f"{spent:g}" for spent in together.pure)))
     return "\n".join([*(f"{name + ' ':<38}{value}" for name, value in lines), together.heading()])
 
 
@@ -199,7 +212,13 @@ def _event(release: PlannedRelease) -> Event:
 
 
 def _statement(
-    mechanism: Mechanism, alike: Guarantee, promises: Sequence[Guarantee], count: int, spent: float, delta: float
+    mechanism: Mechanism,
+    alike: Guarantee,
+    promises: Sequence[Guarantee],
+    count: int,
+    spent: float,
+    delta: float,
+    pure: Sequence[float],
 ) -> Statement:
     numbers = {"epsilon": spent, "delta": delta, "relation": relation(alike.adjacency)}
     if mechanism.exposed is not None:
@@ -212,6 +231,7 @@ def _statement(
     conditions = [
         ReleasesText.FIXED_BEFOREHAND(),
         ReleasesText.AS_PLANNED(),
+        *([ReleasesText.PURE(count=len(pure), total=sum(pure))] if pure else []),
         *dict.fromkeys(own),
     ]
     return ReleasesText.TOGETHER(

@@ -16,7 +16,7 @@ import numpy as np
 
 from heldin.base.errors import InputError
 from heldin.base.progress import Reporter
-from heldin.defenses.accounting.guarantees import delta_of
+from heldin.defenses.accounting.guarantees import composed_epsilon
 from heldin.defenses.plan_file import read_plan
 from heldin.stages.run_config import RunConfig
 from heldin.stages.sides.corpus import read_corpus
@@ -88,9 +88,6 @@ def of_config(config: RunConfig, epsilon: float, at_most: int, reporter: Reporte
 def together(plan: Path, spent: float) -> tuple[float, float]:
     """Epsilon of a training together with a release of pure epsilon ``spent``, at the training's delta; and delta.
 
-    Among pure mechanisms randomised response loses most. With it, delta at epsilon e is p delta'(e - spent) + (1 - p)
-    delta'(e + spent), where delta' is that of the training and p = 1 / (1 + exp(-spent)).
-
     Raises:
         InputError: the plan has no guarantee for users.
     """
@@ -102,19 +99,7 @@ def together(plan: Path, spent: float) -> tuple[float, float]:
     other = mechanism.unit != "user" or mechanism.adjacency != "add_remove"
     if event is None or delta is None or other or mechanism.reasons():
         raise InputError(f"'{plan}' gives users no guarantee under add/remove: name a plan of ULS or ELS")
-    alone, share = mechanism.epsilon(), 1.0 / (1.0 + math.exp(-spent))
-
-    def delta_at(epsilon: float) -> float:
-        earlier, later = (delta_of(event, mechanism.steps, e) for e in (epsilon - spent, epsilon + spent))
-        return share * earlier + (1.0 - share) * later
-
-    low, high = spent, alone + spent
-    if delta_at(low) <= delta:
-        return low, delta
-    while high - low > 1e-4 * high:
-        middle = (low + high) / 2.0
-        low, high = (low, middle) if delta_at(middle) <= delta else (middle, high)
-    return high, delta
+    return composed_epsilon([(event, mechanism.steps)], delta, [spent]), delta
 
 
 def as_dict(release: PrivateMedian, both: tuple[float, float] | None) -> dict[str, Any]:

@@ -16,7 +16,10 @@ from heldin.sweeps.cell_plan import PLAN
 
 
 def compose(
-    plans: Sequence[str | Path | Mechanism], delta: float | None = None, times: Sequence[int] | None = None
+    plans: Sequence[str | Path | Mechanism],
+    delta: float | None = None,
+    times: Sequence[int] | None = None,
+    pure: Sequence[float] = (),
 ) -> Together:
     """Return one epsilon(delta) for several releases about the same people, as exact as that of one plan.
 
@@ -37,6 +40,7 @@ def compose(
             counts, with those that tuned it and with shadow models.
         delta: of the answer; None takes the plans' own, if they all have the same.
         times: number of releases by each plan, in their order; None: 1 each.
+        pure: epsilons of further releases by pure mechanisms, such as a private median, for users under add/remove.
 
     Raises:
         InputError: a plan that is missing, damaged or has no guarantee, plans that do not go together, or a number of
@@ -56,7 +60,7 @@ def compose(
             ]
         else:
             listed.append(PlannedRelease(str(plan), read_plan(plan_at(Path(plan))), count))
-    return compose_releases(listed, delta)
+    return compose_releases(listed, delta, pure)
 
 
 def _swept(out: Path) -> list[PlannedRelease]:

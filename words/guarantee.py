@@ -61,6 +61,7 @@ class ReleasesText(Code):
         " sampling and steps of one"
     )
     AS_PLANNED = "each model was trained as its plan states, with a secret key of its own"
+    PURE = "{count} further releases of pure epsilon for users, {total:g} in all, by your statement"
 
 
 class EarlierText(Code):

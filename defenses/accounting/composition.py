@@ -103,13 +103,25 @@ def check_rounding(delta: float, steps: int) -> None:
 
 def grid_delta(event: GridEvent, steps: int, epsilon: float) -> float:
     """delta(epsilon), from the whole pair or a tilted one, chosen as in ``grid_epsilon``."""
+    return _composed_delta(((event, steps),), epsilon)
+
+
+def deltas_of(runs: Runs, delta: float) -> Callable[[float], float]:
+    """Return delta(epsilon) of all runs together, as exact as their epsilon at about this delta."""
+    if TAIL_MASS + rounding_mass(_steps(runs)) > VISIBLE * delta:
+        return functools.partial(_composed_delta, runs)
+    return functools.partial(pair_delta, _settled(runs, delta))
+
+
+def _composed_delta(runs: Runs, epsilon: float) -> float:
+    steps = _steps(runs)
     bias = functools.partial(_delta_bias, steps, epsilon)
-    runs: Runs = ((event, steps),)
     delta = pair_delta(refined(runs, _whole(runs), bias), epsilon)
-    if TAIL_MASS + rounding_mass(steps) <= VISIBLE * delta or not isinstance(event, _TILTED_EVENTS):
+    tilted = all(isinstance(event, _TILTED_EVENTS) for event, _ in runs)
+    if TAIL_MASS + rounding_mass(steps) <= VISIBLE * delta or not tilted:
         return delta
-    (step,), _ = _coarsest(runs, _whole(runs))
-    orders = [order_at([(pmf, steps)], epsilon) for pmf in (step.remove, step.add)]
+    pairs, _ = _coarsest(runs, _whole(runs))
+    orders = [order_at(parts, epsilon) for parts in _directions(runs, pairs)]
     return min(delta, pair_delta(refined(runs, _tilted(runs, orders), bias), epsilon))  # both are bounds
 
 

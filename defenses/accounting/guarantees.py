@@ -10,7 +10,7 @@ only if in or out was assigned at random.
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Literal, TypeAlias
 
@@ -23,6 +23,7 @@ from heldin.defenses.accounting.closed_forms import SMALLEST_DELTA, check_delta,
 from heldin.defenses.accounting.composition import (
     area_pair,
     composed_grid_epsilon,
+    deltas_of,
     grid_delta,
     grid_epsilon,
     settled_pair,
@@ -40,6 +41,7 @@ from heldin.defenses.accounting.events import (
     with_noise,
 )
 from heldin.defenses.accounting.loss_pmf import LossPair, LossPmf, rounding_mass
+from heldin.defenses.accounting.pure import check_pure, epsilon_with_pure
 from heldin.defenses.accounting.roc_ceiling import RocCeiling, epsilon_delta_ceiling
 from heldin.words.guarantee import PromiseCaution
 from heldin.words.statement import Statement
@@ -79,12 +81,15 @@ def epsilon(event: Event, steps: int, delta: float) -> float:
     return grid_epsilon(event, steps, delta)
 
 
-def composed_epsilon(runs: Iterable[tuple[Event, int]], delta: float) -> float:
+def composed_epsilon(runs: Iterable[tuple[Event, int]], delta: float, pure: Sequence[float] = ()) -> float:
     """epsilon(delta) of all runs together, each an event and its steps; as exact as ``epsilon`` of one run.
 
     The pairs are composed on one grid, so it holds for runs that are chosen by earlier results in everything but their
     events and steps (Zhu, Dong, Wang 2022); docs/theory.md#several-trainings-of-one-user. Equal events are added up
     first: many equal runs cost as much time as one.
+
+    Args:
+        pure: epsilons of further releases by pure mechanisms.
 
     Raises InputError like ``epsilon``, and for the filter, whose theorem gives no loss distribution.
     """
@@ -103,7 +108,10 @@ def composed_epsilon(runs: Iterable[tuple[Event, int]], delta: float) -> float:
     if any(event.noise_multiplier == 0.0 for event in steps):
         return math.inf
     # In one order, so that the order in which runs are given changes no digit.
-    return composed_grid_epsilon(tuple(sorted(steps.items(), key=repr)), delta)
+    ordered = tuple(sorted(steps.items(), key=repr))
+    alone = composed_grid_epsilon(ordered, delta)
+    check_pure(pure)
+    return epsilon_with_pure(deltas_of(ordered, delta), pure, delta, alone + math.fsum(pure)) if pure else alone
 
 
 def delta_of(event: Event, steps: int, target_epsilon: float) -> float:

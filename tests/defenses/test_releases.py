@@ -1,20 +1,22 @@
 """Several releases about the same people: one epsilon, against closed forms and a slow twin."""
 
+import itertools
 import math
 import time
 
 import pytest
 
 from heldin.base.errors import InputError
-from heldin.defenses.accounting.closed_forms import gaussian_epsilon
+from heldin.defenses.accounting.closed_forms import gaussian_delta, gaussian_epsilon
 from heldin.defenses.accounting.events import PoissonGaussian
 from heldin.defenses.accounting.guarantees import composed_epsilon, epsilon
+from heldin.defenses.accounting.pure import _losses, check_pure
 from heldin.defenses.choices import ConcentrationFilter, FullBatchSampler, PoissonSampler, TwoLevel
 from heldin.defenses.releases import PlannedRelease, compose_releases, users_epsilon
 from heldin.words.guarantee import ReleasesText
 from tests.made_mechanisms import els, example, shuffled, uls
 from tests.oracles.releases import bracket
-from tests.refusals import lacks
+from tests.refusals import lacks, refused
 
 DELTA = 1e-6
 MIXED = ((1.2, 0.1, 2), (2.0, 0.3, 3))
@@ -176,3 +178,58 @@ def test_ten_thousand_releases_and_fifty_two_different_ones():
     year = compose_releases(of(*different))
     fewest, most = (compose_releases([PlannedRelease("all", different[i], 52)]).epsilon for i in (51, 0))
     assert fewest < year.epsilon < most
+
+
+def _delta_of_all(mu, pure, epsilon):
+    """delta of N(mu, 1) against N(0, 1) with randomised responses, by every outcome of these one by one."""
+    total = 0.0
+    for signs in itertools.product((1, -1), repeat=len(pure)):
+        chance = math.prod(1 / (1 + math.exp(-sign * spent)) for sign, spent in zip(signs, pure, strict=True))
+        total += chance * gaussian_delta(mu, epsilon - sum(s * spent for s, spent in zip(signs, pure, strict=True)))
+    return total
+
+
+@pytest.mark.parametrize("delta", [1e-5, 1e-10])
+@pytest.mark.parametrize("pure", [(0.3,), (2.5,), (0.1, 0.1, 0.1), (0.2, 0.7, 0.2, 1.1)])
+def test_pure_releases_beside_gaussians_are_what_every_outcome_gives(pure, delta):
+    mu = math.sqrt(30 / 5.0**2 + 7 / 3.0**2)
+    trainings = [(PoissonGaussian(5.0, 1.0), 30), (PoissonGaussian(3.0, 1.0), 7)]
+    found = composed_epsilon(trainings, delta, pure)
+    assert _delta_of_all(mu, pure, found) <= delta * (1 + 1e-9)
+    assert _delta_of_all(mu, pure, found * (1 - 5e-4)) > delta
+    # Wrong answers: without the last release, without any, and the simplest rule.
+    assert composed_epsilon(trainings, delta, pure[:-1]) < found
+    assert composed_epsilon(trainings, delta) < found < composed_epsilon(trainings, delta) + sum(pure)
+
+
+def test_pure_releases_that_outweigh_the_trainings_cost_about_their_sum():
+    """Below that the trainings are asked for delta at negative epsilon."""
+    trainings = [(PoissonGaussian(200.0, 0.01), 1)]
+    found = composed_epsilon(trainings, DELTA, [1.0, 1.0])
+    assert 1.999 < found <= 2.0 + composed_epsilon(trainings, DELTA)
+    # Of many small ones not all have their largest loss: that needs the negative side.
+    many = composed_epsilon(trainings, 1e-2, [0.1] * 40)
+    exact = [e for e in (many, many * 0.999) if _binomial_delta(0.1, 40, e) <= 1e-2]
+    assert exact == [many]
+    assert many < 2.5
+
+
+def _binomial_delta(spent, count, epsilon):
+    """delta of equal randomised responses by themselves."""
+    p = 1 / (1 + math.exp(-spent))
+    law = [(math.comb(count, k) * p**k * (1 - p) ** (count - k), (2 * k - count) * spent) for k in range(count + 1)]
+    return sum(chance * max(0.0, -math.expm1(epsilon - loss)) for chance, loss in law)
+
+
+def test_pure_releases_are_for_users_under_add_remove_and_count_among_the_releases():
+    together = compose_releases(of(uls(steps=40)), pure=[0.1, 0.2])
+    assert (together.releases, together.pure) == (3, (0.1, 0.2))
+    assert together.sum_epsilon == pytest.approx(uls(steps=40).epsilon() + 0.3)
+    assert together.statement.values["conditions"][2].states(ReleasesText.PURE)
+    with refused(by=compose_releases, naming=("example",)):
+        compose_releases(of(example()), pure=[0.1])
+    for wrong in (0.0, -1.0, math.inf, math.nan):
+        with refused(by=check_pure, naming=(wrong,)):
+            compose_releases(of(uls()), pure=[wrong])
+    with refused(by=_losses):
+        compose_releases(of(uls()), pure=[0.001 * i for i in range(1, 16)])
