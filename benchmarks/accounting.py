@@ -27,6 +27,13 @@ from heldin.defenses.accounting.step_pld import binomial_mixture, mixture_step, 
 from tests.oracles import contour_accountant
 
 STEPS, RATE, DELTA, WIDTH = 2000, 0.01, 1e-6, 1e-3
+WHOLE = (  # noise multiplier, rate, records of a user, steps, delta
+    (1.0, 0.01, 1, 2000, 1e-6),
+    (1.0, 0.01, 32, 2000, 1e-6),
+    (2.0, 1 / 64, 1, 1000, 1e-6),
+    (10.97, 1e-3, 64, 2000, 1e-8),
+    (0.9, 0.01, 8, 52000, 1e-6),
+)
 
 
 def seconds(call: Callable[[], Any]) -> tuple[float, Any]:
@@ -75,6 +82,22 @@ def epsilons() -> None:
     capped = CappedPoissonGaussian(0.9283, 16 / 1024, 1024, 40)
     cold, value = seconds(lambda: epsilon(capped, 1000, DELTA))
     print(f"hard cap 40 of 16 expected, T = 1000: epsilon {value:.4f} in {cold:.2f} s")
+
+
+def whole() -> None:
+    """Epsilon from cold beside dp-accounting's accountant on two grids (docs/decisions/0049); about five minutes."""
+    print(f"{'sigma':>6} {'rate':>8} {'G':>3} {'T':>6} {'ours':>10} {'s':>6}  h: theirs, ratio of times")
+    for sigma, rate, group, steps, delta in WHOLE:
+        event = PoissonGaussian(sigma, rate, group)
+        ours, value = seconds(lambda e=event, t=steps, d=delta: epsilon(e, t, d))
+        beside = []
+        for width in (1e-3, 1e-4):
+            accountant = PLDAccountant(value_discretization_interval=width)
+            taken, theirs = seconds(
+                lambda a=accountant, e=event, t=steps, d=delta: a.compose(to_dp_event(e, t)).get_epsilon(d)
+            )
+            beside.append(f"{width:g}: {theirs:.6g}, {taken / ours:.1f}")
+        print(f"{sigma:>6} {rate:>8.4g} {group:>3} {steps:>6} {value:>10.6g} {ours:>6.3f}  {'; '.join(beside)}")
 
 
 def calibrations(*, everything: bool) -> None:
@@ -131,12 +154,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--all", action="store_true", help="also the cases where dp-accounting takes minutes")
     parser.add_argument("--small-delta", action="store_true", help="only epsilon at 1e-11 against the exact one")
+    parser.add_argument("--whole", action="store_true", help="only epsilon beside dp-accounting's, in five minutes")
     arguments = parser.parse_args()
     everything = arguments.all
     with tempfile.TemporaryDirectory() as folder:
         os.environ["HELDIN_CACHE_DIR"] = folder
         if arguments.small_delta:
             small_deltas(accounting.SMALLEST_DELTA)
+            return
+        if arguments.whole:
+            whole()
             return
         build([(2.0, 1), (1.0, 8), (2.0, 32), (1.0, 32), *([(0.5, 32)] if everything else [])])
         epsilons()

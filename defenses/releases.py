@@ -12,6 +12,7 @@ from typing import Any
 
 from heldin.base.errors import InputError
 from heldin.base.tabular import Tabular
+from heldin.base.wording import counted
 from heldin.defenses.accounting import guarantees as accounting
 from heldin.defenses.accounting.events import Event, FilteredGaussian, check_count
 from heldin.defenses.choices import Adjacency, Unit
@@ -231,7 +232,7 @@ def _statement(
     conditions = [
         ReleasesText.FIXED_BEFOREHAND(),
         ReleasesText.AS_PLANNED(),
-        *([ReleasesText.PURE(count=len(pure), total=sum(pure))] if pure else []),
+        *([ReleasesText.PURE(releases=counted(len(pure), "further release"), total=sum(pure))] if pure else []),
         *dict.fromkeys(own),
     ]
     return ReleasesText.TOGETHER(

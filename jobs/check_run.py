@@ -142,10 +142,10 @@ def _held_against(mechanism: Mechanism, fit: PlanFit | None, unknown: str, would
 
 
 def _with_earlier(config: RunConfig, mechanism: Mechanism, out: Path) -> dict[str, str]:
-    """Return what ``previous`` states, and what all releases promise together; nothing for a plan without a unit."""
-    if mechanism.unit == "none" and not config.previous:
-        return {}
+    """Return what ``previous`` states, and what all releases promise together, where page one says so."""
     if not config.previous:
+        if not isinstance(mechanism.guarantee(), Guarantee):
+            return {}
         return {"earlier": "not stated (previous)" if config.previous is None else "none, as previous states"}
     try:
         together = str(all_together(mechanism, read_previous(config, out)).statement)

@@ -1,6 +1,6 @@
 """One run, from corpus to record. Each stage leaves a named file in the run folder and is not repeated.
 
-config.yaml  ledger/  plan.json  checkpoints/  scores.parquet  record.json  seconds.json  log.txt
+config.yaml  ledger/  plan.json  previous.json  checkpoints/  scores.parquet  record.json  seconds.json  log.txt
 """
 
 from contextlib import ExitStack

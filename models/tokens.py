@@ -1,4 +1,4 @@
-"""Texts as token ids: the text itself, without special tokens; and which of them stand for the parts that count."""
+"""Texts as token ids, without special tokens, and which of these tokens belong to the parts that count."""
 
 import contextlib
 import hashlib

@@ -61,7 +61,7 @@ class ReleasesText(Code):
         " sampling and steps of one"
     )
     AS_PLANNED = "each model was trained as its plan states, with a secret key of its own"
-    PURE = "{count} further releases of pure epsilon for users, {total:g} in all, by your statement"
+    PURE = "{releases} of pure epsilon for users, {total:g} in all, by your statement"
 
 
 class EarlierText(Code):
@@ -71,7 +71,7 @@ class EarlierText(Code):
     NONE = "Earlier releases about these people: none, by the developer's statement."
     TOGETHER = (
         "Earlier releases about these people: {releases:,}, by the developer's statement. Together with this one:"
-        " {promise}, if all plans were fixed beforehand."
+        " {promise}, if all plans were fixed beforehand and the conditions of each hold."
     )
     NO_EPSILON = (
         "Earlier releases about these people: {releases:,}, by the developer's statement. No epsilon covers them and"

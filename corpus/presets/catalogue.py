@@ -246,7 +246,7 @@ def presets_table() -> str:
         lines += [f"  step   {step.text()} [{_reach(step)}]" for step in preset.steps]
         least = f"at least {preset.minimum} records [user-local]" if preset.minimum else "no minimum (a split needs 4)"
         lines += [f"  users  {least}", ""]
-    return "\n".join([*lines, "PresetTokens are words between blanks unless a tokenizer is named."])
+    return "\n".join([*lines, "Tokens are words between blanks unless a tokenizer is named."])
 
 
 def presets_dict() -> list[dict[str, Any]]:

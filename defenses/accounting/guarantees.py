@@ -105,12 +105,12 @@ def composed_epsilon(runs: Iterable[tuple[Event, int]], delta: float, pure: Sequ
     total = sum(steps.values())
     check_count("steps of all releases", total)
     check_delta(delta, total)
+    check_pure(pure)
     if any(event.noise_multiplier == 0.0 for event in steps):
         return math.inf
     # In one order, so that the order in which runs are given changes no digit.
     ordered = tuple(sorted(steps.items(), key=repr))
     alone = composed_grid_epsilon(ordered, delta)
-    check_pure(pure)
     return epsilon_with_pure(deltas_of(ordered, delta), pure, delta, alone + math.fsum(pure)) if pure else alone
 
 

@@ -51,9 +51,7 @@ def _losses(pure: Sequence[float]) -> list[tuple[float, float]]:
     """Return the sums of losses and their probabilities: equal epsilons by the binomial law."""
     counts = sorted(Counter(pure).items())
     if math.prod(count + 1 for _, count in counts) > MOST_LOSSES:
-        raise InputError(
-            f"{len(counts)} different pure epsilons have too many sums: round them up to fewer values"
-        )
+        raise InputError(f"{len(counts)} different pure epsilons have too many sums: round them up to fewer values")
     each = []
     for spent, count in counts:
         law = stats.binom(count, 1.0 / (1.0 + math.exp(-spent)))
