@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import gc
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -274,6 +275,27 @@ def test_scoring_takes_what_the_allocator_gives_out():
     with torch.no_grad():
         real = most_allocated(lambda: batch_scores(model.eval(), ids, ids, moments=False, ranks=False))
     assert peak.total == pytest.approx(2 * weights + real, rel=0.005)
+
+
+def test_what_an_earlier_measurement_left_in_circles_is_no_part_of_the_next():
+    """The profiler knows the sizes of what was made while it looked, and tells when they are given back."""
+
+    def leave():
+        circle = [torch.zeros(100_000)]
+        circle.append(circle)
+
+    def work():
+        kept = torch.zeros(1000)
+        gc.collect()
+        return torch.zeros(1000) + kept
+
+    expected = most_allocated(work)
+    gc.disable()
+    try:
+        most_allocated(leave)
+        assert most_allocated(work) == expected == 12_000
+    finally:
+        gc.enable()
 
 
 def test_a_gpu_holds_less_of_a_step_that_computes_activations_again():
