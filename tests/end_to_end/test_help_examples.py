@@ -21,6 +21,8 @@ ANSWERS = {"audit": (0, 8), "audit-planted": (0, 3, 4), "bound": (0, 3, 4), "swe
 @pytest.mark.slow
 def test_every_example_runs_as_printed(call, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    # A cache of its own: an example clears one, and refuses while another worker's test scores into the shared one.
+    monkeypatch.setenv("HELDIN_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr("heldin.commands.finished.confirm", lambda *_, **__: None)
     for name, lines in EXAMPLES.items():
         for line in [*BEFORE.get(name, []), *lines]:

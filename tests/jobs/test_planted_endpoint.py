@@ -84,7 +84,7 @@ def test_the_endpoint_says_what_the_folder_says_and_gets_no_text_of_one_side_alo
     data = drawn_data(*read_planted(out), out, QUIET, load_language_model(read_planted(out)[0].reference))
     tests = [text for its in held_out_texts(run_of(read_planted(out)[0], out), data).texts.values() for text in its]
     assert tests
-    assert not any(asked.endswith(text[text.index(" number") :]) for text in tests for asked in words)
+    assert not any(asked.endswith(it.text[it.text.index(" number") :]) for it in tests for asked in words)
     assert not verify(folder, QUIET).differences
 
 
