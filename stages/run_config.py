@@ -19,7 +19,7 @@ from heldin.corpus.entities.spans import CATEGORIES, Category
 from heldin.corpus.split import Audited, SplitRule
 from heldin.corpus.user_filter import UserFilter
 from heldin.defenses.config import ClippingDefense, Defense, EntityDefense, FilterDefense, NoDefense
-from heldin.defenses.data_side.apply import DataDefense
+from heldin.defenses.data_side.kinds import DataDefense
 from heldin.finetune.recipe import Optimizer, Recipe, Select
 from heldin.models.model_config import TinyModel
 from heldin.record.release import Release

@@ -1,19 +1,12 @@
 """The steps of a run, one after the other, and what each did."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, TypeAlias
-
-from pydantic import Field
 
 from heldin.base.progress import Reporter, SilentReporter
 from heldin.corpus.document import Document
-from heldin.defenses.data_side.cap import Cap
 from heldin.defenses.data_side.contract import DataSideDefense, Measure, Removal, StepInput, TrainingRecord
-from heldin.defenses.data_side.deduplicate import Deduplicate
-from heldin.defenses.data_side.deidentify import DeIdentify
 
 SILENT = SilentReporter()
-DataDefense: TypeAlias = Annotated[Deduplicate | Cap | DeIdentify, Field(discriminator="kind")]
 
 
 def apply_defenses(

@@ -87,6 +87,9 @@ class DataSideDefense(Choice, ABC):
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
+    kind: str
+    """Its name, or "package.module:Class"."""
+
     rewrites: ClassVar[bool] = False
     """Whether it changes texts and removes no record."""
 

@@ -12,7 +12,7 @@ from heldin.base.section import DATACLASS_SECTION, Count, ExpandedPath, Few, Job
 from heldin.corpus.config import FileCorpus
 from heldin.corpus.sources.rows import Columns, Source
 from heldin.defenses.config import ClippingDefense, Defense, FilterDefense, NoDefense, PrivateDefense
-from heldin.defenses.data_side.apply import DataDefense
+from heldin.defenses.data_side.kinds import DataDefense
 from heldin.finetune.recipe import Recipe, Select
 from heldin.stages.config_files import read_config, with_overrides
 

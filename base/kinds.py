@@ -1,0 +1,249 @@
+"""Families of kinds, and the class that a name in a config stands for.
+
+A kind is one of ours, one that an installed package registers (an entry point in the family's group), or a class that
+is written out as "package.module:Class". Only the kind that a config names is imported, and importing it runs its code.
+"""
+
+import functools
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Generic, TypeVar, cast, get_args
+
+from pydantic import BaseModel, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
+from pydantic_core import InitErrorDetails, PydanticCustomError, PydanticKnownError, core_schema
+
+from heldin.base.errors import InputError
+
+KindClass = TypeVar("KindClass")
+_WRITTEN_OUT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The package that a kind comes from.
+
+    Attributes:
+        family: the family's name.
+        kind: as a config names it.
+        package: distribution; the top-level module, if none has it.
+        version: of the distribution; None for modules that were not installed.
+        sha256: of all Python files of the top-level module, with their names.
+    """
+
+    family: str
+    kind: str
+    package: str
+    version: str | None
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Registered:
+    """A kind that an installed package registers.
+
+    Attributes:
+        name: as a config names it.
+        target: "package.module:Class".
+        package: distribution.
+        version: of the distribution.
+    """
+
+    name: str
+    target: str
+    package: str
+    version: str
+
+
+@dataclass(frozen=True)
+class Family(Generic[KindClass]):
+    """The kinds of one part of a config.
+
+    Attributes:
+        name: in the plural, as in the entry-point group ``heldin.NAME``.
+        contract: base class of every kind.
+        ours: names of our own kinds and "package.module:Class" of each.
+    """
+
+    name: str
+    contract: Any  # abstract, which a type checker lets nobody pass as a type
+    ours: Mapping[str, str]
+
+    @property
+    def group(self) -> str:
+        """The group of entry points in which packages register kinds."""
+        return f"heldin.{self.name}"
+
+    def registered(self) -> list[Registered]:
+        """What installed packages register, by name; nothing is imported."""
+        return list(_registered_in(self.group, tuple(sys.path)))
+
+    def names(self) -> list[str]:
+        """Names that need not be written out: ours, then those that packages register."""
+        return [*self.ours, *dict.fromkeys(entry.name for entry in self.registered())]
+
+    def find(self, name: str) -> type[KindClass]:
+        """Import the class that a name stands for.
+
+        Raises:
+            InputError: there is no such kind, two packages register the name, the code cannot be imported, or the class
+                is not of this family or leaves out a method that every kind has.
+        """
+        target = self._target(name)
+        if target in self.ours.values():
+            return cast("type[KindClass]", _attribute(target))
+        try:
+            found = _attribute(target)
+        except Exception as error:  # whatever somebody else's module does when it is imported
+            raise InputError(f"{self.name}: '{name}' cannot be imported: {type(error).__name__}: {error}") from error
+        if not (inspect.isclass(found) and issubclass(found, self.contract)):
+            raise InputError(f"{self.name}: '{name}' is no subclass of {_address(self.contract)}")
+        if missing := getattr(found, "__abstractmethods__", None):
+            raise InputError(f"{self.name}: '{name}' leaves out {', '.join(sorted(missing))}: define them")
+        return cast("type[KindClass]", found)
+
+    def _target(self, name: str) -> str:
+        entries = [entry for entry in self.registered() if entry.name == name]
+        claims = sorted({entry.package for entry in entries} | ({"heldin"} if name in self.ours else set()))
+        # Whoever installs a package would change what an existing config means.
+        if len(claims) > 1:
+            raise InputError(
+                f"{self.name}: '{name}' is registered by {' and '.join(claims)}: uninstall one, or write the class out"
+                " as 'package.module:Class'"
+            )
+        if name in self.ours:
+            return self.ours[name]
+        if entries:
+            return entries[0].target
+        if _WRITTEN_OUT.fullmatch(name):
+            return name
+        raise InputError(f"{self.name}: there is no '{name}'; choose from {', '.join(self.names())}")
+
+    def origin(self, name: str) -> Origin | None:
+        """Return where a kind comes from; None for ours. Raises InputError as ``find``."""
+        if name in self.ours:
+            return None
+        module = self.find(name).__module__.partition(".")[0]
+        packages = metadata.packages_distributions().get(module, ())
+        package = packages[0] if packages else module
+        version = metadata.version(package) if packages else None
+        return Origin(self.name, name, package, version, _sha256_of(module))
+
+
+@functools.cache
+def _registered_in(group: str, path: tuple[str, ...]) -> tuple[Registered, ...]:
+    """Read every installed package's list of entry points, once for each search path."""
+    found = set()
+    for entry in metadata.entry_points(group=group):
+        assert entry.dist is not None  # ``entry_points`` gives none without
+        found.add(Registered(entry.name, entry.value, entry.dist.name, entry.dist.version))
+    return tuple(sorted(found, key=lambda entry: (entry.name, entry.package)))
+
+
+def _address(found: type) -> str:
+    return f"{found.__module__}.{found.__name__}"
+
+
+def _attribute(target: str) -> Any:
+    module, _, name = target.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def _sha256_of(module: str) -> str:
+    """Return the SHA-256 of a top-level module's Python files, by relative name."""
+    spec = importlib.util.find_spec(module)
+    if spec is None or not (spec.submodule_search_locations or spec.origin):
+        raise InputError(f"module '{module}' has no files: a record could not say which code it ran")
+    folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
+    files = {file.relative_to(folder).as_posix(): file for folder in folders for file in folder.rglob("*.py")}
+    if not folders:
+        files = {Path(str(spec.origin)).name: Path(str(spec.origin))}
+    digest = hashlib.sha256()
+    for name in sorted(files):
+        content = files[name].read_bytes()
+        # With both lengths: no file's end can be taken for another's beginning.
+        digest.update(f"{len(name)} {len(content)} {name}".encode() + content)
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class OfKind:
+    """Metadata of a config field that holds a kind of a family: a section whose ``kind`` says which.
+
+    Errors have the kind in their place, and the JSON schema lists our own kinds, as for a union of pydantic's.
+    """
+
+    family: Family[Any]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        """Validate by the class that ``kind`` names."""
+        return core_schema.no_info_plain_validator_function(
+            self._validated, metadata={"pydantic_js_functions": [self._json_schema]}
+        )
+
+    def _validated(self, value: object) -> object:
+        if isinstance(value, self.family.contract):
+            return value
+        if not isinstance(value, Mapping):
+            raise PydanticKnownError("dict_type")
+        kind = value.get("kind")
+        if kind is None:
+            raise PydanticKnownError("union_tag_not_found", {"discriminator": "'kind'"})
+        names = self.family.names()
+        if not isinstance(kind, str) or (kind not in names and not _WRITTEN_OUT.fullmatch(kind)):
+            tags = ", ".join(f"'{name}'" for name in names)
+            raise PydanticKnownError(
+                "union_tag_invalid", {"discriminator": "'kind'", "tag": str(kind), "expected_tags": tags}
+            )
+        try:
+            found = self.family.find(kind)
+        except InputError as error:
+            raise ValueError(str(error)) from error
+        assert issubclass(found, BaseModel)
+        try:
+            return found.model_validate(value)
+        except ValidationError as error:
+            details = [_moved(detail, kind) for detail in error.errors()]
+            raise ValidationError.from_exception_data(found.__name__, details) from error
+
+    def _json_schema(self, _: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        ours = [handler(self.family.find(name).__pydantic_core_schema__) for name in self.family.ours]
+        # Two names may stand for one class, such as those of file formats.
+        distinct = [schema for i, schema in enumerate(ours) if schema not in ours[:i]]
+        other = {
+            "type": "object",
+            "required": ["kind"],
+            "not": {"properties": {"kind": {"enum": list(self.family.ours)}}},
+        }
+        return {"oneOf": [*distinct, other]}
+
+
+def _moved(detail: Any, kind: str) -> InitErrorDetails:
+    """Return an error of a section, in the place that it has among a family's kinds."""
+    # A package's validator may raise types that pydantic does not know.
+    kept = detail["type"] if detail["type"] in _KNOWN else PydanticCustomError(detail["type"], detail["msg"])
+    return InitErrorDetails(type=kept, loc=(kind, *detail["loc"]), input=detail["input"], ctx=detail.get("ctx", {}))
+
+
+_KNOWN = frozenset(get_args(core_schema.ErrorType))
+
+
+def sections_in(value: object) -> Iterator[BaseModel]:
+    """Yield a section of a config and all sections in it, the outer ones first."""
+    if isinstance(value, BaseModel):
+        yield value
+        for name in type(value).model_fields:
+            yield from sections_in(getattr(value, name))
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from sections_in(item)
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from sections_in(item)

@@ -1,0 +1,145 @@
+"""Kinds by name: ours, those that packages register, and classes that are written out."""
+
+import sys
+from abc import ABC, abstractmethod
+from typing import Annotated, Literal
+
+import pytest
+from pydantic import model_validator
+
+from heldin.base.config_errors import checked
+from heldin.base.errors import InputError
+from heldin.base.kinds import Family, OfKind, sections_in
+from heldin.base.section import Count, Section
+
+
+class Pet(Section, ABC):
+    kind: str
+
+    @abstractmethod
+    def says(self) -> str: ...
+
+
+class Dog(Pet):
+    kind: Literal["dog"] = "dog"
+    barks: Count = 1
+
+    def says(self) -> str:
+        return "woof " * self.barks
+
+    @model_validator(mode="after")
+    def _not_too_loud(self):
+        if self.barks > 9:
+            raise ValueError("barks: more than nine wake the neighbours {really}")
+        return self
+
+
+PETS = Family[Pet]("pets", Pet, {"dog": f"{__name__}:Dog"})
+
+
+class Home(Section):
+    pet: Annotated[Pet, OfKind(PETS)]
+    pets: tuple[Annotated[Pet, OfKind(PETS)], ...] = ()
+
+
+CAT = """
+from tests.base.test_kinds import Pet
+from pydantic import Field
+
+class Cat(Pet):
+    purrs: int = Field(1, ge=1)
+    def says(self): return "meow"
+
+class Stone(Pet):
+    pass
+
+class Plant:
+    pass
+"""
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """A function that installs a package: a module, and the names under which it registers classes."""
+
+    def install(name, code, entries=(), version="2.1"):
+        (tmp_path / f"{name}.py").write_text(code, encoding="utf-8")
+        about = tmp_path / f"{name}-{version}.dist-info"
+        about.mkdir()
+        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n", encoding="utf-8")
+        (about / "RECORD").write_text(f"{name}.py,,\n", encoding="utf-8")
+        lines = "".join(f"{key} = {target}\n" for key, target in entries)
+        (about / "entry_points.txt").write_text(f"[heldin.pets]\n{lines}", encoding="utf-8")
+        monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)] if str(tmp_path) not in sys.path else sys.path[:])
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        monkeypatch.setattr(sys, "path_importer_cache", {})
+        return name
+
+    return install
+
+
+def test_a_kind_of_ours_is_found_by_its_name_and_keeps_it():
+    home = checked(Home, {"pet": {"kind": "dog", "barks": 2}, "pets": [{"kind": "dog"}]}, "home.yaml")
+    assert (home.pet.says(), home.pets) == ("woof woof ", (Dog(),))
+    assert home.model_dump() == {"pet": {"kind": "dog", "barks": 2}, "pets": ({"kind": "dog", "barks": 1},)}
+    assert Home.model_validate_json(home.model_dump_json()) == home
+    assert PETS.origin("dog") is None
+    assert [type(section) for section in sections_in(home)] == [Home, Dog, Dog]
+
+
+@pytest.mark.parametrize("name", ["cat", "strangers:Cat"])
+def test_a_kind_of_a_package_is_found_by_its_name_and_written_out(package, name):
+    package("strangers", CAT, [("cat", "strangers:Cat")])
+    home = checked(Home, {"pet": {"kind": name, "purrs": 3}}, "home.yaml")
+    assert (home.pet.says(), home.pet.purrs, home.model_dump()["pet"]["kind"]) == ("meow", 3, name)
+    origin = PETS.origin(name)
+    assert (origin.package, origin.version, len(origin.sha256)) == ("strangers", "2.1", 64)
+    assert Home.model_validate(home.model_dump()) == home
+
+
+def test_what_is_not_named_is_not_imported(package):
+    package("explosive", "raise SystemError('imported')", [("bomb", "explosive:Bomb")])
+    assert checked(Home, {"pet": {"kind": "dog"}}, "home.yaml").pet == Dog()
+    assert [(entry.name, entry.package) for entry in PETS.registered()] == [("bomb", "explosive")]
+    assert PETS.names() == ["dog", "bomb"]
+    with pytest.raises(InputError, match="home.yaml.*\n.*pet.*'bomb' cannot be imported: SystemError: imported"):
+        checked(Home, {"pet": {"kind": "bomb"}}, "home.yaml")
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ({"kind": "dgo"}, "pet.kind: there is no 'dgo'; did you mean 'dog'?"),
+        ({"kind": 3}, "pet.kind: there is no '3'; choose from dog"),
+        ({"barks": 3}, "pet.kind: this key is required; choose from dog"),
+        ("dog", "pet: a section of keys and values was expected (found 'dog')"),
+        ({"kind": "dog", "bark": 3}, "pet.bark: unknown key; did you mean 'barks'?"),
+        ({"kind": "dog", "barks": "x"}, "pet.barks: a whole number was expected (found 'x')"),
+        ({"kind": "dog", "barks": 10}, "pet: barks: more than nine wake the neighbours {really}"),
+        ({"kind": "nowhere.at_all:Cat"}, "pet: pets: 'nowhere.at_all:Cat' cannot be imported: ModuleNotFoundError"),
+        ({"kind": "strangers:Dog"}, "pet: pets: 'strangers:Dog' cannot be imported: AttributeError"),
+        ({"kind": "strangers:Plant"}, "pet: pets: 'strangers:Plant' is no subclass of tests.base.test_kinds.Pet"),
+        ({"kind": "strangers:Stone"}, "pet: pets: 'strangers:Stone' leaves out says: define them"),
+        ({"kind": "strangers:Cat", "purrs": 0}, "pet.strangers:Cat.purrs: Input should be greater than or equal to 1"),
+    ],
+)
+def test_a_mistake_is_one_line_in_its_place(package, content, problem):
+    package("strangers", CAT)
+    with pytest.raises(InputError) as caught:
+        checked(Home, {"pet": content}, "home.yaml")
+    assert str(caught.value).splitlines()[1].strip().startswith(problem)
+
+
+def test_a_name_that_two_register_is_refused(package):
+    package("strangers", CAT, [("cat", "strangers:Cat"), ("dog", "strangers:Cat")])
+    package("others", CAT, [("cat", "others:Cat")])
+    for name, claims in (("cat", "others and strangers"), ("dog", "heldin and strangers")):
+        with pytest.raises(InputError, match=f"'{name}' is registered by {claims}"):
+            PETS.find(name)
+
+
+def test_other_code_has_another_hash(package, tmp_path):
+    package("strangers", CAT)
+    before = PETS.origin("strangers:Cat").sha256
+    (tmp_path / "strangers.py").write_text(CAT + "\n# changed\n", encoding="utf-8")
+    assert PETS.origin("strangers:Cat").sha256 != before
