@@ -13,9 +13,10 @@ from pydantic import (
     model_validator,
 )
 
+from heldin.attacks.kinds import ATTACKS, DEFAULT_ATTACKS, get_attack
 from heldin.attacks.protocol import AGGREGATIONS
 from heldin.attacks.references import Reference
-from heldin.attacks.statistics import ATTACKS, DEFAULT_ATTACKS
+from heldin.base.errors import InputError
 from heldin.base.section import FEW, Count, ExpandedName, Few, Section
 from heldin.models.model_config import ScoringPrecision
 
@@ -30,9 +31,9 @@ def one_of(names: Iterable[str]) -> WithJsonSchema:
 class AttackConfig(Section):
     """Which attacks to run, and the settings of the attacker's dials."""
 
-    names: tuple[Annotated[str, one_of(ATTACKS)], ...] = DEFAULT_ATTACKS
+    names: tuple[Annotated[str, ATTACKS.named()], ...] = DEFAULT_ATTACKS
     """Attacks to run."""
-    primary: Annotated[str, one_of(ATTACKS)] = "likelihood-ratio"
+    primary: Annotated[str, ATTACKS.named()] = "likelihood-ratio"
     """The primary attack, whose scores test claims; one of ``names``."""
     aggregations: tuple[Annotated[str, one_of(AGGREGATIONS)], ...] = ("mean", "min", "max")
     """Ways to combine the statistics of a user's texts into one score; the first is the primary one."""
@@ -58,11 +59,11 @@ class AttackConfig(Section):
 
     @model_validator(mode="after")
     def _known(self) -> "AttackConfig":
-        # Names are checked here and not by a ``Literal`` type, because ``ATTACKS`` is the registry and a second list
-        # would drift from it.
         for name in (*self.names, self.primary):
-            if name not in ATTACKS:
-                raise ValueError(f"unknown attack '{name}': choose from {', '.join(ATTACKS)}")
+            try:
+                get_attack(name)
+            except InputError as error:
+                raise ValueError(str(error)) from error
         for name in self.aggregations:
             if name not in AGGREGATIONS:
                 raise ValueError(f"unknown aggregation '{name}': choose from {', '.join(AGGREGATIONS)}")
@@ -83,7 +84,7 @@ class AttackConfig(Section):
             # Given twice, one setting would count as two attacks in the test of the whole family.
             if twice := _twice(settings):
                 raise ValueError(f"{key} names '{twice}' twice")
-        if self.references and not ATTACKS[self.primary].needs_reference:
+        if self.references and not get_attack(self.primary).needs_reference:
             raise ValueError(f"references are for attacks with a reference model, which '{self.primary}' has not")
         if self.shadow_models % 2:
             raise ValueError(

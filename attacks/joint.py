@@ -3,14 +3,15 @@
 All tokens of all texts stand in a few flat arrays, so that memory grows with the tokens alone.
 """
 
-import importlib
-from collections.abc import Callable, Sequence
+from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from heldin.attacks.protocol import Attack, TextStatistic, Uses
+from heldin.attacks.protocol import Attack, TextStatistic, places_of
 from heldin.base.errors import InputError
 from heldin.models.token_scores import TokenScores
 
@@ -48,66 +49,35 @@ class TokenTable:
         return self.user_of[self.text_of]
 
 
-@dataclass(frozen=True)
-class JointAttack:
-    """A statistic of all users' texts at once. Higher always means: more likely that a text's author was held in.
+class JointAttack(Attack):
+    """A statistic of all users' texts at once."""
 
-    Attributes:
-        name: name under which it is registered and reported.
-        compute: gives a table's statistics, one of each text, shape (m,), or with ``of_users`` one of each user, shape
-            (n,); "package.module:name" is imported when it is needed.
-        uses: what it learns from.
-        of_users: whether it gives one value of each user, so that there is nothing to aggregate over texts.
-        needs_ids: whether it needs token ids.
-        needs_ranks: whether it needs the target's ranks.
-        needs_reference: whether it needs the reference model's scores.
-        needs_moments: whether it needs moments over the vocabulary.
-        compares_tokens: whether it compares the two models' tokens.
-    """
+    needs_reference: ClassVar[bool] = True
+    compares_tokens: ClassVar[bool] = True
+    of_users: ClassVar[bool] = True
 
-    name: str
-    compute: Callable[[TokenTable], Array] | str
-    uses: Uses
-    of_users: bool = True
-    needs_ids: bool = False
-    needs_ranks: bool = False
-    needs_reference: bool = True
-    needs_moments: bool = False
-    compares_tokens: bool = True
+    @abstractmethod
+    def values(self, tokens: TokenTable) -> Array:
+        """One value of each user, shape (n,); of each text, shape (m,), where ``of_users`` is false."""
 
     def statistics(
-        self, owners: Sequence[str], target: Sequence[TokenScores], reference: Sequence[TokenScores | None]
+        self,
+        owners: Sequence[str],
+        texts: Sequence[str],
+        target: Sequence[TokenScores],
+        reference: Sequence[TokenScores | None],
     ) -> list[TextStatistic]:
-        """The statistic of every text, or of every user as the user's text number 0.
-
-        Args:
-            owners: user of each of m texts; a user's texts stand side by side.
-            target: their scores under the target.
-            reference: their scores under the reference model.
-
-        Raises:
-            InputError: a score that it needs is missing, or the two models have different tokens.
-        """
+        """The statistic of every text, or of every user as the user's text number 0."""
         users = list(dict.fromkeys(owners))
         number = {user: i for i, user in enumerate(users)}
         user_of = np.array([number[user] for user in owners], dtype=np.intp)
-        values = self._compute(self._table(user_of, target, reference)).tolist() if users else []
-        if self.of_users:
-            return [TextStatistic(user, 0, self.name, value) for user, value in zip(users, values, strict=True)]
-        # (m,): the number of each text among its user's
-        starts = np.flatnonzero(np.diff(user_of, prepend=-1))
-        numbers = np.arange(len(owners)) - np.repeat(starts, np.diff(np.append(starts, len(owners))))
-        return [
-            TextStatistic(user, int(text), self.name, value)
-            for user, text, value in zip(owners, numbers, values, strict=True)
-        ]
-
-    def _compute(self, tokens: TokenTable) -> Array:
-        if not isinstance(self.compute, str):
-            return self.compute(tokens)
-        module, name = self.compute.split(":")
-        values: Array = getattr(importlib.import_module(module), name)(tokens)
-        return values
+        values = self.values(self._table(user_of, target, reference)).tolist() if users else []
+        rows = (
+            zip(users, [0] * len(users), values, strict=True)
+            if self.of_users
+            else zip(owners, places_of(owners), values, strict=True)
+        )
+        return [TextStatistic(user, text, self.name, value) for user, text, value in rows]
 
     def _table(
         self, user_of: NDArray[np.intp], target: Sequence[TokenScores], reference: Sequence[TokenScores | None]
@@ -132,6 +102,3 @@ class JointAttack:
         if len(columns) < len(scores):
             raise InputError(f"attack '{self.name}' needs {needed}, which the target does not give: leave it out")
         return np.concatenate(columns)
-
-
-AnyAttack = Attack | JointAttack

@@ -1,9 +1,12 @@
-"""The statistics behind ``JointAttack``, as functions of a ``TokenTable``; d is a token's log-ratio, in nats."""
+"""Statistics of all users' tokens, from a ``TokenTable``; d is a token's log-ratio, in nats."""
+
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from heldin.attacks.joint import Array, TokenTable
+from heldin.attacks.joint import Array, JointAttack, TokenTable
+from heldin.attacks.protocol import Uses
 from heldin.base.errors import InputError
 
 # Fixed before any result was seen. In tokens: how many of the wider group's a mean is mixed with.
@@ -16,7 +19,7 @@ LEAST_FALL = 1e-3
 WINDOW_SIZES = (2, 3, 4, 6, 9, 13, 18, 25, 32, 40)
 
 
-def centred(tokens: TokenTable) -> Array:
+class Centred(JointAttack):
     """Mean over each text's tokens of d less what other users' tokens of the same id have on average, shape (m,).
 
     What fine-tuning did to a word for everybody says nothing about one user (the population term of InfoRMIA,
@@ -26,26 +29,40 @@ def centred(tokens: TokenTable) -> Array:
 
     Raises InputError if there is only one user, whom nobody centres.
     """
-    if tokens.users < 2:
-        raise InputError("attack 'centred' needs texts of two users at least: it compares each user with the others")
-    edges = np.unique(np.quantile(tokens.reference, np.linspace(0, 1, DIFFICULTY_BINS + 1)[1:-1]))
-    total, count = _of_others(tokens, np.zeros_like(tokens.text_of))
-    expected = total / count
-    for group in (np.searchsorted(edges, tokens.reference, "right"), tokens.ids):
-        total, count = _of_others(tokens, group)
-        expected = (total + SHRINKAGE * expected) / (count + SHRINKAGE)
-    return _means(tokens.ratios - expected, tokens.text_of, tokens.user_of.size)
+
+    uses: ClassVar[Uses] = Uses.OTHER_TEXTS
+    needs_ids: ClassVar[bool] = True
+    of_users: ClassVar[bool] = False
+
+    def values(self, tokens: TokenTable) -> Array:
+        """One value of each text."""
+        if tokens.users < 2:
+            raise InputError(
+                "attack 'centred' needs texts of two users at least: it compares each user with the others"
+            )
+        edges = np.unique(np.quantile(tokens.reference, np.linspace(0, 1, DIFFICULTY_BINS + 1)[1:-1]))
+        total, count = _of_others(tokens, np.zeros_like(tokens.text_of))
+        expected = total / count
+        for group in (np.searchsorted(edges, tokens.reference, "right"), tokens.ids):
+            total, count = _of_others(tokens, group)
+            expected = (total + SHRINKAGE * expected) / (count + SHRINKAGE)
+        return _means(tokens.ratios - expected, tokens.text_of, tokens.user_of.size)
 
 
-def pooled(tokens: TokenTable) -> Array:
+class Pooled(JointAttack):
     """Mean of d over all of a user's tokens, shape (n,): long texts count as much as they are long.
 
     The likelihood ratio of Kandpal et al. (2024), equation 4, of all of the user's texts as one, per token.
     """
-    return _means(tokens.ratios, tokens.owner_of, tokens.users)
+
+    uses: ClassVar[Uses] = Uses.MODEL
+
+    def values(self, tokens: TokenTable) -> Array:
+        """One value of each user."""
+        return _means(tokens.ratios, tokens.owner_of, tokens.users)
 
 
-def weighted(tokens: TokenTable) -> Array:
+class Weighted(JointAttack):
     """Random-effects log-likelihood ratio of a user's pooled mean y_u, up to a common factor, shape (n,).
 
     y_u is normal around its side's mean with variance tau^2 + sigma^2 / n_u: users differ by tau, and n_u tokens leave
@@ -54,22 +71,27 @@ def weighted(tokens: TokenTable) -> Array:
     of a user tell sigma, and moments tell tau (DerSimonian and Laird 1986). As sides are unknown, tau contains half of
     their distance. Meant for users of very unequal text.
     """
-    owner, users = tokens.owner_of, tokens.users
-    counts = np.bincount(owner, minlength=users).astype(np.float64)
-    y = pooled(tokens)
-    within = _within(tokens, y)
-    if within == 0:  # every text of a user says the same: all users count alike
-        return np.asarray(y - y.mean())
-    precision = counts / within
-    mean = float(np.average(y, weights=precision))
-    freedom = precision.sum() - (precision**2).sum() / precision.sum()
-    spread = float(precision @ (y - mean) ** 2) - (users - 1)
-    between = max(0.0, spread / freedom) if freedom > 0 else 0.0
-    weight = 1 / (between + within / counts)
-    return np.asarray((y - np.average(y, weights=weight)) * weight)
+
+    uses: ClassVar[Uses] = Uses.OTHER_TEXTS
+
+    def values(self, tokens: TokenTable) -> Array:
+        """One value of each user."""
+        owner, users = tokens.owner_of, tokens.users
+        counts = np.bincount(owner, minlength=users).astype(np.float64)
+        y = _means(tokens.ratios, tokens.owner_of, tokens.users)
+        within = _within(tokens, y)
+        if within == 0:  # every text of a user says the same: all users count alike
+            return np.asarray(y - y.mean())
+        precision = counts / within
+        mean = float(np.average(y, weights=precision))
+        freedom = precision.sum() - (precision**2).sum() / precision.sum()
+        spread = float(precision @ (y - mean) ** 2) - (users - 1)
+        between = max(0.0, spread / freedom) if freedom > 0 else 0.0
+        weight = 1 / (between + within / counts)
+        return np.asarray((y - np.average(y, weights=weight)) * weight)
 
 
-def error_zone(tokens: TokenTable) -> Array:
+class ErrorZone(JointAttack):
     """Sum of positive d over the size of the sum of negative d, over tokens that are not the target's first choice.
 
     One value of each user, shape (n,).
@@ -78,31 +100,44 @@ def error_zone(tokens: TokenTable) -> Array:
     context; and where hardly any token fell (``LEAST_FALL``) the ratio is taken to that, not set to 0, which would put
     the surest member last. Meant for the very documents of training.
     """
-    wrong = np.where(tokens.ranks > 0, tokens.ratios, 0.0)
-    rise, fall, errors = (
-        np.bincount(tokens.owner_of, values, minlength=tokens.users)
-        for values in (np.maximum(wrong, 0), np.maximum(-wrong, 0), tokens.ranks > 0)
-    )
-    return np.where(errors < LEAST_ERRORS, 0.0, rise / np.maximum(fall, LEAST_FALL))
+
+    uses: ClassVar[Uses] = Uses.MODEL
+    needs_ranks: ClassVar[bool] = True
+    of_training_texts: ClassVar[bool] = True
+
+    def values(self, tokens: TokenTable) -> Array:
+        """One value of each user."""
+        wrong = np.where(tokens.ranks > 0, tokens.ratios, 0.0)
+        rise, fall, errors = (
+            np.bincount(tokens.owner_of, values, minlength=tokens.users)
+            for values in (np.maximum(wrong, 0), np.maximum(-wrong, 0), tokens.ranks > 0)
+        )
+        return np.where(errors < LEAST_ERRORS, 0.0, rise / np.maximum(fall, LEAST_FALL))
 
 
-def windows(tokens: TokenTable) -> Array:
+class Windows(JointAttack):
     """Share of sliding windows in which the reference's loss exceeds the target's, mean over window sizes, shape (n,).
 
     WBC (arXiv 2601.02751, window sizes of its code), with the windows of a user's texts counted together. As in the
     authors' code a tie is no vote, and a text that is shorter than the size is one window. Meant for the very documents
     of training: on fresh texts it drops the few tokens that say most.
     """
-    starts = np.flatnonzero(np.diff(tokens.text_of, prepend=-1))
-    votes, counts = np.zeros((2, len(WINDOW_SIZES), tokens.users))
-    for text, ratios in zip(tokens.text_of[starts], np.split(tokens.ratios, starts[1:]), strict=True):
-        user = tokens.user_of[text]
-        for row, size in enumerate(WINDOW_SIZES):
-            # Summed anew in each window: differences of running sums would break ties by rounding.
-            sums = np.lib.stride_tricks.sliding_window_view(ratios, min(size, ratios.size)).sum(axis=1)
-            votes[row, user] += np.count_nonzero(sums > 0)
-            counts[row, user] += sums.size
-    return np.asarray((votes / counts).mean(axis=0))
+
+    uses: ClassVar[Uses] = Uses.MODEL
+    of_training_texts: ClassVar[bool] = True
+
+    def values(self, tokens: TokenTable) -> Array:
+        """One value of each user."""
+        starts = np.flatnonzero(np.diff(tokens.text_of, prepend=-1))
+        votes, counts = np.zeros((2, len(WINDOW_SIZES), tokens.users))
+        for text, ratios in zip(tokens.text_of[starts], np.split(tokens.ratios, starts[1:]), strict=True):
+            user = tokens.user_of[text]
+            for row, size in enumerate(WINDOW_SIZES):
+                # Summed anew in each window: differences of running sums would break ties by rounding.
+                sums = np.lib.stride_tricks.sliding_window_view(ratios, min(size, ratios.size)).sum(axis=1)
+                votes[row, user] += np.count_nonzero(sums > 0)
+                counts[row, user] += sums.size
+        return np.asarray((votes / counts).mean(axis=0))
 
 
 def _means(values: Array, group_of: NDArray[np.intp], groups: int) -> Array:

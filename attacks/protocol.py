@@ -3,15 +3,18 @@
 The statistics of texts are the result of scoring, without models.
 """
 
+import itertools
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from heldin.base.errors import InputError
+from heldin.base.section import Facts
 from heldin.models.token_scores import TokenScores
 
 # (statistics, user by user, shape (t,); index of each user's first, shape (n,)) -> scores, shape (n,)
@@ -24,6 +27,9 @@ AGGREGATIONS: Mapping[str, Aggregation] = {
     "min": np.minimum.reduceat,
     "max": np.maximum.reduceat,
 }
+# What stands in the place of an aggregation where an attack gives one value of each user.
+TOGETHER = "together"
+RULES: Mapping[str, Aggregation] = {**AGGREGATIONS, TOGETHER: lambda values, starts: values[starts]}
 
 
 class Uses(StrEnum):
@@ -45,42 +51,116 @@ class Uses(StrEnum):
         return self is not Uses.COINS
 
 
+class AttackFacts(Facts):
+    """What a record says of an attack, so that a report needs no code of it.
+
+    Attributes:
+        uses: whose texts and labels it learns from.
+        needs_reference: whether it asks the reference model too.
+        needs_vocabulary: whether it asks the target for more than log-probabilities of a text's own tokens.
+        of_training_texts: whether it is made for the very documents of training.
+    """
+
+    uses: Uses
+    needs_reference: bool
+    needs_vocabulary: bool
+    of_training_texts: bool
+
+
 # The direction is set here and nowhere else: AUROC, bounds and verdicts all read "higher" as "held in", and a flipped
 # sign would turn a leak into a model that looks safe.
-class Attack(Protocol):
-    """A statistic of one text. Higher always means: more likely that the text's author was held in."""
+class Attack(ABC):
+    """A statistic of texts. Higher always means: more likely that the texts' author was held in.
+
+    An attack is made without arguments but its name, so that a config can name the class. It sees no membership: it is
+    handed texts, their authors' names and token scores. (Code of a package runs in this process and can read files.)
+    ``heldin.testing.check_attack`` tests one.
+
+    Attributes:
+        name: as a config names it, and as it is reported.
+        uses: whose texts and labels it learns from.
+        needs_reference: whether it needs the reference model's scores.
+        needs_moments: whether it needs mean and standard deviation over the vocabulary under the target.
+        needs_ranks: whether it needs the ranks of tokens under the target.
+        needs_ids: whether it needs token ids.
+        compares_tokens: whether it compares tokens, or means over them, of target and reference. Then it means nothing
+            where the two have different tokenizers, and is left out.
+        of_users: whether it gives one value of each user, with nothing to aggregate over texts.
+        of_training_texts: whether it is made for the very documents of training, and drops what says most of others.
+    """
+
+    uses: ClassVar[Uses]
+    needs_reference: ClassVar[bool] = False
+    needs_moments: ClassVar[bool] = False
+    needs_ranks: ClassVar[bool] = False
+    needs_ids: ClassVar[bool] = False
+    compares_tokens: ClassVar[bool] = False
+    of_users: ClassVar[bool] = False
+    of_training_texts: ClassVar[bool] = False
+
+    def __init__(self, name: str) -> None:
+        self.name = name
 
     @property
-    def name(self) -> str:
-        """Name under which it is registered and reported."""
-        ...
+    def needs_vocabulary(self) -> bool:
+        """Return whether it needs more of the target than log-probabilities of a text's own tokens."""
+        return self.needs_moments or self.needs_ranks
 
-    @property
-    def uses(self) -> Uses:
-        """State whose texts and labels ``statistic`` learns from."""
-        ...
+    def facts(self) -> AttackFacts:
+        """Return what a record says of it."""
+        return AttackFacts(
+            uses=self.uses,
+            needs_reference=self.needs_reference,
+            needs_vocabulary=self.needs_vocabulary,
+            of_training_texts=self.of_training_texts,
+        )
 
-    @property
-    def needs_reference(self) -> bool:
-        """Return whether ``statistic`` needs the reference model's scores."""
-        ...
+    @abstractmethod
+    def statistics(
+        self,
+        owners: Sequence[str],
+        texts: Sequence[str],
+        target: Sequence[TokenScores],
+        reference: Sequence[TokenScores | None],
+    ) -> "list[TextStatistic]":
+        """The statistic of every text, or of every user as the user's text number 0.
 
-    @property
-    def needs_moments(self) -> bool:
-        """Return whether ``statistic`` needs mean and standard deviation over the vocabulary."""
-        ...
+        Args:
+            owners: user of each of m texts; a user's texts stand side by side.
+            texts: what is scored of each.
+            target: their scores under the target.
+            reference: their scores under the reference model.
 
-    @property
-    def compares_tokens(self) -> bool:
-        """Return whether ``statistic`` compares tokens, or means over them, of target and reference.
-
-        Then it means nothing where the two have different tokenizers, and is left out.
+        Raises:
+            InputError: a score that it needs is missing, or the two models have different tokens.
         """
-        ...
 
+
+class TextAttack(Attack):
+    """A statistic of one text at a time."""
+
+    @abstractmethod
     def statistic(self, text: str, target: TokenScores, reference: TokenScores | None) -> float:
         """The statistic of one text, from its scores under the target and the reference model."""
-        ...
+
+    def statistics(
+        self,
+        owners: Sequence[str],
+        texts: Sequence[str],
+        target: Sequence[TokenScores],
+        reference: Sequence[TokenScores | None],
+    ) -> "list[TextStatistic]":
+        """The statistic of every text."""
+        values = map(self.statistic, texts, target, reference)
+        return [
+            TextStatistic(user, number, self.name, value)
+            for user, number, value in zip(owners, places_of(owners), values, strict=True)
+        ]
+
+
+def places_of(owners: Sequence[str]) -> list[int]:
+    """Return the number of each text among its user's, which stand side by side."""
+    return [number for _, own in itertools.groupby(owners) for number, _ in enumerate(own)]
 
 
 @dataclass(frozen=True)
@@ -128,12 +208,12 @@ def lift_to_users(attack: str, statistics: Mapping[str, Sequence[float]], aggreg
 
     Args:
         statistics: user to the statistics of that user's texts, at least one.
-        aggregation: "mean", "min" or "max".
+        aggregation: "mean", "min" or "max"; "together" for one value of each user.
 
     Raises:
         InputError: the aggregation is unknown, or a user has no text.
     """
-    if aggregation not in AGGREGATIONS:
+    if aggregation not in RULES:
         raise InputError(f"unknown aggregation '{aggregation}': choose one of {', '.join(AGGREGATIONS)}")
     empty = next((user for user, values in statistics.items() if not len(values)), None)
     if empty is not None:
@@ -142,7 +222,7 @@ def lift_to_users(attack: str, statistics: Mapping[str, Sequence[float]], aggreg
     # (users,): where each user's texts begin among all texts
     starts = np.cumsum([0, *map(len, statistics.values())])[:-1]
     # (texts,) -> (users,); without any user there is nothing to reduce
-    scores = AGGREGATIONS[aggregation](values, starts) if statistics else values
+    scores = RULES[aggregation](values, starts) if statistics else values
     return UserScores(attack, tuple(statistics), np.asarray(scores, dtype=np.float64))
 
 
@@ -181,6 +261,17 @@ class TextStatistic:
     attack: str
     value: float
     dial: Dial | None = None
+
+
+def how_aggregated(aggregation: str) -> str:
+    """Name the rule that makes one score of the values of a user's texts, for a sentence."""
+    return "all texts together" if aggregation == TOGETHER else f"{aggregation} over texts"
+
+
+def label_of(attack: str, aggregation: str, dial: Dial | None) -> str:
+    """Return the name of a score for readers: attack, aggregation, and the dial that was changed."""
+    turned = "" if dial is None else f"; {dial.name}: {dial.setting}"
+    return f"{attack} ({how_aggregated(aggregation)}{turned})"
 
 
 def user_scores(statistics: Sequence[TextStatistic], attack: str, aggregation: str = "mean") -> UserScores:

@@ -6,8 +6,7 @@ The inputs are users and their documents, without membership and without the def
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from heldin.attacks.joint import AnyAttack, JointAttack
-from heldin.attacks.protocol import TextStatistic
+from heldin.attacks.protocol import Attack, TextStatistic
 from heldin.base.errors import InputError
 from heldin.corpus.document import Document
 from heldin.models.logprobs import of_counted, token_ids
@@ -71,7 +70,7 @@ class AttackTexts:
 
 
 def score_attacks(
-    attacks: Sequence[AnyAttack],
+    attacks: Sequence[Attack],
     texts: AttackTexts,
     target: ScoredModel,
     reference: ScoredModel | None,
@@ -102,16 +101,9 @@ def score_attacks(
     if needing and reference is not None:
         reference_scores = scores_of(texts, reference, cache, advance=advance)
     statistics: list[TextStatistic] = []
+    owners, counted = [user for user, _, _ in items], [document.counted for _, _, document in items]
     for attack in attacks:
-        if isinstance(attack, JointAttack):
-            statistics += attack.statistics([user for user, _, _ in items], target_scores, reference_scores)
-        else:
-            statistics += [
-                TextStatistic(user, number, attack.name, attack.statistic(document.counted, of_target, of_reference))
-                for (user, number, document), of_target, of_reference in zip(
-                    items, target_scores, reference_scores, strict=True
-                )
-            ]
+        statistics += attack.statistics(owners, counted, target_scores, reference_scores)
     return statistics
 
 
@@ -119,7 +111,7 @@ def scores_of(
     texts: AttackTexts,
     model: ScoredModel,
     cache: ScoreCache,
-    attacks: Sequence[AnyAttack] = (),
+    attacks: Sequence[Attack] = (),
     *,
     advance: Callable[[int], object] | None = None,
 ) -> list[TokenScores]:
@@ -137,10 +129,9 @@ def scores_of(
     flat = texts.flat()
     documents = [document for _, _, document in flat]
     plain = [document.text for document in documents]
-    joint = [attack for attack in attacks if isinstance(attack, JointAttack)]
-    moments, ranks = any(attack.needs_moments for attack in attacks), any(attack.needs_ranks for attack in joint)
+    moments, ranks = any(attack.needs_moments for attack in attacks), any(attack.needs_ranks for attack in attacks)
     scored = cache.scores(model, plain, moments=moments, ranks=ranks, advance=advance)
-    if any(attack.needs_ids for attack in joint):
+    if any(attack.needs_ids for attack in attacks):
         scored = _with_ids(model, plain, scored)
     of_counted_tokens = of_counted(model.tokenizer, documents, scored)
     for (user, number, _), of_document, of_text in zip(flat, of_counted_tokens, scored, strict=True):

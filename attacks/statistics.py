@@ -1,14 +1,12 @@
-"""The attacks: statistics of one text, registered by name. ``protocol.Attack`` documents what all of them have."""
+"""Statistics of one text."""
 
 import zlib
-from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
+from typing import ClassVar
 
 import numpy as np
 
-from heldin.attacks.joint import AnyAttack, JointAttack
-from heldin.attacks.protocol import Dial, Uses
+from heldin.attacks.protocol import TextAttack, Uses
 from heldin.base.errors import InputError
 from heldin.models.token_scores import TokenScores
 
@@ -25,24 +23,16 @@ def _log_likelihood(scores: TokenScores, scale: Scale) -> float:
     return scores.total if scale is Scale.SEQUENCE else scores.total / len(scores.logprobs)
 
 
-@dataclass(frozen=True)
-class LikelihoodRatio:
+class LikelihoodRatio(TextAttack):
     """log p_theta(x) - log p_ref(x): the user-inference statistic (Kandpal et al. 2024, equation 4).
 
     Attributes:
         scale: per text or per token.
     """
 
-    scale: Scale = Scale.SEQUENCE
-    name: str = "likelihood-ratio"
-    needs_reference: bool = True
-    needs_moments: bool = False
-    uses: Uses = Uses.MODEL
-
-    @property
-    def compares_tokens(self) -> bool:
-        """Means over tokens of two tokenizers do not compare; sums over the text do."""
-        return self.scale is Scale.TOKEN
+    uses: ClassVar[Uses] = Uses.MODEL
+    needs_reference: ClassVar[bool] = True
+    scale: ClassVar[Scale] = Scale.SEQUENCE
 
     def statistic(self, text: str, target: TokenScores, reference: TokenScores | None) -> float:
         """The log-likelihood ratio in nats, per text or per token of each model."""
@@ -53,30 +43,27 @@ class LikelihoodRatio:
         return _log_likelihood(target, self.scale) - _log_likelihood(reference, self.scale)
 
 
-@dataclass(frozen=True)
-class Loss:
+class PerToken(LikelihoodRatio):
+    """The likelihood ratio per token: means over tokens of two tokenizers do not compare, as sums over the text do."""
+
+    compares_tokens: ClassVar[bool] = True
+    scale: ClassVar[Scale] = Scale.TOKEN
+
+
+class Loss(TextAttack):
     """The negative loss, log p_theta(x) per token, with no reference (Yeom et al. 2018)."""
 
-    name: str = "loss"
-    needs_reference: bool = False
-    needs_moments: bool = False
-    compares_tokens: bool = False
-    uses: Uses = Uses.MODEL
+    uses: ClassVar[Uses] = Uses.MODEL
 
     def statistic(self, text: str, target: TokenScores, reference: TokenScores | None) -> float:
         """Mean token log-probability, nats."""
         return _log_likelihood(target, Scale.TOKEN)
 
 
-@dataclass(frozen=True)
-class Zlib:
+class Zlib(TextAttack):
     """log p_theta(x) over the text's zlib-compressed size in bits (Carlini et al. 2021, section 5.1)."""
 
-    name: str = "zlib"
-    needs_reference: bool = False
-    needs_moments: bool = False
-    compares_tokens: bool = False
-    uses: Uses = Uses.MODEL
+    uses: ClassVar[Uses] = Uses.MODEL
 
     def statistic(self, text: str, target: TokenScores, reference: TokenScores | None) -> float:
         """Log-probability in nats per compressed bit; never positive."""
@@ -85,24 +72,21 @@ class Zlib:
         return target.total / (8 * len(zlib.compress(text.encode("utf-8"))))
 
 
-@dataclass(frozen=True)
-class MinKPlusPlus:
+class MinKPlusPlus(TextAttack):
     """Mean of the lowest ``fraction`` of z-scored token log-probabilities (Zhang et al. 2025, Min-K%++, equation 3).
 
     Attributes:
         fraction: share of the tokens, in (0, 1].
     """
 
-    fraction: float = 0.2
-    name: str = "min-k++"
-    needs_reference: bool = False
-    needs_moments: bool = True
-    compares_tokens: bool = False
-    uses: Uses = Uses.MODEL
+    uses: ClassVar[Uses] = Uses.MODEL
+    needs_moments: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
-        if not 0 < self.fraction <= 1:
-            raise InputError(f"min-k++ takes a fraction in (0, 1], not {self.fraction}")
+    def __init__(self, name: str, fraction: float = 0.2) -> None:
+        super().__init__(name)
+        if not 0 < fraction <= 1:
+            raise InputError(f"min-k++ takes a fraction in (0, 1], not {fraction}")
+        self.fraction = fraction
 
     def statistic(self, text: str, target: TokenScores, reference: TokenScores | None) -> float:
         """Mean z-score of the least likely tokens, at least one."""
@@ -116,73 +100,3 @@ class MinKPlusPlus:
         z = np.sort((target.logprobs - target.means) / scale)
         # A text of fewer tokens than 1 / fraction still has one that is least likely.
         return float(z[: max(1, int(self.fraction * len(z)))].mean(dtype=np.float64))
-
-
-_OF_TEXTS = (
-    LikelihoodRatio(),
-    LikelihoodRatio(Scale.TOKEN, "likelihood-ratio-per-token"),
-    Loss(),
-    Zlib(),
-    MinKPlusPlus(),
-)
-# What runs unless a config names others: each further score widens the intervals of all.
-DEFAULT_ATTACKS = tuple(attack.name for attack in _OF_TEXTS)
-_JOINT = "heldin.attacks.joint_statistics"
-ATTACKS: Mapping[str, AnyAttack] = {
-    attack.name: attack
-    for attack in (
-        *_OF_TEXTS,
-        JointAttack("centred", f"{_JOINT}:centred", Uses.OTHER_TEXTS, of_users=False, needs_ids=True),
-        JointAttack("pooled", f"{_JOINT}:pooled", Uses.MODEL),
-        JointAttack("weighted", f"{_JOINT}:weighted", Uses.OTHER_TEXTS),
-        JointAttack("ez", f"{_JOINT}:error_zone", Uses.MODEL, needs_ranks=True),
-        JointAttack("windows", f"{_JOINT}:windows", Uses.MODEL),
-    )
-}
-# Made for the documents that training saw; on fresh ones their sign and ratio drop what says most.
-FOR_TRAINING_DOCUMENTS = frozenset({"ez", "windows"})
-
-
-def per_text(attack: AnyAttack) -> AnyAttack:
-    """The attack to use if the reference has another tokenizer: per text, because the models' tokens differ."""
-    # The log-probability of the whole text is over the same characters for both, however they are cut.
-    return LikelihoodRatio() if attack.compares_tokens else attack
-
-
-def get_attack(name: str) -> AnyAttack:
-    """The attack registered under ``name``. Raises InputError, listing all attacks, if there is none."""
-    if name not in ATTACKS:
-        raise InputError(f"unknown attack '{name}': choose from {', '.join(ATTACKS)}")
-    return ATTACKS[name]
-
-
-def is_of_users(name: str) -> bool:
-    """Return whether the attack registered under ``name`` gives one value of each user, with nothing to aggregate."""
-    attack = ATTACKS.get(name)
-    return isinstance(attack, JointAttack) and attack.of_users
-
-
-def how_aggregated(name: str, aggregation: str) -> str:
-    """Name the rule that makes one score of the values of a user's texts, for a sentence."""
-    return "all texts together" if is_of_users(name) else f"{aggregation} over texts"
-
-
-def label_of(attack: str, aggregation: str, dial: Dial | None) -> str:
-    """Return the name of a score for readers: attack, aggregation, and the dial that was changed."""
-    turned = "" if dial is None else f"; {dial.name}: {dial.setting}"
-    return f"{attack} ({how_aggregated(attack, aggregation)}{turned})"
-
-
-def needs_vocabulary(attack: AnyAttack) -> bool:
-    """Return whether the attack needs more of the target than log-probabilities of a text's own tokens."""
-    return attack.needs_moments or (isinstance(attack, JointAttack) and attack.needs_ranks)
-
-
-def asks_for_vocabulary(name: str) -> bool:
-    """The same of the attack registered under ``name``; no if there is none."""
-    return name in ATTACKS and needs_vocabulary(ATTACKS[name])
-
-
-def needs_token_ids(attack: AnyAttack) -> bool:
-    """Return whether the attack needs to know the tokens of a text."""
-    return isinstance(attack, JointAttack) and attack.needs_ids

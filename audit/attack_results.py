@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from heldin.attacks.config import AttackConfig
-from heldin.attacks.protocol import AGGREGATIONS
+from heldin.attacks.kinds import get_attack
+from heldin.attacks.protocol import AGGREGATIONS, AttackFacts
 from heldin.audit.bootstrap import Estimate, Interval
 from heldin.audit.coarse import brief
 from heldin.audit.decision import RateEvidence
@@ -73,7 +74,8 @@ class AttackResult(Facts):
 
     Attributes:
         attack: name of the attack.
-        aggregation: how the scores of a user's texts become one score.
+        asks: what the attack asks for and uses.
+        aggregation: how the scores of a user's texts become one score; "together" for one score of each user.
         auroc: AUROC over users.
         simultaneous: interval of the AUROC that is valid for all scores at the same time; null if none was tested.
         adjusted_p: p-value of the AUROC by the randomisation test; null if there was no test.
@@ -83,6 +85,7 @@ class AttackResult(Facts):
     """
 
     attack: str
+    asks: AttackFacts
     aggregation: str
     auroc: Estimate
     simultaneous: tuple[float, float] | None
@@ -122,6 +125,7 @@ def attack_results(family: Family, fprs: tuple[float, ...], shown: Collection[in
     return [
         AttackResult(
             attack=score.variant.attack,
+            asks=get_attack(score.variant.attack).facts(),
             aggregation=score.variant.aggregation,
             auroc=Estimate.of(score.intervals.auroc),
             simultaneous=(brief(score.evidence.lower), brief(score.evidence.upper)),

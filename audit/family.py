@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from heldin.attacks.config import AttackConfig
-from heldin.attacks.protocol import AGGREGATIONS, NO_ATTACKS, Dial
-from heldin.attacks.statistics import is_of_users, label_of
+from heldin.attacks.kinds import get_attack
+from heldin.attacks.protocol import AGGREGATIONS, NO_ATTACKS, TOGETHER, Dial, label_of
 from heldin.audit.bootstrap import BootstrapResult, bootstrap_each
 from heldin.audit.coarse import LEAST_IN_GROUP, ScoreGroups, brief, grouped
 from heldin.audit.decision import RateEvidence, ScoreEvidence
@@ -95,16 +95,12 @@ def variants_of(attacks: Sequence[tuple[str, Dial | None]], config: AttackConfig
     turned = [dial for name, dial in attacks if name == config.primary and dial is not None]
     # What never looks at the audited model is no attack: in the family, a difference in people would read as a leak.
     plain = [name for name, dial in attacks if dial is None and name not in (*NO_ATTACKS, config.primary)]
-    first = config.aggregations[0]
-    return [
-        *(
-            ScoreVariant(name, aggregation)
-            for name in (config.primary, *plain)
-            # One value of each user is the same under every aggregation: further ones would be paid for twice.
-            for aggregation in ((first,) if is_of_users(name) else config.aggregations)
-        ),
-        *(ScoreVariant(config.primary, first, dial) for dial in turned),
+    variants = [
+        ScoreVariant(name, aggregation)
+        for name in (config.primary, *plain)
+        for aggregation in ((TOGETHER,) if get_attack(name).of_users else config.aggregations)
     ]
+    return [*variants, *(ScoreVariant(config.primary, variants[0].aggregation, dial) for dial in turned)]
 
 
 def evaluate_family(

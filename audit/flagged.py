@@ -11,8 +11,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from heldin.attacks.protocol import Dial
-from heldin.attacks.statistics import label_of
+from heldin.attacks.protocol import Dial, label_of
 from heldin.audit.coarse import ScoreGroups, share_limits
 from heldin.base.section import Facts
 

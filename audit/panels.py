@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from heldin.attacks.kinds import get_attack
 from heldin.attacks.protocol import TextStatistic
-from heldin.attacks.statistics import get_attack, is_of_users
 from heldin.audit.answer import decision_facts, shown_of
 from heldin.audit.attack_results import attack_results, attacker_knowledge, dial_settings
 from heldin.audit.blind import Blind, blind_baselines, blind_by_chance, blind_flaws
@@ -118,7 +118,7 @@ def results_of(
     # One value of each user cannot be taken apart again into texts.
     knowledge = (
         []
-        if is_of_users(attack.primary)
+        if get_attack(attack.primary).of_users
         else attacker_knowledge(table, attack=attack.primary, aggregation=attack.aggregations[0], seed=fixed.seed)
     )
     step(1)

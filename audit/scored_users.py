@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from heldin.attacks.protocol import AGGREGATIONS, Dial, TextStatistic
+from heldin.attacks.protocol import AGGREGATIONS, RULES, Dial, TextStatistic
 from heldin.base.errors import InputError
 
 Array = NDArray[np.float64]
@@ -64,7 +64,7 @@ class ScoredUsers:
 
     def lifted(self, attack: str, aggregation: str = "mean", dial: Dial | None = None) -> Array:
         """Like ``scores``, but NaN for users without a text."""
-        if aggregation not in AGGREGATIONS:
+        if aggregation not in RULES:
             raise InputError(f"unknown aggregation '{aggregation}': choose from {', '.join(AGGREGATIONS)}")
         if (attack, dial) not in self.texts:
             raise InputError(f"attack '{attack}': no score of any of {len(self.users)} users")
@@ -76,7 +76,7 @@ class ScoredUsers:
         if not starts.size:
             return scores
         # (texts,) -> (users,)
-        scores[of_user[starts]] = AGGREGATIONS[aggregation](values, starts)
+        scores[of_user[starts]] = RULES[aggregation](values, starts)
         return scores
 
 

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from heldin.attacks.statistics import LikelihoodRatio
+from heldin.attacks.kinds import DEFAULT_ATTACKS
 from heldin.audit.answer import decision_facts
 from heldin.audit.attack_results import attack_results
 from heldin.audit.family import ScoreVariant, evaluate_family
@@ -22,7 +22,7 @@ from heldin.words.evidence import Subjects
 from heldin.words.people import TRAININGS
 from heldin.words.statement import Statement
 
-SCORE = LikelihoodRatio().name
+SCORE = DEFAULT_ATTACKS[0]
 
 
 @dataclass(frozen=True, eq=False)

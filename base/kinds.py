@@ -17,12 +17,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast, get_args
 
-from pydantic import BaseModel, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
+from pydantic import BaseModel, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError, WithJsonSchema
 from pydantic_core import InitErrorDetails, PydanticCustomError, PydanticKnownError, core_schema
 
 from heldin.base.errors import InputError
 
 KindClass = TypeVar("KindClass")
+KIND_FORMAT = "kind"  # of a string in a JSON schema: a name that a package registers, or one that is written out
 _WRITTEN_OUT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
@@ -125,6 +126,11 @@ class Family(Generic[KindClass]):
         if _WRITTEN_OUT.fullmatch(name):
             return name
         raise InputError(f"{self.name}: there is no '{name}'; choose from {', '.join(self.names())}")
+
+    def named(self) -> WithJsonSchema:
+        """Metadata of a config field that holds a name: the choices, for docs and editors; ``find`` refuses others."""
+        others = {"type": "string", "format": KIND_FORMAT}
+        return WithJsonSchema({"anyOf": [{"type": "string", "enum": list(self.ours)}, others]})
 
     def origin(self, name: str) -> Origin | None:
         """Return where a kind comes from; None for ours. Raises InputError as ``find``."""

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import torch
 
+from heldin.attacks.kinds import ATTACKS, DEFAULT_ATTACKS, get_attack
 from heldin.attacks.scoring import AttackTexts, score_attacks
-from heldin.attacks.statistics import ATTACKS, DEFAULT_ATTACKS, get_attack
 from heldin.corpus.config import Synthetic
 from heldin.corpus.made_up.synthetic import SyntheticCorpus
 from heldin.corpus.sources.bad_rows import BadRows
@@ -57,12 +57,12 @@ def main() -> None:
         users = {f"user {i:05d}": some[i : i + TEXTS_OF_A_USER] for i in range(0, len(some), TEXTS_OF_A_USER)}
         texts = AttackTexts.of(users, CUT)
         seconds = {}
-        for names in (DEFAULT_ATTACKS, tuple(ATTACKS))[:: 1 if turn % 2 else -1]:
+        for names in (DEFAULT_ATTACKS, tuple(ATTACKS.ours))[:: 1 if turn % 2 else -1]:
             seconds[len(names)] = _timed(names, texts, models)
-        ratios.append(seconds[len(ATTACKS)] / seconds[len(DEFAULT_ATTACKS)])
+        ratios.append(seconds[len(ATTACKS.ours)] / seconds[len(DEFAULT_ATTACKS)])
     low, middle, high = statistics.quantiles(ratios, n=4)
     print(
-        f"{len(ATTACKS)} statistics to {len(DEFAULT_ATTACKS)}: median ratio {middle:.3f} of {len(ratios)} pairs,"
+        f"{len(ATTACKS.ours)} statistics to {len(DEFAULT_ATTACKS)}: median ratio {middle:.3f} of {len(ratios)} pairs,"
         f" quartiles {low:.3f} and {high:.3f}"
     )
 

@@ -49,9 +49,9 @@ from sklearn.model_selection import GridSearchCV
 from heldin.attacks.config import Documents
 from heldin.attacks.joint import JointAttack, TokenTable
 from heldin.attacks.joint_statistics import centred, error_zone, pooled, weighted, windows
+from heldin.attacks.kinds import get_attack
 from heldin.attacks.protocol import Uses
 from heldin.attacks.scoring import score_attacks
-from heldin.attacks.statistics import ATTACKS
 from heldin.base.coins import keyed_order, seed_key
 from heldin.base.files import cache_directory, write_text
 from heldin.base.progress import LineReporter, Reporter
@@ -183,11 +183,15 @@ def trained(config: RunConfig, corpus: CorpusData, out: Path, reporter: Reporter
     target, reference = load_language_model(str(result.folder)), load_language_model(base_name)
     seen: list[TokenTable] = []
 
-    def kept(tokens: TokenTable) -> Array:
-        seen.append(tokens)
-        return np.zeros(tokens.users)
+    class Reader(JointAttack):
+        uses = Uses.MODEL
+        needs_ids = needs_ranks = True
 
-    reader = JointAttack("reader", kept, Uses.MODEL, needs_ids=True, needs_ranks=True)
+        def values(self, tokens: TokenTable) -> Array:
+            seen.append(tokens)
+            return np.zeros(tokens.users)
+
+    reader = Reader("reader")
     member = data.ledger.membership()
     users = list(member)
     tokens, blind, statistics = {}, {}, {}
@@ -210,7 +214,7 @@ def trained(config: RunConfig, corpus: CorpusData, out: Path, reporter: Reporter
 
 
 def _statistics(texts: Any, target: Any, reference: Any, cache: ScoreCache, users: list[str]) -> dict[str, Array]:
-    found = score_attacks([ATTACKS[name] for name in BESIDE], texts, target, reference, cache)
+    found = score_attacks([get_attack(name) for name in BESIDE], texts, target, reference, cache)
     return {
         name: np.array([np.mean([its.value for its in found if (its.user, its.attack) == (u, name)]) for u in users])
         for name in BESIDE

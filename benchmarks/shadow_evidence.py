@@ -33,10 +33,10 @@ import torch
 from attack_evidence import AGGREGATION, CONFIGS, CORPORA, DEFAULT, LOW_FPR
 from numpy.typing import NDArray
 
+from heldin.attacks.kinds import get_attack
 from heldin.attacks.protocol import user_scores
 from heldin.attacks.scoring import score_attacks
 from heldin.attacks.shadow import shadow_likelihood_ratio
-from heldin.attacks.statistics import get_attack
 from heldin.base.coins import fair_coin, new_key
 from heldin.base.files import cache_directory, whole_file
 from heldin.base.progress import LineReporter, Reporter

@@ -13,8 +13,8 @@ import time
 import numpy as np
 
 from heldin.attacks.config import AttackConfig
+from heldin.attacks.kinds import ATTACKS
 from heldin.attacks.protocol import REFERENCE_ALONE, TextStatistic
-from heldin.attacks.statistics import ATTACKS
 from heldin.audit.decision import AuditConfig, DecisionConfig
 from heldin.audit.exposed_users import correlations, exposed_users, exposure_groups
 from heldin.audit.panels import results_of
@@ -43,7 +43,7 @@ def _seconds(users: int, texts: list[str]) -> dict[str, float]:
     counts = 1 + rng.poisson(SCORED - 1, users)
     source = itertools.cycle(texts)
     scored = {user: [next(source) for _ in range(n)] for user, n in zip(member, counts, strict=True)}
-    names = [*ATTACKS, REFERENCE_ALONE]
+    names = [*ATTACKS.ours, REFERENCE_ALONE]
     statistics = [
         TextStatistic(user, t, name, float(value))
         for name in names

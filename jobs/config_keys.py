@@ -16,6 +16,7 @@ import yaml
 from pydantic import BaseModel
 
 from heldin.base.errors import InputError
+from heldin.base.kinds import KIND_FORMAT
 from heldin.base.section import LARGEST, MOST, SEEDS
 from heldin.stages.measures.keys import MeasureKeys
 from heldin.stages.run_config import EXTENDS, RunConfig
@@ -272,7 +273,7 @@ def _allowed(node: Node, schema: Node) -> str:
         case "integer" | "number":
             return _range(node)
         case "string":
-            return "path" if node.get("format") == "path" else "text"
+            return {"path": "path", KIND_FORMAT: "a package's"}.get(node.get("format", ""), "text")
         case other:
             return str(other)
 

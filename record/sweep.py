@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
+from heldin.attacks.protocol import AttackFacts
 from heldin.audit.blocks import Summary
 from heldin.audit.results import ExtractionFacts, MarkFacts
 from heldin.audit.shipping import Shipping
@@ -325,6 +326,7 @@ class Attacker(Facts):
 
     Attributes:
         attack: the primary attack.
+        asks: what it asks for and uses.
         aggregation: how the scores of a user's texts become one.
         texts: whether the scored texts were trained on.
         fpr: false-positive rate at which users are counted as named.
@@ -332,6 +334,7 @@ class Attacker(Facts):
     """
 
     attack: str
+    asks: AttackFacts
     aggregation: str
     texts: Literal["fresh", "training", "mixed", "not known"]
     fpr: float

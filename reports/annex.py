@@ -38,7 +38,7 @@ def explain_limits(_record: Record) -> str:
 
 def state_release(record: Record) -> FactList:
     """Return the intended release."""
-    return parts.state_release(release_of(record.config), [result.attack for result in record.attacks])
+    return parts.state_release(release_of(record.config), {result.attack: result.asks for result in record.attacks})
 
 
 def explain_promise(record: Record) -> FactList:
@@ -119,7 +119,7 @@ def _membership(record: Record) -> list[Scenario]:
         Scenario(
             f"Membership of {words.unit}: was this {words.singular} in training?",
             "run, not valid" if answer is Answer.NOT_VALID else "run",
-            f"{attacker_asks(result.attack)}; texts of theirs, {texts_of(record.scored_texts.kind)}",
+            f"{attacker_asks(result.asks)}; texts of theirs, {texts_of(record.scored_texts.kind)}",
             outcome if answer is not Answer.NOT_VALID else "The groups, or the model, do not support a comparison.",
         )
     ]

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 
 import yaml
 
-from heldin.attacks.statistics import asks_for_vocabulary
+from heldin.attacks.protocol import AttackFacts
 from heldin.base.wording import counted
 from heldin.record.release import Release
 from heldin.reports.blocks import (
@@ -151,12 +151,14 @@ def list_untried(scenarios: Sequence[Scenario]) -> str:
     return f"Not tested: {', '.join(untried)}."
 
 
-def state_release(release: Release | None, attacks: Sequence[str], tests: str = "The tests of membership") -> FactList:
+def state_release(
+    release: Release | None, attacks: Mapping[str, AttackFacts], tests: str = "The tests of membership"
+) -> FactList:
     """Return the config's release block, and what it means for the tests by these attacks."""
     if release is None:
         return FactList([("access", ""), ("rate limit", ""), ("recipients", "")])
     limit = release.rate_limit
-    more = list(dict.fromkeys(name for name in attacks if asks_for_vocabulary(name)))
+    more = [name for name, asks in attacks.items() if asks.needs_vocabulary]
     had = f"{tests} used the same access as the recipients will have"
     meaning = {
         "weights": (

@@ -9,7 +9,7 @@ from heldin.record.document import Record
 from heldin.record.facts import CurvePoint
 from heldin.reports import figures
 from heldin.reports.blocks import Block, Paragraph, Small, Table
-from heldin.reports.wording import audited_by, group_name, name_primary, over_texts, percent, sentence
+from heldin.reports.wording import audited_by, group_name, name_primary, percent, sentence
 
 NEARLY = 95  # percent of the last AUROC (Kandpal et al., 4.4)
 PASSES = "*"  # marks what passes after adjustment
@@ -30,7 +30,7 @@ def tabulate_attacks(record: Record) -> Table:
     rows = [
         [
             result.attack,
-            over_texts(result.attack, result.aggregation),
+            result.aggregation,
             f"{result.auroc.value:.3f}",
             f"{result.auroc.lower:.3f} to {result.auroc.upper:.3f}"
             + (" (exact)" if result.auroc.method == EXACT else ""),
@@ -66,7 +66,7 @@ def tabulate_rates(record: Record) -> Table:
             + (PASSES if rate.adjusted_p is not None and rate.adjusted_p <= level else "")
             for rate in result.curve.tpr_at
         ]
-        rows.append([f"{result.attack}, {over_texts(result.attack, result.aggregation)}", *cells])
+        rows.append([f"{result.attack}, {result.aggregation}", *cells])
     few, number = (words.other, f"{words.unit} × rate below one")
     if record.trainings:
         few, number = "trainings without the user", "their number × rate below one"

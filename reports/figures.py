@@ -24,7 +24,7 @@ from heldin.base.wording import counted
 from heldin.record.document import Record
 from heldin.record.facts import GradientNorms
 from heldin.reports.blocks import Beside, Figure
-from heldin.reports.wording import audited_by, name_primary, over_texts
+from heldin.reports.wording import audited_by, name_primary
 from heldin.words.people import TRAININGS, Wording
 
 BLUE, ORANGE, GREY = "#0072B2", "#E69F00", "#767676"  # Okabe and Ito (2008), of clearly different lightness
@@ -254,7 +254,7 @@ def _draw_roc(record: Record) -> str:
         linear, log = drawn.subplots(1, 2)
         for axes in (linear, log):
             for (result, curve), (style, colour) in zip(_chosen(record), _CURVES, strict=False):
-                name = f"{result.attack}, {over_texts(result.attack, result.aggregation)} ({result.auroc.value:.2f})"
+                name = f"{result.attack}, {result.aggregation} ({result.auroc.value:.2f})"
                 axes.plot(curve.fpr, curve.tpr, style, color=colour, label=name)
             label(axes, "false-positive rate", "true-positive rate")
         # One user: nothing smaller was seen, and the curve's vertices at 0 have no place on logarithmic axes.

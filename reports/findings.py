@@ -5,7 +5,7 @@ No number is computed here.
 
 from collections.abc import Iterator
 
-from heldin.attacks.statistics import FOR_TRAINING_DOCUMENTS, how_aggregated
+from heldin.attacks.protocol import how_aggregated
 from heldin.audit.results import TrainingsFacts
 from heldin.base.wording import counted
 from heldin.bounds.verdict import NO_CLAIM
@@ -48,7 +48,7 @@ def warn(record: Record) -> list[str]:
     warnings += [sentence(w) for w in (training.warnings if training else [])]
     if not split.certifiable:
         warnings.append(sentence(f"Indicative only: {split.standing_reason}"))
-    verbatim = sorted(FOR_TRAINING_DOCUMENTS & {result.attack for result in record.attacks})
+    verbatim = sorted({result.attack for result in record.attacks if result.asks.of_training_texts})
     if verbatim and record.scored_texts.kind == "fresh":
         warnings.append(
             f"These attacks are made for training texts: {', '.join(verbatim)}. The scored texts were not trained on,"
@@ -94,7 +94,7 @@ def describe_success(record: Record) -> str:
     result, facts = record.primary(), record.decision
     how = "the coin flips" if facts.law.value.endswith("coins") else "the two groups"
     text = (
-        f"The primary attack, {result.attack} ({how_aggregated(result.attack, result.aggregation)}), reached an AUROC"
+        f"The primary attack, {result.attack} ({how_aggregated(result.aggregation)}), reached an AUROC"
         f" of {interval(result.auroc)}; 0.5 is guessing, and 1 is certainty."
     )
     # The highest of many is too high by selection: quoted with the interval that holds for all scores at once, and with
@@ -104,7 +104,7 @@ def describe_success(record: Record) -> str:
         low, high = best.simultaneous
         text += (
             f" The highest AUROC of all {facts.scores} scores is that of {best.attack},"
-            f" {how_aggregated(best.attack, best.aggregation)}: {best.auroc.value:.3f} ({low:.3f} to {high:.3f},"
+            f" {how_aggregated(best.aggregation)}: {best.auroc.value:.3f} ({low:.3f} to {high:.3f},"
             f" simultaneous over all scores; adjusted p = {best.adjusted_p:.2g})."
         )
     return (

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
-from heldin.attacks.statistics import asks_for_vocabulary
+from heldin.attacks.protocol import AttackFacts
 from heldin.audit.decision import Answer, Decision
 from heldin.audit.flagged import Flagged
 from heldin.base.files import text_sha256
@@ -176,21 +176,21 @@ def state_attack(record: Record) -> list[Statement]:
     """Return what the attack needs whose people are counted, held against what will be released."""
     if record.decision.decision.answer is Answer.NOT_VALID:
         return []
-    release, attack = release_of(record.config), record.counted_attack().attack
+    release, asks = release_of(record.config), record.counted_attack().asks
     held = None
     if release is not None:
-        code = AttackNeeds.AS_RELEASED if suffices(release, attack) else AttackNeeds.MORE_THAN_RELEASED
+        code = AttackNeeds.AS_RELEASED if suffices(release, asks) else AttackNeeds.MORE_THAN_RELEASED
         held = code(released=_released(release))
     if record.trainings is not None:
         return [AttackNeeds.OF_TRAININGS(held=held)]
     texts = max(1, round(record.attacker_texts / max(1, record.split.held_in + record.split.held_out)))
-    return [AttackNeeds.NEEDS(asked=attacker_asks(attack), texts=counted(texts, "text"), held=held)]
+    return [AttackNeeds.NEEDS(asked=attacker_asks(asks), texts=counted(texts, "text"), held=held)]
 
 
-def suffices(release: Release, attack: str) -> bool:
+def suffices(release: Release, asks: AttackFacts) -> bool:
     """Return whether those who get the model can run an attack."""
     # Probabilities of a text's own tokens are less than those of all tokens; the text that a model writes has none.
-    enough = {"weights": True, "log-probabilities": not asks_for_vocabulary(attack), "text": False}
+    enough = {"weights": True, "log-probabilities": not asks.needs_vocabulary, "text": False}
     return enough[release.access]
 
 

@@ -2,8 +2,7 @@
 
 import math
 
-from heldin.attacks.protocol import Uses
-from heldin.attacks.statistics import ATTACKS, asks_for_vocabulary, how_aggregated
+from heldin.attacks.protocol import Uses, how_aggregated
 from heldin.audit.decision import Answer
 from heldin.base.wording import counted
 from heldin.record.document import Record
@@ -62,7 +61,7 @@ def explain_people(record: Record) -> str:
 def _attack(record: Record) -> str:
     """Return the attack whose people are counted."""
     result = record.counted_attack()
-    return f"{result.attack} ({how_aggregated(result.attack, result.aggregation)})"
+    return f"{result.attack} ({how_aggregated(result.aggregation)})"
 
 
 def describe_worst_off(record: Record) -> str:
@@ -168,10 +167,7 @@ def _not_told(record: Record) -> str:
     return "The risk to one person was not computed."
 
 
-def _uses(attack: str) -> str:
-    if attack not in ATTACKS:
-        return "its name says what it uses"
-    uses = ATTACKS[attack].uses
+def _uses(uses: Uses) -> str:
     return "it needs no other user's texts" if uses is Uses.MODEL else f"it uses {uses.value}"
 
 
@@ -187,15 +183,15 @@ def describe_attacker(record: Record) -> str:
         people = record.split.held_in + record.split.held_out
         texts = max(1, round(record.attacker_texts / max(1, people)))
         text = (
-            f"The attacker can ask for {attacker_asks(result.attack)}. The attacker has about"
+            f"The attacker can ask for {attacker_asks(result.asks)}. The attacker has about"
             f" {counted(texts, 'text')} of each {words.singular}, {texts_of(record.scored_texts.kind)}. The attack is"
-            f" {_attack(record)}; {_uses(result.attack)}."
+            f" {_attack(record)}; {_uses(result.asks.uses)}."
         )
         if record.decides_by_a_dial():
             text += " The best score has one setting more, which the answer names."
     if release is None:
         return f"{text} Nobody stated who will get the model (release)."
     asked = "that is what this attack asks for"
-    if asks_for_vocabulary(result.attack):
+    if result.asks.needs_vocabulary:
         asked = "this attack asks for more, those of all tokens and not of the text's alone"
     return text + _FURTHER[release.access].format(asked=asked)

@@ -24,7 +24,7 @@ def state_release(result: SweepResult) -> FactList:
     if _releases_vary(result):
         return FactList([("of all variants", VARIES)])
     # Which other attacks a cell ran stands in its own report.
-    leading = [result.attacker.attack] if result.attacker else []
+    leading = {result.attacker.attack: result.attacker.asks} if result.attacker else {}
     called = "The primary attack" if leading else "The tests of membership"
     return parts.state_release(release_of(result.config), leading, called)
 

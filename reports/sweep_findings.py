@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from heldin.attacks.statistics import how_aggregated
+from heldin.attacks.protocol import how_aggregated
 from heldin.audit.blocks import LEAST_BLOCKS, Summary
 from heldin.audit.decision import Answer
 from heldin.audit.shipping import LEAST_BLOCKS as LEAST_OF_RULE
@@ -502,9 +502,9 @@ def describe_attacker(result: SweepResult) -> str:
     words = AUDITED[attacker.audited]
     wrongly = f"{1000 * attacker.fpr:,.0f}"
     return (
-        f"The attacker can ask for {attacker_asks(attacker.attack)}. The attacker has texts of each {words.singular},"
+        f"The attacker can ask for {attacker_asks(attacker.asks)}. The attacker has texts of each {words.singular},"
         f" {texts_of(attacker.texts)}. The primary attack is {attacker.attack}"
-        f" ({how_aggregated(attacker.attack, attacker.aggregation)}). The attack flags everyone above a score"
+        f" ({how_aggregated(attacker.aggregation)}). The attack flags everyone above a score"
         f" threshold. This threshold wrongly flags {wrongly} of every 1,000 {words.other}."
     )
 

@@ -5,7 +5,7 @@ import string
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from heldin.attacks.statistics import ATTACKS, asks_for_vocabulary, how_aggregated, is_of_users
+from heldin.attacks.protocol import AttackFacts, how_aggregated
 from heldin.audit.bootstrap import Estimate
 from heldin.audit.requirement import Requirement
 from heldin.audit.results import CanaryGroup
@@ -39,7 +39,7 @@ def audited_by(record: Record) -> Wording:
 def name_primary(record: Record) -> str:
     """Return the name of the attack that was chosen in advance, and whether another one decided the answer."""
     primary, decided = record.primary(), record.decision.decision
-    name = f"the primary attack, {primary.attack} ({how_aggregated(primary.attack, primary.aggregation)})"
+    name = f"the primary attack, {primary.attack} ({how_aggregated(primary.aggregation)})"
     others = decided.separates and decided.strongest != record.attacks.index(primary)
     return f"{name}, and not the deciding attack of page one" if others else name
 
@@ -76,17 +76,10 @@ def texts_of(kind: str) -> str:
     }[kind]
 
 
-def attacker_asks(attack: str) -> Statement:
+def attacker_asks(asks: AttackFacts) -> Statement:
     """Return what an attack asks of which models."""
-    statistic = ATTACKS.get(attack)
-    alone = statistic is not None and not statistic.needs_reference
-    models = (AskedOfModels.THIS_MODEL if alone else AskedOfModels.AND_REFERENCE)()
-    return (AskedOfModels.OF_VOCABULARY if asks_for_vocabulary(attack) else AskedOfModels.OF_TEXT)(models=models)
-
-
-def over_texts(attack: str, aggregation: str) -> str:
-    """Return how the values of a user's texts became one score, for a column or a legend."""
-    return "together" if is_of_users(attack) else aggregation
+    models = (AskedOfModels.AND_REFERENCE if asks.needs_reference else AskedOfModels.THIS_MODEL)()
+    return (AskedOfModels.OF_VOCABULARY if asks.needs_vocabulary else AskedOfModels.OF_TEXT)(models=models)
 
 
 def sentence(text: str) -> str:

@@ -104,6 +104,7 @@ def _attacker(finished: Mapping[str, Finished]) -> Attacker | None:
     attackers = [
         Attacker(
             attack=cell.record.primary_attack,
+            asks=cell.record.primary().asks,
             aggregation=cell.record.primary().aggregation,
             texts=cell.record.scored_texts.kind,
             fpr=cell.record.decision.by.fpr,

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from heldin.attacks.kinds import get_attack
 from heldin.attacks.protocol import Dial
 from heldin.audit.answer import DecisionFacts
 from heldin.audit.attack_results import AttackResult, Curve, Histogram, TprAt
@@ -47,6 +48,7 @@ def attack_result(value, lower, upper, **changes):
     """One attack, whose TPR is 0.25 at an FPR of 0.05."""
     result = AttackResult(
         attack="likelihood-ratio",
+        asks=get_attack("likelihood-ratio").facts(),
         aggregation="mean",
         auroc=estimate(value, lower, upper),
         simultaneous=(lower, upper),

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
+from heldin.attacks.kinds import get_attack
 from heldin.audit.blocks import over_blocks
 from heldin.audit.requirement import Requirement
 from heldin.audit.results import Emitted, ExtractionFacts, ExtractionGroup, MarkExposure, MarkFacts, MarkGroup, MarkSide
@@ -75,7 +76,12 @@ def made_sweep(names=("none", "cap10", "uls"), blocks=5, *, shipped=None, domina
         command="heldin sweep made-up.yaml",
         rule=rule,
         attacker=Attacker(
-            attack="likelihood-ratio-per-token", aggregation="mean", texts="fresh", fpr=0.05, audited="users"
+            attack="likelihood-ratio-per-token",
+            asks=get_attack("likelihood-ratio-per-token").facts(),
+            aggregation="mean",
+            texts="fresh",
+            fpr=0.05,
+            audited="users",
         ),
         config={"seed": 0, "corpus": {"source": {"kind": "synthetic"}}},
     )

@@ -22,14 +22,19 @@ def made_world(rng, *, users=7, most_texts=4, most_tokens=50, words=12):
 
 
 def scored(world):
-    """(users of the texts, scores under the target, under the reference), as ``JointAttack.statistics`` takes them."""
+    """(owners, texts, scores under the target, under the reference), as ``Attack.statistics`` takes them."""
     owners = [user for user, texts in world.items() for _ in texts]
     columns = [list(zip(*text, strict=True)) for texts in world.values() for text in texts]
     target = [
         TokenScores(np.array(t, np.float32), ranks=np.array(rank, np.int32), ids=np.array(ids, np.int32))
         for ids, t, _, rank in columns
     ]
-    return owners, target, [TokenScores(np.array(r, np.float32)) for _, _, r, _ in columns]
+    return (
+        owners,
+        ["some words"] * len(owners),
+        target,
+        [TokenScores(np.array(r, np.float32)) for _, _, r, _ in columns],
+    )
 
 
 def statistics_of(attack, world):

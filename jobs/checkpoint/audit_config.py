@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from heldin.attacks.config import AttackConfig, one_of
+from heldin.attacks.kinds import ATTACKS, DEFAULT_ATTACKS
 from heldin.attacks.protocol import AGGREGATIONS
-from heldin.attacks.statistics import ATTACKS, DEFAULT_ATTACKS
 from heldin.audit.decision import AuditConfig, DecisionConfig
 from heldin.base.config_errors import checked
 from heldin.base.section import Count, ExpandedName, ExpandedPath, Few, Many, NotNegative, Positive, Section, Seed
@@ -77,9 +77,9 @@ def _several(value: object) -> object:
 class CheckpointAttacks(Section):
     """The attacks to run, and how much of each text they score."""
 
-    names: tuple[Annotated[str, one_of(ATTACKS)], ...] = DEFAULT_ATTACKS
+    names: tuple[Annotated[str, ATTACKS.named()], ...] = DEFAULT_ATTACKS
     """Attacks to run."""
-    primary: Annotated[str, one_of(ATTACKS)] = "likelihood-ratio"
+    primary: Annotated[str, ATTACKS.named()] = "likelihood-ratio"
     """The primary attack; must be one of ``names``."""
     aggregations: tuple[Annotated[str, one_of(AGGREGATIONS)], ...] = ("mean", "min", "max")
     """Ways to combine the scores of a user's texts into one score; the first one leads."""

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from heldin.attacks.config import AttackConfig
+from heldin.attacks.kinds import get_attack
 from heldin.attacks.scoring import AttackTexts
-from heldin.attacks.statistics import get_attack, needs_token_ids, needs_vocabulary
 from heldin.base.errors import InputError
 from heldin.base.files import cache_directory
 from heldin.base.progress import Reporter
@@ -64,11 +64,11 @@ def attacks_at_endpoint(attack: AttackConfig, tokenizer: str | None, reporter: R
     Raises:
         InputError: the primary attack needs more, or one needs to know the tokens and there is no tokenizer.
     """
-    unknown = next((name for name in attack.names if needs_token_ids(get_attack(name))), None)
+    unknown = next((name for name in attack.names if get_attack(name).needs_ids), None)
     # Before anything is paid for.
     if unknown is not None and tokenizer is None:
         raise InputError(f"attack '{unknown}' needs to know a text's tokens, which no endpoint says: give --tokenizer")
-    needing = [name for name in attack.names if needs_vocabulary(get_attack(name))]
+    needing = [name for name in attack.names if get_attack(name).needs_vocabulary]
     # The primary attack is never replaced in silence: its name is what the bounds and the headline speak of.
     if attack.primary in needing:
         raise InputError(

@@ -15,8 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from heldin.attacks.joint import JointAttack
-from heldin.attacks.statistics import LikelihoodRatio, get_attack
+from heldin.attacks.kinds import get_attack
 from heldin.audit.blind import text_separation
 from heldin.audit.headline import LENGTH_DROWNS
 from heldin.base.artefacts import require_not_purged
@@ -242,11 +241,8 @@ def length_correlations(config: PlantConfig, source: TrainingSet, base: Language
     lengths = [len(text) for text in chosen]
     correlations = {}
     for name, attack in attacks.items():
-        assert not isinstance(attack, JointAttack)
-        values = [
-            attack.statistic(text, mine, _nothing(mine) if isinstance(attack, LikelihoodRatio) else None)
-            for text, mine in zip(chosen, scores, strict=True)
-        ]
+        owners, nothing = [str(i) for i in range(len(chosen))], [_nothing(mine) for mine in scores]
+        values = [found.value for found in attack.statistics(owners, chosen, scores, nothing)]
         varies = len(set(lengths)) > 1 and len(set(values)) > 1
         correlations[name] = float(stats.spearmanr(values, lengths).statistic) if varies else 0.0
     return correlations

@@ -116,8 +116,8 @@ class PrecisionShift(Measure[Shift]):
         return replace(self.texts, texts={user: texts[user][:TEXTS] for user in users})
 
     def _values(self, models: "tuple[ScoredModel, ScoredModel]") -> npt.NDArray[np.float64]:
+        from heldin.attacks.kinds import get_attack, per_text
         from heldin.attacks.scoring import score_attacks
-        from heldin.attacks.statistics import get_attack, per_text
         from heldin.models.loading import same_tokens
         from heldin.models.score_cache import ScoreCache
 

@@ -23,7 +23,7 @@ from heldin.words.split import ScoredPart, ScoredTokens, ScoringRule
 from heldin.words.statement import Statement
 
 if TYPE_CHECKING:
-    from heldin.attacks.joint import AnyAttack
+    from heldin.attacks.protocol import Attack
     from heldin.attacks.scoring import AttackTexts
     from heldin.corpus.store import Corpus
     from heldin.models.score_cache import ScoredModel
@@ -151,10 +151,10 @@ def left_out(names: Sequence[str], *, per_text: bool, served: bool = False) -> l
         per_text: whether the models have different tokenizers.
         served: whether a model is behind an endpoint.
     """
-    from heldin.attacks.statistics import get_attack, needs_vocabulary
+    from heldin.attacks.kinds import get_attack
 
     attacks = [get_attack(name) for name in names]
-    unanswered = [attack.name for attack in attacks if served and needs_vocabulary(attack)]
+    unanswered = [attack.name for attack in attacks if served and attack.needs_vocabulary]
     apart = [attack.name for attack in attacks if per_text and attack.compares_tokens and attack.name not in unanswered]
     by_code = {LeftOut.OTHER_TOKENIZER: apart, LeftOut.NO_VOCABULARY: unanswered}
     return [code(attacks=", ".join(names)) for code, names in by_code.items() if names]
@@ -172,7 +172,8 @@ def score_leading(
     Raises:
         InputError: the primary attack compares tokens, but the models have different tokens.
     """
-    from heldin.attacks.statistics import Loss, get_attack
+    from heldin.attacks.kinds import get_attack
+    from heldin.attacks.statistics import Loss
     from heldin.models.loading import same_tokens
 
     attacks = [get_attack(name) for name in attack.names]
@@ -189,7 +190,7 @@ def score_leading(
     # In the second call the reference takes the target's place: a blind baseline, which never sees the audited model
     # (``audit.blind``).
     return _scored([*attacks], texts, target, reference, reporter) + _scored(
-        [Loss(name=REFERENCE_ALONE)], texts, reference, None, None
+        [Loss(REFERENCE_ALONE)], texts, reference, None, None
     )
 
 
@@ -201,7 +202,7 @@ def score_setting(
     Raises:
         InputError: the reference is the target.
     """
-    from heldin.attacks.statistics import get_attack, per_text
+    from heldin.attacks.kinds import get_attack, per_text
     from heldin.models.loading import same_tokens
 
     dial = setting.dial
@@ -218,7 +219,7 @@ def score_setting(
 
 
 def _scored(
-    attacks: "Sequence[AnyAttack]",
+    attacks: "Sequence[Attack]",
     texts: "AttackTexts",
     target: "ScoredModel",
     reference: "ScoredModel | None",

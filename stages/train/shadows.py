@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from heldin.attacks.kinds import get_attack
 from heldin.attacks.protocol import Dial, TextStatistic, user_scores
 from heldin.attacks.scoring import AttackTexts, score_attacks
 from heldin.attacks.shadow import shadow_likelihood_ratio
-from heldin.attacks.statistics import get_attack
 from heldin.base.artefacts import read_table, write_table
 from heldin.base.coins import keyed_digest, keyed_order, seed_key
 from heldin.base.files import cache_directory, private_directory

@@ -6,9 +6,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from heldin.attacks.extraction import ExtractionConfig
+from heldin.attacks.kinds import ATTACKS, get_attack
 from heldin.attacks.reference_divergence import reference_divergences
 from heldin.attacks.scoring import AttackTexts, score_attacks, scores_of
-from heldin.attacks.statistics import ATTACKS, get_attack
 from heldin.attacks.windows import require_a_window, windows_of
 from heldin.canaries.inject import canary_of_user
 from heldin.corpus.document import Document
@@ -56,7 +56,7 @@ def test_the_scored_tokens_are_those_that_count_after_all_that_is_before_them(ma
     assert len(expected[0]) < len(expected[3])
 
 
-@pytest.mark.parametrize("name", sorted(ATTACKS))
+@pytest.mark.parametrize("name", sorted(ATTACKS.ours))
 def test_every_statistic_is_of_the_counted_tokens(name, make_lm, tmp_path):
     target, reference = make_lm(seed=1), make_lm(seed=0)
     attack, cache = get_attack(name), ScoreCache(tmp_path)

@@ -5,13 +5,13 @@ import pytest
 
 from heldin.attacks.joint import JointAttack
 from heldin.attacks.joint_statistics import LEAST_FALL
-from heldin.attacks.statistics import ATTACKS, get_attack
+from heldin.attacks.kinds import ATTACKS, get_attack
 from heldin.models.token_scores import TokenScores
 from tests.made_tokens import made_world, scored, statistics_of
 from tests.oracles import attack_statistics as slow
 from tests.refusals import raised_apart, refused
 
-JOINT = [its for its in ATTACKS.values() if isinstance(its, JointAttack)]
+JOINT = [its for its in map(get_attack, ATTACKS.ours) if isinstance(its, JointAttack)]
 every_joint_attack = pytest.mark.parametrize("attack", JOINT, ids=[its.name for its in JOINT])
 
 
@@ -56,24 +56,24 @@ def test_names_of_users_do_not_matter(attack):
 
 @every_joint_attack
 def test_what_it_needs_and_does_not_get_is_one_line(attack):
-    owners, target, reference = scored(made_world(np.random.default_rng(0)))
+    owners, texts, target, reference = scored(made_world(np.random.default_rng(0)))
     with refused(by="JointAttack._table", naming=f"'{attack.name}'") as without_reference:
-        attack.statistics(owners, target, [None] * len(owners))
+        attack.statistics(owners, texts, target, [None] * len(owners))
     shorter = [its.at(np.arange(len(its.logprobs)) > 0) for its in reference]
     with refused(by="JointAttack._table", naming=f"'{attack.name}'") as other_tokens:
-        attack.statistics(owners, target, shorter)
+        attack.statistics(owners, texts, target, shorter)
     assert raised_apart(without_reference, other_tokens)
     plain = [TokenScores(its.logprobs) for its in target]
     if attack.needs_ids or attack.needs_ranks:
         with refused(by="JointAttack._column", naming=f"'{attack.name}'"):
-            attack.statistics(owners, plain, reference)
+            attack.statistics(owners, texts, plain, reference)
     else:
-        assert attack.statistics(owners, plain, reference) == attack.statistics(owners, target, reference)
+        assert attack.statistics(owners, texts, plain, reference) == attack.statistics(owners, texts, target, reference)
 
 
 @every_joint_attack
 def test_of_nobody_there_is_nothing(attack):
-    assert attack.statistics([], [], []) == []
+    assert attack.statistics([], [], [], []) == []
 
 
 def test_centred_takes_off_what_a_word_did_to_everybody_else():
@@ -106,7 +106,7 @@ def test_centred_shrinks_a_rare_word_to_words_as_hard_and_trusts_a_common_one():
 
 
 def test_centred_needs_a_second_user():
-    with refused(by="centred", naming="'centred'"):
+    with refused(by="Centred.values", naming="'centred'"):
         statistics_of(get_attack("centred"), {"ann": [_text([1.0])]})
 
 
@@ -201,7 +201,7 @@ def test_no_table_of_users_by_words_is_made():
     ]
     reference = [TokenScores(rng.normal(-3, 1, tokens).astype(np.float32)) for _ in owners]
     tracemalloc.start()
-    get_attack("centred").statistics(owners, target, reference)
+    get_attack("centred").statistics(owners, ["words"] * users, target, reference)
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert most < 60e6 < users * words

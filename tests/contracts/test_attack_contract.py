@@ -1,6 +1,7 @@
 """What every attack and every aggregation must do, whatever its statistic."""
 
 import ast
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,16 +9,17 @@ import pytest
 
 import heldin.attacks as attacks
 from heldin.attacks.joint import JointAttack
-from heldin.attacks.protocol import AGGREGATIONS, UserScores, Uses, lift_to_users, user_scores
+from heldin.attacks.kinds import ATTACKS, get_attack
+from heldin.attacks.protocol import AGGREGATIONS, TextAttack, UserScores, Uses, lift_to_users, user_scores
 from heldin.attacks.scoring import AttackTexts, score_attacks
-from heldin.attacks.statistics import ATTACKS, get_attack
 from heldin.base.errors import InputError
 from heldin.models.logprobs import score_texts
 from heldin.models.score_cache import ScoreCache
 from heldin.models.token_scores import TokenScores
+from heldin.testing.attacks import check_attack
 
-every_attack = pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS.keys())
-OF_TEXTS = [its for its in ATTACKS.values() if not isinstance(its, JointAttack)]
+every_attack = pytest.mark.parametrize("attack", list(map(get_attack, ATTACKS.ours)), ids=list(ATTACKS.ours))
+OF_TEXTS = [its for its in map(get_attack, ATTACKS.ours) if not isinstance(its, JointAttack)]
 every_attack_of_texts = pytest.mark.parametrize("attack", OF_TEXTS, ids=[its.name for its in OF_TEXTS])
 every_aggregation = pytest.mark.parametrize("aggregation", AGGREGATIONS)
 TEXT = "The river opens the letter on day 7."
@@ -29,55 +31,126 @@ def _scores(logprobs, *, means=-5.0, deviations=2.0):
     return TokenScores(values, np.full_like(values, means), np.full_like(values, deviations), ranks, ids)
 
 
-def _statistic(attack, target, reference, beside):
-    """The statistic of a user with one text, beside another user with one."""
-    if not isinstance(attack, JointAttack):
-        return attack.statistic(TEXT, target, reference)
-    return attack.statistics(["a", "b"], [target, beside], [reference, reference])[0].value
-
-
 @every_attack
-def test_it_uses_nothing_that_would_void_a_bound(attack):
-    assert attack.uses in Uses
-    assert attack.uses.certifiable
+def test_it_does_what_every_attack_must(attack):
+    check_attack(type(attack), attack.name)
 
 
 def test_only_scores_fitted_to_audited_coins_certify_nothing():
     assert [its for its in Uses if not its.certifiable] == [Uses.COINS]
 
 
-@every_attack
-def test_it_is_registered_under_its_name(attack):
-    assert get_attack(attack.name) is attack
+class Honest(TextAttack):
+    """A difference of sums, as far as the tests below leave it."""
+
+    uses = Uses.MODEL
+    needs_reference = True
+
+    def statistic(self, text, target, reference):
+        return target.total - reference.total
 
 
-@every_attack
-def test_a_likelier_text_scores_higher(attack):
-    # Half of the tokens fell, so that a share of those that rose can grow.
-    likely, unlikely = _scores([-1.0, -1.0, -5.0] * 4), _scores([-3.0, -4.5, -5.5] * 4)
-    reference = _scores([-4.0] * 12)
-    other = _scores([-4.0] * 12)
-    assert _statistic(attack, likely, reference, other) > _statistic(attack, unlikely, reference, other)
+class Flipped(Honest):
+    def statistic(self, text, target, reference):
+        return reference.total - target.total
+
+
+class Fitted(Honest):
+    uses = Uses.COINS
+
+
+class Undeclared(Honest):
+    uses = "the model"
+
+
+class Rolling(Honest):
+    def statistic(self, text, target, reference):
+        return super().statistic(text, target, reference) + RNG.random() * 1e-3
+
+
+class Undefined(Honest):
+    def statistic(self, text, target, reference):
+        return super().statistic(text, target, reference) if target.logprobs[0] else float("nan")
+
+
+class Dropping(Honest):
+    def statistics(self, owners, texts, target, reference):
+        return super().statistics(owners, texts, target, reference)[:-1]
+
+
+class Hungry(Honest):
+    needs_reference = False
+
+
+class OfRanks(Honest):
+    def statistic(self, text, target, reference):
+        return super().statistic(text, target, reference) + target.ranks.sum()
+
+
+class Naming(Honest):
+    """Knows members by name."""
+
+    def statistics(self, owners, texts, target, reference):
+        found = super().statistics(owners, texts, target, reference)
+        return [replace(its, value=its.value + 9 * its.user.startswith("member")) for its in found]
+
+
+class Ordering(Honest):
+    def statistics(self, owners, texts, target, reference):
+        found = super().statistics(owners, texts, target, reference)
+        return [replace(its, value=its.value + 1e-2 * i) for i, its in enumerate(found)]
+
+
+class Reading(Honest):
+    """Looks up who is a member."""
+
+    def statistic(self, text, target, reference):
+        return super().statistic(text, target, reference) + len(Path("/etc/hostname").read_text()) * 0
+
+
+class Argued(Honest):
+    def __init__(self, name, scale):
+        super().__init__(name)
+
+
+RNG = np.random.default_rng(0)
+
+
+def test_an_honest_attack_passes():
+    check_attack(Honest)
+
+
+@pytest.mark.parametrize(
+    ("liar", "said"),
+    [
+        (Flipped, "turn the sign around"),
+        (Fitted, "no bound may rest on it"),
+        (Undeclared, "'uses' is no Uses"),
+        (Rolling, "not deterministic"),
+        (Undefined, "not finite"),
+        (Dropping, "5 values for 6"),
+        (Hungry, "with what it declares that it needs raised AttributeError"),
+        (OfRanks, "with what it declares that it needs raised AttributeError"),
+        (Naming, "depend on what users are called"),
+        (Ordering, "depend on the order of users"),
+        (Reading, "it reads '/etc/hostname'"),
+        (Argued, "making it with its name alone raised TypeError"),
+    ],
+)
+def test_a_liar_is_found(liar, said):
+    with pytest.raises(AssertionError, match=said):
+        check_attack(liar)
 
 
 @every_attack_of_texts
-def test_it_needs_no_more_than_it_says(attack):
-    target = _scores([-1.0, -2.0])
-    plain = target if attack.needs_moments else TokenScores(target.logprobs)
-    reference = TokenScores(_scores([-2.0, -2.0]).logprobs) if attack.needs_reference else None
-    assert np.isfinite(attack.statistic(TEXT, plain, reference))
+def test_what_it_needs_and_does_not_get_is_one_line(attack):
+    target = TokenScores(np.asarray([-1.0, -2.0], dtype=np.float32))
     if attack.needs_reference:
         with pytest.raises(InputError, match=f"attack '{attack.name}' needs a reference model"):
             attack.statistic(TEXT, target, None)
     if attack.needs_moments:
         with pytest.raises(InputError, match="needs mean and deviation over the vocabulary"):
-            attack.statistic(TEXT, TokenScores(target.logprobs), None)
-
-
-@every_attack
-def test_one_token_and_certain_tokens_are_finite(attack):
-    certain = _scores([0.0], means=0.0, deviations=0.0)
-    assert np.isfinite(_statistic(attack, certain, certain, certain))
+            attack.statistic(TEXT, target, None)
 
 
 @every_attack
@@ -114,7 +187,7 @@ def test_scores_that_cannot_be():
         lift_to_users("x", {"a": [1.0]}, "median")
     with pytest.raises(InputError, match="attack 'x': no text of user 'a' to score"):
         lift_to_users("x", {"a": []})
-    with pytest.raises(InputError, match="unknown attack 'magic': choose from likelihood-ratio, "):
+    with pytest.raises(InputError, match="attacks: there is no 'magic'; choose from likelihood-ratio, "):
         get_attack("magic")
     with pytest.raises(InputError, match="attack 'x': a user has two scores"):
         UserScores("x", ("a", "a"), np.zeros(2))

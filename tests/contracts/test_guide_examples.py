@@ -6,7 +6,7 @@ import types
 import numpy as np
 import pytest
 
-from heldin.attacks.statistics import ATTACKS
+from heldin.attacks.kinds import ATTACKS
 from heldin.base.errors import InputError
 from heldin.corpus.document import Document
 from heldin.corpus.sources.bad_rows import BadRows, OnBadRows
@@ -30,7 +30,7 @@ def _scores(*logprobs):
 
 def test_the_attack_is_that_of_the_least_likely_tokens(monkeypatch):
     attack = _run("class RareTokens", monkeypatch).RareTokens()
-    assert attack.name not in ATTACKS
+    assert attack.name not in ATTACKS.ours
     assert attack.uses.certifiable
     reference = _scores(-1, -9, -1, -1, -1, -1, -1, -1, -1, -8)
     target = _scores(-5, -6, -5, -5, -5, -5, -5, -5, -5, -7)

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from heldin.attacks.config import AttackConfig
-from heldin.attacks.joint import JointAttack
+from heldin.attacks.joint_statistics import Pooled
+from heldin.attacks.kinds import ATTACKS, get_attack
 from heldin.attacks.protocol import Uses, lift_to_users
-from heldin.attacks.statistics import ATTACKS
 from heldin.audit.decision import AuditConfig, DecisionConfig
 from heldin.audit.panels import judge
 from heldin.audit.preregistration import Preregistration, Sides
@@ -48,32 +48,25 @@ def _worlds():
     rng = np.random.default_rng(1)
     worlds = []
     for _ in range(WORLDS):
-        owners, target, reference = scored(made_world(rng, users=USERS, most_tokens=20))
-        worlds.append((owners, target, reference, rng.random(USERS)))
+        worlds.append((*scored(made_world(rng, users=USERS, most_tokens=20)), rng.random(USERS)))
     return worlds, [rng.random(USERS) < 0.5 for _ in range(TRIALS)]
 
 
-def _user_scores(attack, owners, target, reference, ties):
+def _user_scores(attack, owners, texts, target, reference, ties):
     """Every user's score in a world without training."""
-    if isinstance(attack, JointAttack):
-        statistics = [(its.user, its.value) for its in attack.statistics(owners, target, reference)]
-    else:
+    if attack.needs_moments:
         target = [
             TokenScores(its.logprobs, np.full_like(its.logprobs, -4.0), np.full_like(its.logprobs, 2.0))
             for its in target
         ]
-        statistics = [
-            (user, attack.statistic("some words", ours, its))
-            for user, ours, its in zip(owners, target, reference, strict=True)
-        ]
     by_user = {user: [] for user in owners}
-    for owner, value in statistics:
-        by_user[owner].append(value)
+    for its in attack.statistics(owners, texts, target, reference):
+        by_user[its.user].append(its.value)
     # Ties are broken at random, as no coin may break them.
     return lift_to_users(attack.name, by_user).values + 1e-9 * ties
 
 
-@pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS.keys())
+@pytest.mark.parametrize("attack", list(map(get_attack, ATTACKS.ours)), ids=list(ATTACKS.ours))
 def test_no_statistic_finds_a_leak_where_nobody_was_trained_on(attack):
     worlds, coins = _worlds()
     scores = [_user_scores(attack, *world) for world in worlds]
@@ -109,9 +102,9 @@ def test_a_statistic_that_uses_coins_is_refused_for_bounds(monkeypatch):
     member = {user: i % 2 == 0 for i, user in enumerate(users)}
 
     def judged(uses):
-        monkeypatch.setitem(ATTACKS, "crossed", JointAttack("crossed", lambda tokens: tokens.ratios, uses))
+        monkeypatch.setattr(Pooled, "uses", uses)
         fixed = Preregistration(
-            AttackConfig(names=("crossed",), primary="crossed"),
+            AttackConfig(names=("pooled",), primary="pooled"),
             AuditConfig(),
             DecisionConfig(),
             Sides(Assignment.COIN, witnessed=True),

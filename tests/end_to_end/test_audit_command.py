@@ -14,7 +14,7 @@ import yaml
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 
-from heldin.attacks.statistics import DEFAULT_ATTACKS
+from heldin.attacks.kinds import DEFAULT_ATTACKS
 from heldin.base.progress import LineReporter
 from heldin.corpus.split import Part, Role
 from heldin.jobs.verify import verify

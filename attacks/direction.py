@@ -1,0 +1,73 @@
+"""The direction of an attack: whether texts that the target finds likelier get a higher score."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from heldin.attacks.protocol import Attack, TextStatistic
+from heldin.models.token_scores import TokenScores
+
+_TOKENS = 12  # a multiple of three
+
+
+@dataclass(frozen=True)
+class MadeTexts:
+    """One text each of some users, with scores that nobody's model gave.
+
+    Attributes:
+        owners: the users.
+        texts: their texts.
+        target: scores under the target.
+        reference: scores under the reference model.
+    """
+
+    owners: tuple[str, ...]
+    texts: tuple[str, ...]
+    target: tuple[TokenScores, ...]
+    reference: tuple[TokenScores, ...]
+
+    def under(self, attack: Attack) -> list[TextStatistic]:
+        """The attack's statistics; it is handed what it says that it needs, and nothing else."""
+        return attack.statistics(
+            self.owners,
+            self.texts,
+            [_needed(attack, scores) for scores in self.target],
+            [TokenScores(scores.logprobs) if attack.needs_reference else None for scores in self.reference],
+        )
+
+
+def made_texts(logprobs: "list[list[float]]", words: str = "The river opens the letter on day 7.") -> MadeTexts:
+    """Make a user with a text for each list of the target's log-probabilities; the reference's are all -4."""
+    return MadeTexts(
+        tuple(f"user {number}" for number in range(len(logprobs))),
+        tuple(words for _ in logprobs),
+        tuple(_scores(values) for values in logprobs),
+        tuple(_scores([-4.0] * len(values)) for values in logprobs),
+    )
+
+
+def scores_the_likelier_higher(attack: Attack) -> bool:
+    """Return whether a text that the target finds likelier than the reference does, and than other texts, ranks higher.
+
+    Everything else is equal. Half of the tokens stay as likely as under the reference, so that shares can grow.
+    """
+    likely, unlikely = [-1.0, -1.0, -5.0], [-3.0, -4.5, -5.5]
+    times = _TOKENS // 3
+    high, low, _ = made_texts([likely * times, unlikely * times, [-4.0] * _TOKENS]).under(attack)
+    return high.value > low.value
+
+
+def _scores(logprobs: list[float]) -> TokenScores:
+    values = np.asarray(logprobs, dtype=np.float32)
+    ranks, ids = np.ones(values.size, dtype=np.int32), np.arange(values.size, dtype=np.int32)
+    return TokenScores(values, np.full_like(values, -5.0), np.full_like(values, 2.0), ranks, ids)
+
+
+def _needed(attack: Attack, scores: TokenScores) -> TokenScores:
+    return TokenScores(
+        scores.logprobs,
+        scores.means if attack.needs_moments else None,
+        scores.deviations if attack.needs_moments else None,
+        scores.ranks if attack.needs_ranks else None,
+        scores.ids if attack.needs_ids else None,
+    )

@@ -1,0 +1,59 @@
+"""The attacks by name: ours and those of packages."""
+
+import functools
+
+from heldin.attacks.direction import scores_the_likelier_higher
+from heldin.attacks.protocol import Attack
+from heldin.base.errors import InputError
+from heldin.base.kinds import Family
+
+_OF_TEXTS = {
+    "likelihood-ratio": "heldin.attacks.statistics:LikelihoodRatio",
+    "likelihood-ratio-per-token": "heldin.attacks.statistics:PerToken",
+    "loss": "heldin.attacks.statistics:Loss",
+    "zlib": "heldin.attacks.statistics:Zlib",
+    "min-k++": "heldin.attacks.statistics:MinKPlusPlus",
+}
+# What runs unless a config names others: each further score widens the intervals of all.
+DEFAULT_ATTACKS = tuple(_OF_TEXTS)
+ATTACKS = Family[Attack](
+    "attacks",
+    Attack,
+    {
+        **_OF_TEXTS,
+        "centred": "heldin.attacks.joint_statistics:Centred",
+        "pooled": "heldin.attacks.joint_statistics:Pooled",
+        "weighted": "heldin.attacks.joint_statistics:Weighted",
+        "ez": "heldin.attacks.joint_statistics:ErrorZone",
+        "windows": "heldin.attacks.joint_statistics:Windows",
+    },
+)
+
+
+@functools.cache
+def get_attack(name: str) -> Attack:
+    """The attack of this name.
+
+    Raises InputError, listing all attacks, if there is none, and for one of a package that cannot be made or that gives
+    likelier texts a lower score.
+    """
+    found = ATTACKS.find(name)
+    if name in ATTACKS.ours:  # tested here
+        return found(name)
+    try:
+        attack = found(name)
+        right = scores_the_likelier_higher(attack)
+    except Exception as error:  # whatever somebody else's code does
+        raise InputError(f"attack '{name}' failed on made-up scores: {type(error).__name__}: {error}") from error
+    if not right:
+        raise InputError(
+            f"attack '{name}' gives a text that the model finds likelier no higher score: higher must mean that its"
+            " author was held in; turn the sign around"
+        )
+    return attack
+
+
+def per_text(attack: Attack) -> Attack:
+    """The attack to use if the reference has another tokenizer: per text, because the models' tokens differ."""
+    # The log-probability of the whole text is over the same characters for both, however they are cut.
+    return get_attack("likelihood-ratio") if attack.compares_tokens else attack

@@ -1,0 +1,146 @@
+"""Checks of an attack."""
+
+import functools
+import math
+from collections.abc import Callable
+
+from heldin.attacks.direction import MadeTexts, made_texts, scores_the_likelier_higher
+from heldin.attacks.protocol import Attack, TextStatistic, Uses
+from heldin.testing.problems import require, tried, watched_files
+
+_CLOSE = 1e-6  # relative: sums over users are taken in another order
+
+
+def check_attack(attack: type[Attack], name: str = "attack under test") -> None:
+    """Check what every attack must do, on made-up scores.
+
+    It is made by its name alone. A likelier text scores higher. Every text, or every user, has one finite value, also
+    where a model is certain. It is the same each time, does not depend on what users are called or in which order they
+    come, and no file is read for it. It needs no more than it declares, and says what its scores may be used for.
+
+    Args:
+        attack: the class.
+        name: what it is called in messages, and made with.
+
+    Raises:
+        AssertionError: with everything that is wrong.
+    """
+    problems: list[str] = []
+    made = tried(lambda: attack(name), "making it with its name alone", problems)
+    if made is None:
+        require(problems, name)
+    problems += _declarations(made)
+    if not problems:
+        problems += [line for check in _CHECKS for line in check(made)]
+    require(problems, name)
+
+
+def _declarations(attack: Attack) -> list[str]:
+    problems = []
+    if not isinstance(getattr(attack, "uses", None), Uses):
+        problems.append("'uses' is no Uses: declare whose texts and labels it learns from")
+    elif not attack.uses.certifiable:
+        problems.append(f"it uses {attack.uses.value}: no bound may rest on it")
+    return problems
+
+
+def _likelier_is_higher(attack: Attack) -> list[str]:
+    problems: list[str] = []
+    right = tried(lambda: scores_the_likelier_higher(attack), "scoring two texts", problems)
+    return [*problems, *(["a likelier text scores no higher: turn the sign around"] if right is False else [])]
+
+
+def _everybody_has_a_value(attack: Attack) -> list[str]:
+    problems: list[str] = []
+    texts = _world()
+    found = tried(lambda: texts.under(attack), "scoring texts", problems) or []
+    wanted = [(user, 0) for user in dict.fromkeys(texts.owners)] if attack.of_users else list(_places(texts))
+    if not problems and [(its.user, its.text) for its in found] != wanted:
+        problems.append(f"it gives {len(found)} values for {len(wanted)}: every user and every text has one, in order")
+    return problems
+
+
+def _certain_is_finite(attack: Attack) -> list[str]:
+    problems: list[str] = []
+    for logprobs in ([0.0], [-4.0] * 5, [-1e-30, -80.0]):
+        texts = made_texts([logprobs, [-2.0, -3.0]])
+        found = tried(functools.partial(texts.under, attack), f"scoring {logprobs}", problems) or []
+        if any(not math.isfinite(its.value) for its in found):
+            problems.append(f"a text with log-probabilities {logprobs} has a value that is not finite")
+    return problems
+
+
+def _nobody_is_known(attack: Attack) -> list[str]:
+    problems: list[str] = []
+    texts = _world()
+    first = tried(lambda: _values(attack, texts), "scoring texts", problems)
+    with watched_files() as opened:
+        again = tried(lambda: _values(attack, texts), "scoring texts again", problems)
+    if opened:
+        problems.append(f"it reads '{opened[0]}' to score a text: an attack sees texts and token scores alone")
+    if first != again:
+        problems.append("it is not deterministic: the same texts have other values the second time")
+    names = {user: f"member {len(texts.owners) - i}" for i, user in enumerate(dict.fromkeys(texts.owners))}
+    renamed = MadeTexts(tuple(names[user] for user in texts.owners), texts.texts, texts.target, texts.reference)
+    called = tried(lambda: _values(attack, renamed), "scoring users with other names", problems)
+    if not problems and not _alike(first, called):
+        problems.append("its values depend on what users are called")
+    turned = tried(lambda: _values(attack, _reversed(texts)), "scoring users in another order", problems)
+    if not problems and not _alike(sorted(first), sorted(turned)):
+        problems.append("its values depend on the order of users")
+    return problems
+
+
+def _needs_what_it_says(attack: Attack) -> list[str]:
+    """What it does not declare is not there: a reference, or columns of token scores."""
+    problems: list[str] = []
+    tried(lambda: _world().under(attack), "scoring with what it declares that it needs", problems)
+    return problems
+
+
+_CHECKS: tuple[Callable[[Attack], list[str]], ...] = (
+    _needs_what_it_says,
+    _likelier_is_higher,
+    _everybody_has_a_value,
+    _certain_is_finite,
+    _nobody_is_known,
+)
+
+
+def _world() -> MadeTexts:
+    """Three users with two, one and three texts of unequal length."""
+    made = made_texts(
+        [
+            [-1.0, -2.5, -4.5, -6.0, -0.5],
+            [-3.0, -4.0],
+            [-2.0, -2.0, -7.0],
+            [-5.0],
+            [-4.0, -1.0, -3.5, -3.0],
+            [-8.0, -0.25],
+        ]
+    )
+    owners = ("ann", "ann", "bob", "cid", "cid", "cid")
+    texts = tuple(f"Text {number} of somebody." for number in range(len(owners)))
+    return MadeTexts(owners, texts, made.target, made.reference)
+
+
+def _reversed(texts: MadeTexts) -> MadeTexts:
+    """The users the other way round, each with the texts in their order."""
+    order = [i for user in reversed(dict.fromkeys(texts.owners)) for i, own in enumerate(texts.owners) if own == user]
+    columns = (texts.owners, texts.texts, texts.target, texts.reference)
+    return MadeTexts(*(tuple(column[i] for i in order) for column in columns))  # type: ignore[arg-type]
+
+
+def _places(texts: MadeTexts) -> list[tuple[str, int]]:
+    return [(user, texts.owners[:i].count(user)) for i, user in enumerate(texts.owners)]
+
+
+def _values(attack: Attack, texts: MadeTexts) -> list[float]:
+    found: list[TextStatistic] = texts.under(attack)
+    return [its.value for its in found]
+
+
+def _alike(one: list[float], two: list[float]) -> bool:
+    return len(one) == len(two) and all(
+        math.isclose(a, b, rel_tol=_CLOSE, abs_tol=1e-9) for a, b in zip(one, two, strict=True)
+    )
