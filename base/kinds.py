@@ -63,7 +63,7 @@ class Registered:
     version: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Family(Generic[KindClass]):
     """The kinds of one part of a config.
 

@@ -18,7 +18,7 @@ import torch
 
 from heldin.attacks.kinds import ATTACKS, DEFAULT_ATTACKS, get_attack
 from heldin.attacks.scoring import AttackTexts, score_attacks
-from heldin.corpus.config import Synthetic
+from heldin.corpus.made_up.source import Synthetic
 from heldin.corpus.made_up.synthetic import SyntheticCorpus
 from heldin.corpus.sources.bad_rows import BadRows
 from heldin.corpus.sources.open import open_source

@@ -19,8 +19,8 @@ import torch
 
 from heldin.attacks.extraction import ExtractionConfig
 from heldin.attacks.windows import Windows, found_in_others, windows_of
-from heldin.corpus.config import Synthetic
 from heldin.corpus.document import Document
+from heldin.corpus.made_up.source import Synthetic
 from heldin.corpus.made_up.synthetic import SyntheticCorpus
 from heldin.corpus.sources.bad_rows import BadRows
 from heldin.corpus.sources.open import open_source

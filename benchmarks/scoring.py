@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from heldin.corpus.config import Synthetic
+from heldin.corpus.made_up.source import Synthetic
 from heldin.corpus.made_up.synthetic import SyntheticCorpus
 from heldin.corpus.sources.bad_rows import BadRows
 from heldin.corpus.sources.open import open_source

@@ -369,8 +369,8 @@ def _source(
         raise InputError("--preset knows its columns: leave --user, --text, --id and --date out")
     if len(paths) != 1:
         raise InputError(f"--preset reads one file or one folder of files, and {len(paths)} paths were given")
-    from heldin.corpus.config import preset_tokens
     from heldin.corpus.presets.catalogue import PresetSource, preset_named
+    from heldin.corpus.presets.source import preset_tokens
 
     return PresetSource(preset_named(preset), paths[0], preset_tokens(tokenizer))
 

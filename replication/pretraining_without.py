@@ -17,9 +17,12 @@ from heldin.base.errors import InputError
 from heldin.base.files import cache_directory, private_directory, strict_json, whole_file, write_text
 from heldin.base.progress import Reporter
 from heldin.corpus.build import build_store
-from heldin.corpus.config import CorpusSource, FileCorpus, HubCorpus, PresetCorpus
 from heldin.corpus.presets.published import Published
+from heldin.corpus.presets.source import PresetCorpus
 from heldin.corpus.sources.bad_rows import BadRows, OnBadRows
+from heldin.corpus.sources.files import FileCorpus
+from heldin.corpus.sources.hub_dataset import HubCorpus
+from heldin.corpus.sources.kinds import CorpusSource
 from heldin.corpus.sources.rows import Source
 from heldin.defenses.data_side.deduplicate import shingles
 from heldin.defenses.texts.near_duplicates import first_of_similar

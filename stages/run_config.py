@@ -13,9 +13,10 @@ from heldin.base.config_errors import checked
 from heldin.base.errors import InputError
 from heldin.base.section import Count, ExpandedName, JobName, Section, Seed
 from heldin.canaries.config import CanarySpec
-from heldin.corpus.config import CorpusConfig, CorpusSource
+from heldin.corpus.config import CorpusConfig
 from heldin.corpus.entities.config import EntitySourceConfig
 from heldin.corpus.entities.spans import CATEGORIES, Category
+from heldin.corpus.sources.kinds import CorpusSource
 from heldin.corpus.split import Audited, SplitRule
 from heldin.corpus.user_filter import UserFilter
 from heldin.defenses.config import ClippingDefense, Defense, EntityDefense, FilterDefense, NoDefense

@@ -32,6 +32,9 @@ class SourceSize:
 class SourceConfig(Section, ABC):
     """A kind of ``corpus.source``."""
 
+    kind: str
+    """Its name, or "package.module:Class"."""
+
     @abstractmethod
     def source(self) -> Source:
         """The source that reads it."""
@@ -59,6 +62,14 @@ class SourceConfig(Section, ABC):
 
     def most_users(self) -> int | None:
         """The number of users that the section states; None for a source that has to be read."""
+        return None
+
+    def min_records(self) -> int | None:
+        """The default of ``corpus.users.min_records``; None for that of every corpus."""
+        return None
+
+    def spans_column(self) -> str | None:
+        """Column with the parts of a text that count; None: all of every text does."""
         return None
 
     def preset(self) -> "Preset | None":

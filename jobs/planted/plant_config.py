@@ -14,8 +14,9 @@ from heldin.base.config_errors import checked
 from heldin.base.errors import InputError
 from heldin.base.section import ExpandedName, ExpandedPath, JobName, Section
 from heldin.canaries.config import CanarySpec
-from heldin.corpus.config import CorpusConfig, FileCorpus
+from heldin.corpus.config import CorpusConfig
 from heldin.corpus.sources.bad_rows import OnBadRows
+from heldin.corpus.sources.files import FileCorpus
 from heldin.corpus.sources.open import format_named, format_of
 from heldin.corpus.sources.rows import Columns
 from heldin.corpus.sources.text_files import TextFormat

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from heldin.base.config_errors import checked
 from heldin.base.section import DATACLASS_SECTION, Count, ExpandedPath, Few, JobName, Many, Section, Seed
-from heldin.corpus.config import FileCorpus
+from heldin.corpus.sources.files import FileCorpus
 from heldin.corpus.sources.rows import Columns, Source
 from heldin.defenses.config import ClippingDefense, Defense, FilterDefense, NoDefense, PrivateDefense
 from heldin.defenses.data_side.kinds import DataDefense

@@ -17,9 +17,10 @@ from heldin.base.errors import InputError, ResumableError
 from heldin.base.files import private_directory, text_sha256
 from heldin.base.progress import Reporter
 from heldin.base.wording import counted
-from heldin.corpus.config import CorpusConfig, FileCorpus
+from heldin.corpus.config import CorpusConfig
 from heldin.corpus.entities.incidence import Incidence
 from heldin.corpus.row_parts import RowParts
+from heldin.corpus.sources.files import FileCorpus
 from heldin.defenses.config import ClippingDefense, SampledDefense
 from heldin.defenses.data_side.apply import apply_defenses
 from heldin.defenses.data_side.contract import TrainingRecord

@@ -13,7 +13,7 @@ import pytest
 
 from heldin.base.errors import InputError
 from heldin.corpus.build import build_store
-from heldin.corpus.config import Synthetic
+from heldin.corpus.made_up.source import Synthetic
 from heldin.corpus.made_up.synthetic import SyntheticCorpus
 from heldin.corpus.sources.bad_rows import BadRows, OnBadRows
 from heldin.corpus.sources.csv_rows import Csv

@@ -16,9 +16,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from heldin.corpus.build import build_store
-from heldin.corpus.config import FileCorpus
 from heldin.corpus.sources import json_rows as json_files
 from heldin.corpus.sources.bad_rows import BadRows, OnBadRows
+from heldin.corpus.sources.files import FileCorpus
 from heldin.corpus.sources.open import Several, open_source
 from heldin.corpus.sources.rows import Columns, usable_record, value_at
 from heldin.corpus.sources.text_files import TextFormat

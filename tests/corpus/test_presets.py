@@ -9,10 +9,10 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from heldin.corpus.build import build_store
-from heldin.corpus.config import preset_tokens
 from heldin.corpus.presets.catalogue import PRESETS, PresetSource, preset_outcome
 from heldin.corpus.presets.posts import plain_text
 from heldin.corpus.presets.published import WORDS, PresetTokens
+from heldin.corpus.presets.source import preset_tokens
 from heldin.corpus.presets.tables import arxiv_year, is_person
 from heldin.corpus.sources.bad_rows import BadRows, OnBadRows
 from heldin.corpus.user_filter import UserFilter

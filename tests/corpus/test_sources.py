@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from heldin.base.errors import InputError
-from heldin.corpus.config import Synthetic
+from heldin.corpus.made_up.source import Synthetic
 from heldin.corpus.made_up.synthetic import SyntheticCorpus
 from heldin.corpus.sources.bad_rows import BadRows, OnBadRows
 from heldin.corpus.sources.csv_rows import Csv

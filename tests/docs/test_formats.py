@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import get_args
 
-from heldin.corpus.config import FileCorpus
+from heldin.corpus.sources.files import FileCorpus
 from heldin.corpus.sources.open import FOLDERS, FORMATS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "corpora.md"

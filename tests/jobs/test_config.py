@@ -9,7 +9,7 @@ import yaml
 from heldin.audit.requirement import Requirement
 from heldin.base.errors import InputError
 from heldin.base.files import one_process_at_a_time, write_text
-from heldin.corpus.config import Synthetic
+from heldin.corpus.made_up.source import Synthetic
 from heldin.corpus.sources.csv_rows import Csv
 from heldin.corpus.sources.hub import HuggingFace
 from heldin.corpus.sources.json_rows import Json

@@ -1,0 +1,60 @@
+"""Files of records as a source of a corpus."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Discriminator, Field, Tag
+
+from heldin.base.section import ExpandedPath
+from heldin.corpus.sources.contract import SourceConfig
+from heldin.corpus.sources.open import Several, format_named
+from heldin.corpus.sources.rows import Columns, Source
+from heldin.corpus.sources.text_files import TextFormat
+
+
+def _how_many(value: object) -> str:
+    return "several" if isinstance(value, list | tuple) else "one"
+
+
+# The tag is told from the value, so that an error is one line and not one per alternative.
+OneOrSeveral = Annotated[
+    Annotated[ExpandedPath, Tag("one")] | Annotated[tuple[ExpandedPath, ...], Field(min_length=1), Tag("several")],
+    Discriminator(_how_many),
+]
+
+
+class FileCorpus(SourceConfig):
+    """One or more files of records; later files can be appended to a store that was built before."""
+
+    kind: Literal["jsonl", "csv", "parquet", "mbox", "iob"]
+    path: OneOrSeveral
+    """The file, or a list of files; JSON and CSV also .gz or .zst. $NAME and ${NAME} are environment variables."""
+    columns: Columns = Columns()
+    """Which column holds what; for mbox and iob, which say it themselves, leave it out."""
+    format: TextFormat = TextFormat()
+    """How files of kind jsonl and csv are written."""
+
+    def source(self) -> Source:
+        """The source that reads it."""
+        opened = format_named(self.kind).opened
+        sources = [opened(path, self.columns, self.format) for path in self.paths()]
+        return sources[0] if len(sources) == 1 else Several(tuple(sources))
+
+    def paths(self) -> tuple[Path, ...]:
+        """The files."""
+        return (self.path,) if isinstance(self.path, Path) else self.path
+
+    def looks(self, key: str) -> Iterator[Callable[[], object]]:
+        """Yield a look at each file, and one at all headers."""
+        yield from super().looks(key)
+        if all(path.is_file() for path in self.paths()):
+            yield lambda: self.source().look()
+
+    def spans_column(self) -> str | None:
+        """The column that is named for them."""
+        return self.columns.spans
+
+    def has_gold(self, path: Path) -> bool:
+        """Whether it is this IOB file, whose tags say whom records name."""
+        return self.kind == "iob" and self.path == path

@@ -1,0 +1,46 @@
+"""A Hugging Face dataset as a source of a corpus."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Literal
+
+from heldin.base.section import ExpandedName
+from heldin.corpus.sources.contract import SourceConfig, SourceSize
+from heldin.corpus.sources.hub import HuggingFace
+from heldin.corpus.sources.rows import Columns, Source
+
+
+class HubCorpus(SourceConfig):
+    """A Hugging Face dataset, by hub name or ``save_to_disk`` folder."""
+
+    kind: Literal["huggingface"]
+    name: ExpandedName
+    """Hub name, or a folder that save_to_disk wrote."""
+    split: str | None = None
+    """Split of the dataset (train); null: its only one."""
+    revision: str | None = None
+    """Branch, tag or commit of a hub name; null: the newest."""
+    streaming: bool = False
+    """Read row by row instead of downloading everything first."""
+    columns: Columns = Columns()
+    """Which column holds what."""
+
+    def source(self) -> Source:
+        """The source that reads it."""
+        return HuggingFace(self.name, self.split, self.revision, self.columns, self.streaming)
+
+    def paths(self) -> tuple[Path, ...]:
+        """The folder that save_to_disk wrote; none for a hub name."""
+        return (Path(self.name),) if Path(self.name).is_dir() else ()
+
+    def looks(self, key: str) -> Iterator[Callable[[], object]]:
+        """Yield a look at the name, of a folder or on the hub."""
+        yield self.source
+
+    def size(self) -> SourceSize | None:
+        """The size of the folder; None for a hub name."""
+        return super().size() if self.paths() else None
+
+    def spans_column(self) -> str | None:
+        """The column that is named for them."""
+        return self.columns.spans

@@ -1,0 +1,33 @@
+"""A folder of mail as a source of a corpus."""
+
+from pathlib import Path
+from typing import Literal
+
+from heldin.base.section import ExpandedPath
+from heldin.corpus.sources.contract import SourceConfig
+from heldin.corpus.sources.mail import Maildir, MailUser
+from heldin.corpus.sources.rows import Source
+
+
+class MaildirCorpus(SourceConfig):
+    """A folder with one file per message, sorted by account (the layout of the Enron tarball)."""
+
+    kind: Literal["maildir"]
+    path: ExpandedPath
+    """The folder with a folder for each account."""
+    user: MailUser = "sender"
+    """Who a message's user is: its sender, or the account in whose folder it lies."""
+    folders: tuple[str, ...] = ()
+    """Mail folders to read (sent, sent_items); none: all."""
+
+    def source(self) -> Source:
+        """The source that reads it."""
+        return Maildir(self.path, self.user, self.folders)
+
+    def paths(self) -> tuple[Path, ...]:
+        """The folder."""
+        return (self.path,)
+
+    def may_be_folder(self, path: Path) -> bool:
+        """It is one."""
+        return True
