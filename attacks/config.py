@@ -17,6 +17,7 @@ from heldin.attacks.kinds import ATTACKS, DEFAULT_ATTACKS, get_attack
 from heldin.attacks.protocol import AGGREGATIONS
 from heldin.attacks.references import Reference
 from heldin.base.errors import InputError
+from heldin.base.kinds import NameOfKind
 from heldin.base.section import FEW, Count, ExpandedName, Few, Section
 from heldin.models.model_config import ScoringPrecision
 
@@ -31,9 +32,9 @@ def one_of(names: Iterable[str]) -> WithJsonSchema:
 class AttackConfig(Section):
     """Which attacks to run, and the settings of the attacker's dials."""
 
-    names: tuple[Annotated[str, ATTACKS.named()], ...] = DEFAULT_ATTACKS
+    names: tuple[Annotated[str, NameOfKind(ATTACKS)], ...] = DEFAULT_ATTACKS
     """Attacks to run."""
-    primary: Annotated[str, ATTACKS.named()] = "likelihood-ratio"
+    primary: Annotated[str, NameOfKind(ATTACKS)] = "likelihood-ratio"
     """The primary attack, whose scores test claims; one of ``names``."""
     aggregations: tuple[Annotated[str, one_of(AGGREGATIONS)], ...] = ("mean", "min", "max")
     """Ways to combine the statistics of a user's texts into one score; the first is the primary one."""

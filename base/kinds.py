@@ -17,18 +17,18 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast, get_args
 
-from pydantic import BaseModel, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError, WithJsonSchema
+from pydantic import BaseModel, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError, PydanticKnownError, core_schema
 
 from heldin.base.errors import InputError
+from heldin.base.section import Facts
 
 KindClass = TypeVar("KindClass")
 KIND_FORMAT = "kind"  # of a string in a JSON schema: a name that a package registers, or one that is written out
 _WRITTEN_OUT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
-@dataclass(frozen=True)
-class Origin:
+class Origin(Facts):
     """The package that a kind comes from.
 
     Attributes:
@@ -127,11 +127,6 @@ class Family(Generic[KindClass]):
             return name
         raise InputError(f"{self.name}: there is no '{name}'; choose from {', '.join(self.names())}")
 
-    def named(self) -> WithJsonSchema:
-        """Metadata of a config field that holds a name: the choices, for docs and editors; ``find`` refuses others."""
-        others = {"type": "string", "format": KIND_FORMAT}
-        return WithJsonSchema({"anyOf": [{"type": "string", "enum": list(self.ours)}, others]})
-
     def origin(self, name: str) -> Origin | None:
         """Return where a kind comes from; None for ours. Raises InputError as ``find``."""
         if name in self.ours:
@@ -140,7 +135,7 @@ class Family(Generic[KindClass]):
         packages = metadata.packages_distributions().get(module, ())
         package = packages[0] if packages else module
         version = metadata.version(package) if packages else None
-        return Origin(self.name, name, package, version, _sha256_of(module))
+        return Origin(family=self.name, kind=name, package=package, version=version, sha256=_sha256_of(module))
 
 
 @functools.cache
@@ -241,15 +236,56 @@ def _moved(detail: Any, kind: str) -> InitErrorDetails:
 _KNOWN = frozenset(get_args(core_schema.ErrorType))
 
 
-def sections_in(value: object) -> Iterator[BaseModel]:
-    """Yield a section of a config and all sections in it, the outer ones first."""
-    if isinstance(value, BaseModel):
-        yield value
-        for name in type(value).model_fields:
-            yield from sections_in(getattr(value, name))
-    elif isinstance(value, list | tuple):
+@dataclass(frozen=True)
+class NameOfKind:
+    """Metadata of a config field that holds names of a family's kinds, for docs and editors."""
+
+    family: Family[Any]
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """List the choices, and allow others."""
+        others = {"type": "string", "format": KIND_FORMAT}
+        return {"anyOf": [{"type": "string", "enum": list(self.family.ours)}, others]}
+
+
+def origins_in(config: BaseModel) -> list[Origin]:
+    """Return the origin of every kind in a config that is not ours, each once, in the order of the config."""
+    found = [origin for section in _sections(config) for origin in _origins(section)]
+    return list(dict.fromkeys(found))
+
+
+def _origins(section: BaseModel) -> Iterator[Origin]:
+    for name, field in type(section).model_fields.items():
+        values = list(_leaves(getattr(section, name)))
+        for marked in (*field.metadata, *_metadata_in(field.annotation)):
+            if isinstance(marked, OfKind | NameOfKind):
+                kinds = [value if isinstance(value, str) else getattr(value, "kind", None) for value in values]
+                origins = (marked.family.origin(kind) for kind in kinds if isinstance(kind, str))
+                yield from (origin for origin in origins if origin is not None)
+
+
+def _metadata_in(annotation: Any) -> Iterator[Any]:
+    """Yield what ``Annotated`` adds anywhere in a type."""
+    yield from getattr(annotation, "__metadata__", ())
+    for inner in get_args(annotation):
+        yield from _metadata_in(inner)
+
+
+def _sections(value: object) -> Iterator[BaseModel]:
+    """Yield a section and all sections in it, the outer ones first."""
+    for leaf in _leaves(value):
+        if isinstance(leaf, BaseModel):
+            yield leaf
+            for name in type(leaf).model_fields:
+                yield from _sections(getattr(leaf, name))
+
+
+def _leaves(value: object) -> Iterator[object]:
+    """Yield what stands in lists and mappings, keys included."""
+    if isinstance(value, Mapping):
+        value = [*value.keys(), *value.values()]
+    if isinstance(value, list | tuple):
         for item in value:
-            yield from sections_in(item)
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from sections_in(item)
+            yield from _leaves(item)
+    else:
+        yield value

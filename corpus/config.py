@@ -7,7 +7,8 @@ from pydantic import TypeAdapter, ValidationError, model_validator
 from heldin.base.section import ExpandedPath, Section
 from heldin.corpus.sources.bad_rows import OnBadRows
 from heldin.corpus.sources.contract import SourceConfig
-from heldin.corpus.sources.kinds import CorpusSource
+from heldin.corpus.sources.kinds import SOURCES, CorpusSource
+from heldin.corpus.sources.package import OfPackage
 from heldin.corpus.sources.rows import Source
 from heldin.corpus.sources.sentences import Sentences
 from heldin.corpus.user_filter import MIN_RECORDS_TO_SPLIT, UserFilter
@@ -37,6 +38,8 @@ class CorpusConfig(Section):
     def opened(self) -> Source:
         """The source of the run's records."""
         source = self.source.source()
+        if (origin := SOURCES.origin(self.source.kind)) is not None:
+            source = OfPackage(source, origin)
         return Sentences(source) if self.text_unit == "sentence" else source
 
     @model_validator(mode="before")

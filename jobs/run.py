@@ -11,6 +11,7 @@ from heldin.audit.exposed_users import PEOPLE, write_people
 from heldin.audit.preregistration import Preregistration
 from heldin.base.errors import InputError
 from heldin.base.files import cache_directory, one_process_at_a_time, private_directory
+from heldin.base.kinds import origins_in
 from heldin.base.progress import LineReporter, Reporter, logged
 from heldin.bounds.power import forecast
 from heldin.defenses.mechanism import Mechanism
@@ -251,6 +252,7 @@ def _body(config: RunConfig, trained: _Trained, folder: MeasureFolder) -> Body:
         cell=data.cell,
         effort=effort_facts(trained.result),
         measures=facts,
+        kinds=origins_in(config),
     )
 
 

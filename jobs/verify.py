@@ -16,6 +16,7 @@ from heldin.jobs.retraining.engine import body_again
 from heldin.jobs.run import run_again
 from heldin.record.differences import Difference, compared
 from heldin.record.document import Body, read_record
+from heldin.stages.families import require_same_code
 
 NOT_RECOMPUTED = ("the scores themselves (no model is run)", "names, times, command and environment")
 OF_EXTRACTION = "the probabilities of extraction, and which texts stand elsewhere (no model is run)"
@@ -68,10 +69,12 @@ def verify(folder: Path, reporter: Reporter) -> Verification:
     """Recompute ``folder``'s record, and compare the other files with their digests.
 
     Raises:
-        InputError: no record, or a file it depends on is missing, damaged, or belongs to another run.
+        InputError: no record, or a file it depends on is missing, damaged, or belongs to another run; or a package
+            that the config names has other code than when the record was made.
     """
     record = read_record(folder / "record.json", checked=False)
     require_not_purged(folder)
+    require_same_code(record.kinds)
     match record.kind:
         case "run":
             again = run_again(folder, reporter)

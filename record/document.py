@@ -19,6 +19,7 @@ from heldin.audit.results import ExtractionFacts, MarkFacts, Results
 from heldin.audit.utility import Utility
 from heldin.base.artefacts import read_document, write_document
 from heldin.base.errors import InputError
+from heldin.base.kinds import Origin
 from heldin.base.section import Facts
 from heldin.models.model_config import PrecisionReason
 from heldin.record.facts import (
@@ -135,6 +136,7 @@ class Body(Results):
         planted: the planted training set that somebody else trained on; null for any other record.
         effort: time, tokens and memory of the training; null if heldin trained nothing.
         measures: facts of each measure, by its name.
+        kinds: what the config names that is not heldin's own, and the code behind it.
     """
 
     config: dict[str, Any]
@@ -154,6 +156,7 @@ class Body(Results):
     planted: PlantedFacts | None = None
     effort: EffortFacts | None = None
     measures: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    kinds: list[Origin] = Field(default_factory=list)
 
     @model_validator(mode="after")
     def _facts_of_known_measures_fit(self) -> "Body":

@@ -136,9 +136,18 @@ def list_facts(record: Record) -> FactList:
         ),
         ("heldin, Python, source", f"{e.heldin}, {e.python}, {e.git_revision or 'not a checkout'}"),
         ("packages", ", ".join(f"{k} {v}" for k, v in e.packages.items())),
+        *_kinds(record),
         ("device", f"{e.device}, {e.threads} threads"),
     ]
     return FactList(rows)
+
+
+def _kinds(record: Record) -> list[tuple[str, str]]:
+    """Return which kinds of the config are other packages', and their code."""
+    return [
+        (f"{kind.kind} ({kind.family})", f"{kind.package} {kind.version or 'not installed'}, code {kind.sha256[:16]}")
+        for kind in record.kinds
+    ]
 
 
 def took(effort: EffortFacts) -> str:
@@ -176,6 +185,7 @@ def _training_facts(record: Record, trainings: TrainingsFacts) -> list[tuple[str
         ("interval", f"{record.primary().auroc.method}, {record.resamples:,} resamples of trainings"),
         ("heldin, Python, source", f"{e.heldin}, {e.python}, {e.git_revision or 'not a checkout'}"),
         ("packages", ", ".join(f"{k} {v}" for k, v in e.packages.items())),
+        *_kinds(record),
         ("device", f"{e.device}, one thread per training"),
     ]
 

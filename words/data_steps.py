@@ -26,6 +26,8 @@ class DataStepText(Code):
     UNSEEN_TOKENS = ("canary tokens unseen in the corpus", ", ")
     SELECTION = ("record selection: {selection}", ", ")
     OF_PRESET = ("{preset}: {step}", ", ")
+    OF_PACKAGE = ("{kind} of {package} {version} ({code}), as it declares itself", ", ")
+    UNDECLARED = ("{kind} of {package} {version} ({code}), which declares no locality", ", ")
 
 
 class PresetText(Code):

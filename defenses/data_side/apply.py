@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from heldin.base.errors import InputError
 from heldin.base.progress import Reporter, SilentReporter
 from heldin.corpus.document import Document
 from heldin.defenses.data_side.contract import DataSideDefense, Measure, Removal, StepInput, TrainingRecord
@@ -26,11 +27,15 @@ def apply_defenses(
         lengths: documents to numbers of counted tokens, for steps that rank by length.
         losses: documents to mean losses of these under the base model, for steps that rank by perplexity.
         seed: public seed of random choices.
+
+    Raises:
+        InputError: a step gives other records than it got, or another order, user or text than it says.
     """
     given = StepInput(lengths, losses, seed, reporter)
     left, removals = list(records), []
     for defense in defenses:
         kept = defense.apply(left, given)
+        _require_records(defense, left, kept)
         removals.append(_difference(defense, left, kept))
         left = kept
     return left, removals
@@ -52,6 +57,25 @@ def as_trained(defenses: Sequence[DataSideDefense], documents: Mapping[str, Docu
 
 def _not_there(documents: Sequence[Document]) -> list[float]:
     raise ValueError("a step that changes texts asked for lengths or losses, which are for steps that choose records")
+
+
+def _require_records(
+    defense: DataSideDefense, before: Sequence[TrainingRecord], after: Sequence[TrainingRecord]
+) -> None:
+    """Check that a step left some of the records, in order, and changed no more than it says."""
+    given = iter(before)
+    for record in after:
+        same = next((own for own in given if own.row == record.row), None)
+        if same is None:
+            raise InputError(f"data defense '{defense.kind}' gives a record twice, out of order, or of its own making")
+        changed = (same.user, same.id) != (record.user, record.id) or (
+            not defense.rewrites and same.document != record.document
+        )
+        if changed:
+            raise InputError(
+                f"data defense '{defense.kind}' changes a record's user, id or text, which"
+                f" {'only the text may' if defense.rewrites else 'rewrites = True would declare for texts'}"
+            )
 
 
 def _difference(defense: DataSideDefense, before: Sequence[TrainingRecord], after: Sequence[TrainingRecord]) -> Removal:

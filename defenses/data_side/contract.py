@@ -16,6 +16,7 @@ from heldin.base.wording import counted
 from heldin.corpus.document import Document
 from heldin.corpus.entities.config import EntitySourceConfig
 from heldin.defenses.choices import Choice, DataStep
+from heldin.words.data_steps import DataStepText
 from heldin.words.statement import Statement
 
 
@@ -93,13 +94,29 @@ class DataSideDefense(Choice, ABC):
     rewrites: ClassVar[bool] = False
     """Whether it changes texts and removes no record."""
 
-    @abstractmethod
-    def name(self) -> Statement:
-        """The step as a plan and a record state it."""
+    user_local: ClassVar[bool | None] = None
+    """Whether what is kept of a user depends on that user's records alone; None voids a user-level epsilon."""
+    record_local: ClassVar[bool | None] = None
+    """Whether what becomes of a record depends on that record alone; None counts as no."""
 
-    @abstractmethod
+    def name(self) -> Statement:
+        """The step as a plan and a record state it: for others' kinds the package, its version and a hash of its code.
+
+        Raises InputError if the package cannot be found.
+        """
+        from heldin.defenses.data_side.kinds import DATA_DEFENSES
+
+        origin = DATA_DEFENSES.origin(self.kind)
+        assert origin is not None  # each of ours has a name
+        said = DataStepText.UNDECLARED if self.user_local is None else DataStepText.OF_PACKAGE
+        version = origin.version or "(not installed)"
+        return said(kind=self.kind, package=origin.package, version=version, code=origin.sha256[:16])
+
     def declared(self) -> DataStep:
         """The step as a plan lists it: what it looks at."""
+        # What looks at one record only looks at one user only.
+        user_local = bool(self.user_local or self.record_local)
+        return DataStep(name=self.name(), user_local=user_local, record_local=bool(self.record_local))
 
     @abstractmethod
     def apply(self, records: Sequence[TrainingRecord], given: StepInput) -> list[TrainingRecord]:

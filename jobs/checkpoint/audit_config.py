@@ -11,6 +11,7 @@ from heldin.attacks.kinds import ATTACKS, DEFAULT_ATTACKS
 from heldin.attacks.protocol import AGGREGATIONS
 from heldin.audit.decision import AuditConfig, DecisionConfig
 from heldin.base.config_errors import checked
+from heldin.base.kinds import NameOfKind
 from heldin.base.section import Count, ExpandedName, ExpandedPath, Few, Many, NotNegative, Positive, Section, Seed
 from heldin.bounds.design import Assignment
 from heldin.bounds.verdict import parse_claim
@@ -77,9 +78,9 @@ def _several(value: object) -> object:
 class CheckpointAttacks(Section):
     """The attacks to run, and how much of each text they score."""
 
-    names: tuple[Annotated[str, ATTACKS.named()], ...] = DEFAULT_ATTACKS
+    names: tuple[Annotated[str, NameOfKind(ATTACKS)], ...] = DEFAULT_ATTACKS
     """Attacks to run."""
-    primary: Annotated[str, ATTACKS.named()] = "likelihood-ratio"
+    primary: Annotated[str, NameOfKind(ATTACKS)] = "likelihood-ratio"
     """The primary attack; must be one of ``names``."""
     aggregations: tuple[Annotated[str, one_of(AGGREGATIONS)], ...] = ("mean", "min", "max")
     """Ways to combine the scores of a user's texts into one score; the first one leads."""

@@ -12,6 +12,7 @@ from heldin.audit.panels import judge_users
 from heldin.audit.preregistration import Preregistration, Sides
 from heldin.base.coins import seed_key
 from heldin.base.files import text_sha256
+from heldin.base.kinds import origins_in
 from heldin.base.progress import Reporter
 from heldin.bounds.design import Assignment
 from heldin.jobs.checkpoint.job import CheckpointAudit, Groups, training_records
@@ -164,6 +165,7 @@ def audit_body(
         left_out=left_out((*job.attack.names, *job.left_out), per_text=per_text, served=job.remote is not None),
         resamples=job.audit.resamples,
         measures=facts,
+        kinds=origins_in(job.attack),
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from heldin.base.files import text_digest
+from heldin.base.kinds import origins_in
 from heldin.base.progress import Reporter
 from heldin.corpus.split import Part, Role
 from heldin.jobs.planted.condition_checks import PlantedEvidence
@@ -83,6 +84,7 @@ def planted_body(
         resamples=config.audit.resamples,
         planted=facts,
         measures=measures,
+        kinds=origins_in(config),
     )
 
 

@@ -25,6 +25,7 @@ from heldin.base.artefacts import INDEX, read_document, require_not_purged, writ
 from heldin.base.coins import KEY_BYTES, new_key
 from heldin.base.errors import InputError, TooFewUsers
 from heldin.base.files import kept_text, one_process_at_a_time, private_directory, text_sha256
+from heldin.base.kinds import origins_in
 from heldin.base.progress import Reporter, logged
 from heldin.bounds.plan_claims import claims_of
 from heldin.bounds.trainings import forecast, reach_line
@@ -205,6 +206,7 @@ def _body(audit: TrainingsAudit, ready: _Ready, trainings: Sequence[Training]) -
         scoring_rule=scoring_rule(max(map(len, job.texts))),
         per_text=False,
         resamples=config.audit.resamples,
+        kinds=origins_in(config),
     )
 
 

@@ -16,6 +16,7 @@ from heldin.attacks.protocol import REFERENCE_ALONE, Dial, TextStatistic
 from heldin.base.artefacts import read_table
 from heldin.base.errors import InputError
 from heldin.base.files import cache_directory, text_sha256
+from heldin.base.kinds import origins_in
 from heldin.base.progress import Reporter
 from heldin.stages.measures.measure import Fingerprinted, Measure, loaded
 from heldin.words.page_one import LeftOut
@@ -71,7 +72,9 @@ class TextScores(Measure[list[TextStatistic]]):
     def made_from(self) -> str:
         """Return a hash of models, texts and dials."""
         target, reference = (model.fingerprint for model in self.models)
-        named = (self.attack.model_dump_json(), *self.texts.named(), *self.others)
+        # Another version of a package's attack may give other values.
+        code = [origin.sha256 for origin in origins_in(self.attack)]
+        named = (self.attack.model_dump_json(), *self.texts.named(), *self.others, *code)
         return text_sha256(target, reference, *named)
 
     def compute(self, reporter: Reporter) -> list[TextStatistic]:

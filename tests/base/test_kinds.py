@@ -5,11 +5,11 @@ from abc import ABC, abstractmethod
 from typing import Annotated, Literal
 
 import pytest
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from heldin.base.config_errors import checked
 from heldin.base.errors import InputError
-from heldin.base.kinds import Family, OfKind, sections_in
+from heldin.base.kinds import Family, NameOfKind, OfKind, origins_in
 from heldin.base.section import Count, Section
 
 
@@ -40,6 +40,9 @@ PETS = Family[Pet]("pets", Pet, {"dog": f"{__name__}:Dog"})
 class Home(Section):
     pet: Annotated[Pet, OfKind(PETS)]
     pets: tuple[Annotated[Pet, OfKind(PETS)], ...] = ()
+    gone: tuple[Annotated[str, NameOfKind(PETS)], ...] = ()
+    beds: dict[Annotated[str, NameOfKind(PETS)], int] = Field(default_factory=dict)
+    neighbour: "Home | None" = None
 
 
 CAT = """
@@ -81,10 +84,11 @@ def package(tmp_path, monkeypatch):
 def test_a_kind_of_ours_is_found_by_its_name_and_keeps_it():
     home = checked(Home, {"pet": {"kind": "dog", "barks": 2}, "pets": [{"kind": "dog"}]}, "home.yaml")
     assert (home.pet.says(), home.pets) == ("woof woof ", (Dog(),))
-    assert home.model_dump() == {"pet": {"kind": "dog", "barks": 2}, "pets": ({"kind": "dog", "barks": 1},)}
+    dumped = home.model_dump()
+    assert (dumped["pet"], dumped["pets"]) == ({"kind": "dog", "barks": 2}, ({"kind": "dog", "barks": 1},))
     assert Home.model_validate_json(home.model_dump_json()) == home
     assert PETS.origin("dog") is None
-    assert [type(section) for section in sections_in(home)] == [Home, Dog, Dog]
+    assert origins_in(home) == []
 
 
 @pytest.mark.parametrize("name", ["cat", "strangers:Cat"])
@@ -95,6 +99,24 @@ def test_a_kind_of_a_package_is_found_by_its_name_and_written_out(package, name)
     origin = PETS.origin(name)
     assert (origin.package, origin.version, len(origin.sha256)) == ("strangers", "2.1", 64)
     assert Home.model_validate(home.model_dump()) == home
+    assert origins_in(home) == [origin]
+
+
+def test_every_place_of_a_config_is_looked_at_for_kinds_of_packages(package):
+    package("strangers", CAT, [("cat", "strangers:Cat")])
+    package("others", CAT, [("tom", "others:Cat")])
+    dog, cat = {"kind": "dog"}, {"kind": "cat"}
+    places = [
+        {"pet": cat},
+        {"pet": dog, "pets": [dog, cat, cat]},
+        {"pet": dog, "gone": ["dog", "cat"]},
+        {"pet": dog, "beds": {"dog": 1, "cat": 2}},
+        {"pet": dog, "neighbour": {"pet": dog, "pets": [cat]}},
+    ]
+    for content in places:
+        assert [origin.package for origin in origins_in(checked(Home, content, ""))] == ["strangers"]
+    both = checked(Home, {"pet": {"kind": "tom"}, "pets": [cat]}, "")
+    assert [(origin.kind, origin.package) for origin in origins_in(both)] == [("tom", "others"), ("cat", "strangers")]
 
 
 def test_what_is_not_named_is_not_imported(package):

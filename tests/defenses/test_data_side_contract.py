@@ -1,18 +1,20 @@
 """Every kind of data-side defense does what it declares: tested by leaving out users, records and texts."""
 
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
 import pytest
 
 from heldin.corpus.document import Document
 from heldin.corpus.entities.spans import Span
-from heldin.defenses.data_side.apply import apply_defenses
 from heldin.defenses.data_side.cap import Cap
-from heldin.defenses.data_side.contract import DataSideDefense, TrainingRecord
+from heldin.defenses.data_side.contract import DataSideDefense
 from heldin.defenses.data_side.deduplicate import Deduplicate
 from heldin.defenses.data_side.deidentify import DeIdentify
 from heldin.defenses.data_side.kinds import DATA_DEFENSES
+from heldin.testing.defenses import broken_declarations, check_defense
 from heldin.words.data_steps import DataStepText
-
-TEXTS = ("Ann met Bob", "a b c d e f", "Ann met Bob", "one two", "a b c d e f g", "Bob", "one two")
 
 
 class Names:
@@ -38,49 +40,10 @@ def _deidentify():
     return DeIdentify.model_construct(entities=entities, categories=("person",))
 
 
-def records(texts=TEXTS, users="aaabbcc"):
-    rows = enumerate(zip(texts, users, strict=True))
-    return [TrainingRecord(row, user, f"{user}{row}", Document.of(text)) for row, (text, user) in rows]
-
-
-def lengths(documents):
-    return [len(document.text) for document in documents]
-
-
-def left(defense, given):
-    kept, _ = apply_defenses([defense], given, lengths=lengths, losses=lengths, seed=1)
-    return {record.row: record.document for record in kept}
-
-
-def undeclared(defense: DataSideDefense) -> list[str]:
-    """Return which declarations a defense breaks on the records above."""
-    step, whole, broken = defense.declared(), records(), []
-    everything = left(defense, whole)
-    for user in "abc":
-        without = left(defense, [record for record in whole if record.user != user])
-        others = {row: text for row, text in everything.items() if whole[row].user != user}
-        if step.user_local and without != others:
-            broken.append("user_local")
-    for gone in whole:
-        without = left(defense, [record for record in whole if record is not gone])
-        if step.record_local and without != {row: text for row, text in everything.items() if row != gone.row}:
-            broken.append("record_local")
-    if step.slots_only:
-        other = left(defense, records(tuple(reversed(TEXTS))))
-        broken += ["slots_only"] * (other.keys() != everything.keys())
-    # It removes records, or it changes texts.
-    if defense.rewrites == (len(everything) < len(whole)):
-        broken.append("rewrites")
-    counts = [sum(whole[row].user == user for row in everything) for user in "abc"]
-    if defense.most_records and max(counts) > defense.most_records:
-        broken.append("most_records")
-    return sorted(set(broken))
-
-
 def test_every_kind_does_what_it_declares(kinds):
     registered = set(DATA_DEFENSES.ours)
     assert registered == kinds.keys()
-    found = {(kind, i): undeclared(d) for kind, made in kinds.items() for i, d in enumerate(made)}
+    found = {(kind, i): broken_declarations(d) for kind, made in kinds.items() for i, d in enumerate(made)}
     assert {place: broken for place, broken in found.items() if broken} == {}
 
 
@@ -92,7 +55,8 @@ def test_a_false_declaration_is_found(kinds, change):
         "slots_only": (kinds["cap"][1], {"user_local": True, "record_local": False, "slots_only": True}),
     }
     defense, claims = liar[change]
-    assert undeclared(_claiming(defense, **claims)) == [change]
+    (broken,) = broken_declarations(_claiming(defense, **claims))
+    assert broken.startswith(f"{change}: ")
 
 
 def _claiming(defense, **claims):
@@ -111,3 +75,75 @@ class _Liar:
 
     def __getattr__(self, name):
         return getattr(self._defense, name)
+
+
+class Outsider(DataSideDefense):
+    """Leaves all records as they are; a package's, as far as anybody can tell."""
+
+    user_local = record_local = True
+
+    def name(self):
+        return DataStepText.OF_PACKAGE(kind=self.kind, package="outside", version="1", code="0")
+
+    def apply(self, records, given):
+        return list(records)
+
+
+class Rolling(Outsider):
+    def apply(self, records, given):
+        return [record for record in records if RNG.random() < 0.5]
+
+
+class FirstOfAll(Outsider):
+    def apply(self, records, given):
+        return list(records)[:1]
+
+
+class Unsaid(FirstOfAll):
+    user_local = record_local = None
+
+
+class Reading(Outsider):
+    def apply(self, records, given):
+        return [record for record in records if Path("/etc/hostname").read_bytes()]
+
+
+class Doubling(Outsider):
+    def apply(self, records, given):
+        return [*records, *records]
+
+
+class Renaming(Outsider):
+    def apply(self, records, given):
+        return [replace(record, user="ann") for record in records]
+
+
+class Rewriting(Outsider):
+    def apply(self, records, given):
+        return [replace(record, document=Document.of("x")) for record in records]
+
+
+RNG = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        (Rolling, "not deterministic"),
+        (FirstOfAll, "user_local: what is left of users changes"),
+        (Reading, "it reads '/etc/hostname'"),
+        (Doubling, "gives a record twice"),
+        (Renaming, "changes a record's user"),
+        (Rewriting, "rewrites = True would declare"),
+    ],
+)
+def test_a_liar_of_a_package_is_found(kind, said):
+    check_defense(Outsider(kind="outside:Outsider"))
+    with pytest.raises(AssertionError, match=said):
+        check_defense(kind(kind="outside:Other"))
+
+
+def test_what_declares_nothing_is_not_local():
+    step = Unsaid(kind="outside:Unsaid").declared()
+    assert (step.user_local, step.record_local, step.slots_only) == (False, False, False)
+    check_defense(Unsaid(kind="outside:Unsaid"))

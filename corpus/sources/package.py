@@ -1,0 +1,44 @@
+"""A source that a package adds: another version of its code is another source."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from heldin.base.errors import InputError
+from heldin.base.files import text_sha256
+from heldin.base.kinds import Origin
+from heldin.corpus.sources.bad_rows import BadRows
+from heldin.corpus.sources.rows import SCHEMA, SPANS, Source
+from heldin.words.statement import Statement
+
+
+@dataclass(frozen=True)
+class OfPackage(Source):
+    """The records of a package's source, held to what every source gives.
+
+    Attributes:
+        source: the package's.
+        origin: the code that reads it.
+    """
+
+    source: Source
+    origin: Origin
+
+    def fingerprint(self) -> str:
+        """Hash of the source's fingerprint and of the code: a store of an earlier version is not taken for this one."""
+        return text_sha256("package", self.origin.sha256, self.source.fingerprint())
+
+    def look(self) -> list[Statement]:
+        """Look at the source."""
+        return self.source.look()
+
+    def batches(self, bad: BadRows) -> Iterator[pa.RecordBatch]:
+        """Yield its batches. Raises InputError for one that has not the columns of every source."""
+        for batch in self.source.batches(bad):
+            if batch.schema not in (SCHEMA, SCHEMA.append(SPANS)):
+                raise InputError(
+                    f"corpus source '{self.origin.kind}' gives columns {', '.join(map(str, batch.schema))}: give"
+                    f" {', '.join(map(str, SCHEMA))} (heldin.corpus.sources.rows.batched does)"
+                )
+            yield batch

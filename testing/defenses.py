@@ -1,0 +1,81 @@
+"""Checks of a defense on the data side."""
+
+from collections.abc import Sequence
+
+from heldin.corpus.document import Document
+from heldin.defenses.data_side.apply import apply_defenses
+from heldin.defenses.data_side.contract import DataSideDefense, TrainingRecord
+from heldin.testing.problems import require, tried, watched_files
+
+_TEXTS = ("Ann met Bob", "a b c d e f", "Ann met Bob", "one two", "a b c d e f g", "Bob", "one two")
+_USERS = "aaabbcc"
+
+
+def check_defense(defense: DataSideDefense) -> None:
+    """Check that a data-side defense does what it declares, by leaving out users, records and texts.
+
+    If it is user-local, what it leaves of a user does not change when another user goes. If it is record-local, what
+    becomes of a record does not change when another record goes. If it looks at slots only, other texts change nothing.
+    It removes records or changes texts, not both, keeps to its own limit, and does the same each time.
+
+    Args:
+        defense: with the settings to try.
+
+    Raises:
+        AssertionError: with every declaration that it breaks.
+    """
+    require(broken_declarations(defense), f"data defense '{defense.kind}'")
+
+
+def broken_declarations(defense: DataSideDefense) -> list[str]:
+    """Return a line for each declaration that a defense breaks."""
+    problems: list[str] = []
+    step = tried(defense.declared, "declaring it", problems)
+    whole = _records(_TEXTS)
+    everything = tried(lambda: _left(defense, whole), "applying it", problems)
+    if problems:
+        return problems
+    with watched_files() as opened:
+        again = _left(defense, whole)
+    if opened:
+        problems.append(f"it reads '{opened[0]}': what it looks at is what it is given")
+    if again != everything:
+        problems.append("it is not deterministic: the same records are left otherwise the second time")
+    for user in sorted(set(_USERS)):
+        others = [record for record in whole if record.user != user]
+        if step.user_local and _left(defense, others) != _of(others, everything):
+            problems.append("user_local: what is left of users changes when another user goes")
+    for gone in whole:
+        others = [record for record in whole if record is not gone]
+        if step.record_local and _left(defense, others) != _of(others, everything):
+            problems.append("record_local: what becomes of records changes when another record goes")
+    if step.slots_only and _left(defense, _records(_TEXTS[::-1])).keys() != everything.keys():
+        problems.append("slots_only: other texts change which records are left")
+    if defense.rewrites and len(everything) < len(whole):
+        problems.append("rewrites: it removes records, and a step that changes texts keeps all")
+    most = max(sum(whole[row].user == user for row in everything) for user in _USERS)
+    if defense.most_records is not None and most > defense.most_records:
+        problems.append(f"most_records: it leaves {most} records of a user")
+    return list(dict.fromkeys(problems))
+
+
+def _records(texts: Sequence[str]) -> list[TrainingRecord]:
+    rows = enumerate(zip(texts, _USERS, strict=True))
+    return [TrainingRecord(row, user, f"{user}{row}", Document.of(text)) for row, (text, user) in rows]
+
+
+def _left(defense: DataSideDefense, records: Sequence[TrainingRecord]) -> dict[int, Document]:
+    """Documents that are left, by row; empty where the records' users all went."""
+    if not records:
+        return {}
+    kept, _ = apply_defenses([defense], records, lengths=_lengths, losses=_lengths, seed=1)
+    return {record.row: record.document for record in kept}
+
+
+def _lengths(documents: Sequence[Document]) -> list[int]:
+    return [len(document.text) for document in documents]
+
+
+def _of(records: Sequence[TrainingRecord], documents: dict[int, Document]) -> dict[int, Document]:
+    rows = {record.row for record in records}
+    return {row: document for row, document in documents.items() if row in rows}

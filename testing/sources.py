@@ -1,0 +1,70 @@
+"""Checks of a source of a corpus."""
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from heldin.corpus.build import build_store
+from heldin.corpus.sources.bad_rows import BadRows
+from heldin.corpus.sources.contract import SourceConfig
+from heldin.corpus.sources.rows import SCHEMA, SPANS
+from heldin.testing.problems import require, tried
+
+
+def check_source(config: SourceConfig, other: SourceConfig | None = None) -> None:
+    """Check that a source gives records as every source does.
+
+    Its batches have the columns of every source. Reading twice gives the same records under the same fingerprint. Every
+    record has a user and a text, and ids, where it gives any, are unique. A store can be made of it. ``looks`` finds
+    nothing wrong, and ``paths`` exist.
+
+    Args:
+        config: the section of a config that opens it.
+        other: one with another content, which must have another fingerprint; None: not tested.
+
+    Raises:
+        AssertionError: with everything that is wrong.
+    """
+    problems: list[str] = []
+    source = tried(config.source, "opening it", problems)
+    if source is not None:
+        for look in tried(lambda: list(config.looks("corpus.source")), "looking at it", problems) or []:
+            tried(look, "looking at it", problems)
+        problems += [f"it names '{path}' among its paths, which is not there" for path in _absent(config)]
+        batches = tried(lambda: list(source.batches(BadRows())), "reading it", problems) or []
+        again = tried(lambda: list(source.batches(BadRows())), "reading it again", problems) or []
+        problems += _records(batches, again)
+        first, second = (tried(source.fingerprint, "its fingerprint", problems) for _ in range(2))
+        if first != second:
+            problems.append("its fingerprint differs the second time, though nothing was changed")
+        if not problems:
+            with tempfile.TemporaryDirectory() as folder:
+                tried(lambda: build_store(source, Path(folder)), "making a store of it", problems)
+    if other is not None and source is not None:
+        changed = tried(lambda: other.source().fingerprint(), "the fingerprint of the other one", problems)
+        if changed == tried(source.fingerprint, "its fingerprint", problems):
+            problems.append("another content has the same fingerprint: a store of old records would be taken for it")
+    require(problems, f"source '{config.kind}'")
+
+
+def _absent(config: SourceConfig) -> list[Path]:
+    return [path for path in config.paths() if not path.exists()]
+
+
+def _records(batches: list[Any], again: list[Any]) -> list[str]:
+    problems = []
+    if any(batch.schema not in (SCHEMA, SCHEMA.append(SPANS)) for batch in batches):
+        return [f"its batches have other columns than {', '.join(SCHEMA.names)} (large text, and texts)"]
+    rows = [row for batch in batches for row in batch.to_pylist()]
+    if not rows:
+        problems.append("it has no record")
+    if rows != [row for batch in again for row in batch.to_pylist()]:
+        problems.append("reading it twice gives other records")
+    if any(not (row["user"] or "").strip() or not (row["text"] or "").strip() for row in rows):
+        problems.append("a record has no user or no text: give bad rows to heldin.corpus.sources.rows.batched")
+    ids = [row["id"] for row in rows if row["id"] is not None]
+    if len(set(ids)) < len(ids):
+        problems.append("two records have one id")
+    if ids and len(ids) < len(rows):
+        problems.append("some records have ids, and others none")
+    return problems
