@@ -21,6 +21,7 @@ KINDS = {
     "references": "reference models that were trained here",
     "sweeps": "copies for the cells of a sweep on a cluster: people's texts",
     "pld": "the accountant's loss distributions",
+    "plugins": "what checks found of packages' kinds",
 }
 
 

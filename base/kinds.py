@@ -128,10 +128,14 @@ class Family(Generic[KindClass]):
         raise InputError(f"{self.name}: there is no '{name}'; choose from {', '.join(self.names())}")
 
     def origin(self, name: str) -> Origin | None:
-        """Return where a kind comes from; None for ours. Raises InputError as ``find``."""
-        if name in self.ours:
+        """Return where a kind comes from, without importing it; None for ours.
+
+        Raises InputError for a name that nobody registers and that is not written out, or a module without files.
+        """
+        target = self._target(name)
+        if target in self.ours.values():
             return None
-        module = self.find(name).__module__.partition(".")[0]
+        module = target.partition(":")[0].partition(".")[0]
         packages = metadata.packages_distributions().get(module, ())
         package = packages[0] if packages else module
         version = metadata.version(package) if packages else None

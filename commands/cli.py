@@ -42,6 +42,7 @@ COMMANDS = {
     "choose": "numbers:choose",
     "init": "config:init",
     "config": "config:config",
+    "plugins": "plugins:plugins",
     "corpus": "corpus:app",
 }
 

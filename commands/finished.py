@@ -280,7 +280,9 @@ def purge(
 def cache(
     kind: Annotated[
         str | None,
-        typer.Argument(metavar="WORD", help="Only this kind: corpora, scores, pretrained, references, sweeps or pld."),
+        typer.Argument(
+            metavar="WORD", help="Only this kind: corpora, scores, pretrained, references, sweeps, pld or plugins."
+        ),
     ] = None,
     clear: Annotated[bool, typer.Option("--clear", help="Remove it; refused while it is in use.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="With --clear: do not ask for confirmation.")] = False,

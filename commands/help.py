@@ -35,6 +35,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         " --tokenizer example/base --out runs/endpoint",
     ),
     "init": ("heldin init run --kind uls --out uls.yaml", "heldin init plant"),
+    "plugins": ("heldin plugins", "heldin plugins --check"),
     "config": ("heldin config run finetune.epochs", "heldin config audit"),
     "run": (
         "heldin run example/run.yaml --check",

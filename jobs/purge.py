@@ -19,6 +19,7 @@ from heldin.jobs.planted.plant_folder import AUDITS, CONTROL, SEAL
 from heldin.jobs.retraining import OPTIONS
 from heldin.record.document import read_record
 from heldin.record.sweep import TUNING
+from heldin.stages.families import KINDS
 from heldin.stages.measures.keys import table_names
 from heldin.stages.measures.scores import SHADOW
 from heldin.stages.train.previous import KEPT as PREVIOUS
@@ -33,6 +34,7 @@ KEPT = {
         "plan.json",
         PREVIOUS,
         "config.yaml",
+        KINDS,
         "sweep.json",
         "seconds.json",
         MANIFEST,

@@ -2,11 +2,17 @@
 
 import importlib
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from heldin.base.errors import InputError
-from heldin.base.kinds import Family, Origin
+from pydantic import BaseModel
 
+from heldin.base.artefacts import write_artefact
+from heldin.base.errors import InputError
+from heldin.base.files import read_json, strict_json
+from heldin.base.kinds import Family, Origin, origins_in
+
+KINDS = "kinds.json"  # in a run's folder: its code is compared before anything is added to it
 FAMILIES = {
     "attacks": "heldin.attacks.kinds:ATTACKS",
     "sources": "heldin.corpus.sources.kinds:SOURCES",
@@ -37,6 +43,27 @@ def require_same_code(kinds: Sequence[Origin]) -> None:
                 f"{origin.family}: '{origin.kind}' was {_version(origin)} when this was made, and is {there} now:"
                 " install what it was, or make it again"
             )
+
+
+def keep_code(config: BaseModel, folder: Path) -> None:
+    """Write what a config names of other packages, with a hash of its code, to a job's new folder; else nothing."""
+    if kinds := origins_in(config):
+        content = [origin.model_dump(mode="json") for origin in kinds]
+        write_artefact(folder / KINDS, strict_json({"kinds": content}) + "\n")
+
+
+def require_kept_code(folder: Path) -> None:
+    """Check that a job's folder was begun with the code that is installed.
+
+    Raises InputError if it was not, or if the folder's list cannot be read.
+    """
+    path = folder / KINDS
+    if path.is_file():
+        try:
+            kinds = [Origin.model_validate(origin) for origin in read_json(path)["kinds"]]
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(f"'{path}' is damaged: restore it from a backup, or use a new folder") from error
+        require_same_code(kinds)
 
 
 def _version(origin: Origin) -> str:

@@ -16,13 +16,20 @@ from heldin.base.artefacts import INDEX, require_not_purged, write_artefact
 from heldin.base.errors import InputError
 from heldin.base.files import is_held, private_directory, write_text
 from heldin.base.progress import LOG
+from heldin.stages.families import KINDS, keep_code, require_kept_code
 
 if TYPE_CHECKING:
     from heldin.stages.run_config import RunConfig
 
 
 SECONDS_FILE = "seconds.json"
-_BEFORE_COINS = {"config.yaml", INDEX, LOG, SECONDS_FILE}  # what a run leaves that was stopped before it drew any
+_BEFORE_COINS = {
+    "config.yaml",
+    KINDS,
+    INDEX,
+    LOG,
+    SECONDS_FILE,
+}  # what a run leaves that was stopped before it drew any
 
 
 class StageSeconds:
@@ -63,6 +70,7 @@ def take_folder(config: "RunConfig", out: Path) -> None:
     """Make the run folder, or find in it an earlier run of the same config."""
     if not require_folder(config, out):
         private_directory(out)
+        keep_code(config, out)
         write_config(config.model_dump(mode="json"), out)
 
 
@@ -75,10 +83,11 @@ def require_folder(config: "RunConfig", out: Path) -> bool:
     """Return if ``out`` holds an earlier run of the same config, and write nothing.
 
     Raises:
-        InputError: it holds something else.
+        InputError: it holds something else, or was begun with other code of a package.
     """
     path = out / "config.yaml"
     require_not_purged(out)
+    require_kept_code(out)
     # As data, not as text: order and comments of a file do not make another config.
     content = config.model_dump(mode="json")
     if path.is_file():

@@ -3,3 +3,9 @@
 Each is a function to call from a test of the package. It raises AssertionError with a line for everything that is
 wrong. ``heldin plugins --check`` runs them for installed packages.
 """
+
+from heldin.testing.attacks import check_attack
+from heldin.testing.defenses import check_defense
+from heldin.testing.sources import check_source
+
+__all__ = ["check_attack", "check_defense", "check_source"]

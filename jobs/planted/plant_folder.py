@@ -11,11 +11,13 @@ import yaml
 from heldin.base.artefacts import read_document, require_not_purged, stamped, unstamped, write_document
 from heldin.base.errors import InputError
 from heldin.base.files import file_sha256, kept_text, private_directory, text_sha256, whole_file, write_text
+from heldin.base.kinds import Origin, origins_in
 from heldin.base.yaml_files import read_yaml
 from heldin.jobs.planted.plant_config import PlantConfig, parse_plant
 from heldin.models.model_names import fingerprint_of
 from heldin.record.facts import SkippedRows
 from heldin.record.planted_facts import FormFacts
+from heldin.stages.families import require_same_code
 from heldin.watch.planted_files import MANIFEST
 
 CONFIG, AUDITS = "config.yaml", "audits"
@@ -73,7 +75,8 @@ def write_config(config: PlantConfig, out: Path) -> None:
     text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
     # The seal first: with it the folder is heldin's, and a call that is killed in between begins again.
     private_directory(out / "ledger")
-    _write_seal(out, {"plan": _plan(text)})
+    kinds = [origin.model_dump(mode="json") for origin in origins_in(config)]
+    _write_seal(out, {"plan": _plan(text), "kinds": kinds})
     write_text(out / CONFIG, text, private=True)
 
 
@@ -166,9 +169,11 @@ def read_planted(out: Path) -> tuple[PlantConfig, Manifest]:
 
 
 def require_plan(out: Path) -> None:
-    """Raises InputError if the config is not the one that was fixed before the coins."""
+    """Raises InputError if the config, or a package's code that it names, is not what was fixed before the coins."""
     # With another attack or threshold the scores would be those of an audit chosen after the coins.
-    if _read_seal(out).get("plan") != plan_hash(out):
+    sealed = _read_seal(out)
+    require_same_code([Origin.model_validate(kind) for kind in sealed.get("kinds", ())])
+    if sealed.get("plan") != plan_hash(out):
         raise InputError(f"'{out / CONFIG}' was changed after the coins were drawn: restore it, or plant anew")
 
 

@@ -64,6 +64,7 @@ def arguments(finished, small_config, tmp_path, monkeypatch):
         "demo": ["--out", tmp_path / "demo"],
         "run": [small_config, "--out", run],
         "config": ["run", "finetune"],
+        "plugins": [],
         "init": ["plant", "--out", tmp_path / "plant.yaml"],
         "white-box": [*TRAINER, *PRIVATE],
         "report": [run],

@@ -194,7 +194,9 @@ def test_form_tells_neither_canary_rows_nor_audited_users(base, tmp_path, monkey
     # With lengths of their own the same test tells them.
     def of_own_length(user, rows, forms):
         made = formed(user, rows, forms)
-        records = [replace(record, text=own.text) for record, own in zip(made.records, user.records, strict=False)]
+        records = [
+            replace(record, document=own.document) for record, own in zip(made.records, user.records, strict=False)
+        ]
         return replace(made, records=records)
 
     monkeypatch.setattr("heldin.stages.sides.planting.formed", of_own_length)

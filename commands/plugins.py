@@ -1,0 +1,52 @@
+"""The command on kinds that installed packages add."""
+
+import textwrap
+from typing import Annotated
+
+import typer
+
+from heldin.base.errors import ExitCode
+from heldin.commands.options import AsCsv, AsJson, answer
+
+WIDTH = 78
+
+
+def plugins(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="NAME", help="Only these, each as NAME or FAMILY:NAME."),
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Import each kind and run its suite (heldin.testing); keep the result.")
+    ] = False,
+    json: AsJson = False,
+    csv: AsCsv = False,
+) -> None:
+    """List the kinds that packages add, and run their suites.
+
+    A package registers its attacks, corpus sources, data defenses and other kinds as entry points. A config names them.
+    The list imports nothing. --check runs their code, and ends with code 2 if a suite fails.
+    """
+    from heldin.testing.suites import checked, installed
+
+    found = [
+        plugin for plugin in installed() if not names or {plugin.name, f"{plugin.family}:{plugin.name}"} & {*names}
+    ]
+    if check:
+        found = [checked(name) for name in names or [f"{plugin.family}:{plugin.name}" for plugin in found]]
+    rows = [plugin.as_dict() for plugin in found]
+    answer(_text(rows), {"plugins": rows}, rows, json=json, csv=csv)
+    if check and any(plugin.problems for plugin in found):
+        raise typer.Exit(ExitCode.BAD_INPUT)
+
+
+def _text(rows: list[dict[str, object]]) -> str:
+    if not rows:
+        return "No installed package adds a kind (docs/extending.md says how one does)."
+    lines = []
+    for row in rows:
+        lines.append(f"{row['name']} ({row['family']}): {row['package']} {row['version']}, suite {row['suite']}")
+        lines.append(f"    {row['target']}")
+        for problem in row["problems"] if isinstance(row["problems"], list) else ():
+            lines += textwrap.wrap(f"- {problem}", WIDTH, initial_indent="    ", subsequent_indent="      ")
+    return "\n".join(lines)

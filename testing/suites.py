@@ -1,0 +1,131 @@
+"""The checks of every family, and what they found of the kinds of installed packages, by a hash of their code."""
+
+import importlib
+import json
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from heldin.base.errors import InputError
+from heldin.base.files import cache_root, strict_json, text_sha256, write_text
+from heldin.base.kinds import Family, Origin
+from heldin.base.machine import version
+from heldin.stages.families import FAMILIES, family
+
+# Checks of one class, or of one section that a class makes.
+_OF_CLASSES = {"attacks": "heldin.testing.attacks:check_attack"}
+_OF_SECTIONS = {
+    "sources": "heldin.testing.sources:check_source",
+    "defenses": "heldin.testing.defenses:check_defense",
+}
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """A kind that an installed package registers, and what its suite found.
+
+    Attributes:
+        family: the family's name.
+        name: as a config names it.
+        target: "package.module:Class".
+        package: distribution.
+        version: of the distribution.
+        suite: "passed", "failed" or "not run" on the code that is installed, by this version of heldin.
+        problems: what is wrong, one line each.
+    """
+
+    family: str
+    name: str
+    target: str
+    package: str
+    version: str
+    suite: str
+    problems: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields by name, for JSON."""
+        return {**vars(self), "problems": list(self.problems)}
+
+
+def installed() -> list[Plugin]:
+    """Kinds of installed packages with what the last suite found. Nothing is imported."""
+    return [
+        Plugin(name, entry.name, entry.target, entry.package, entry.version, *_kept(name, entry.name, entry.target))
+        for name in FAMILIES
+        for entry in family(name).registered()
+    ]
+
+
+def checked(name: str) -> Plugin:
+    """Import the kind of this name, run its suite and keep the result in the cache.
+
+    Args:
+        name: as a package registers it, or "FAMILY:NAME" where two families have it.
+
+    Raises:
+        InputError: no installed package registers it, or its class cannot be imported.
+    """
+    wanted, _, alone = name.rpartition(":")
+    found = [plugin for plugin in installed() if plugin.name == alone and wanted in ("", plugin.family)]
+    if len(found) != 1:
+        choices = ", ".join(f"{plugin.family}:{plugin.name}" for plugin in found or installed()) or "none is installed"
+        raise InputError(
+            f"'{name}' is {'registered twice' if found else 'no kind of a package'}: choose from {choices}"
+        )
+    (plugin,) = found
+    of_family = family(plugin.family)
+    origin = of_family.origin(plugin.name)
+    assert origin is not None
+    problems = run_suite(of_family, plugin.name)
+    path = _path(plugin.family, plugin.name, plugin.target)
+    write_text(path, strict_json({"origin": origin.model_dump(), "heldin": version(), "problems": problems}) + "\n")
+    return Plugin(**{**vars(plugin), "suite": "failed" if problems else "passed", "problems": tuple(problems)})
+
+
+def run_suite(of_family: Family[Any], name: str) -> list[str]:
+    """Run the checks of a family on one of its kinds; a line for each problem."""
+    found = of_family.find(name)
+    try:
+        if of_family.name in _OF_CLASSES:
+            _check(_OF_CLASSES[of_family.name])(found, name)
+        else:
+            with tempfile.TemporaryDirectory() as folder:
+                for section in examples_of(found, name, Path(folder)):
+                    _check(_OF_SECTIONS[of_family.name])(section)
+    except AssertionError as error:
+        return [line.removeprefix("  - ") for line in str(error).splitlines()[1:]] or [str(error)]
+    return []
+
+
+def examples_of(found: Any, name: str, folder: Path) -> list[Any]:
+    """Sections of a class to try: those of its ``examples(kind, folder)``, else one with its defaults."""
+    if (examples := getattr(found, "examples", None)) is not None:
+        return list(examples(name, folder))
+    try:
+        return [found.model_validate({"kind": name})]
+    except ValueError as error:
+        raise AssertionError(
+            f"{name}:\n  - it has keys without a default: a class method examples(kind, folder) gives sections to try"
+        ) from error
+
+
+def _check(target: str) -> Callable[..., None]:
+    module, _, name = target.partition(":")
+    check: Callable[..., None] = getattr(importlib.import_module(module), name)
+    return check
+
+
+def _path(of_family: str, name: str, target: str) -> Path:
+    return cache_root() / "plugins" / f"{text_sha256(of_family, name, target)[:32]}.json"
+
+
+def _kept(of_family: str, name: str, target: str) -> tuple[str, tuple[str, ...]]:
+    """Read the last result; one of other code, or of another heldin, says nothing about what is installed."""
+    try:
+        kept = json.loads(_path(of_family, name, target).read_text(encoding="utf-8"))
+        same = kept["heldin"] == version() and Origin(**kept["origin"]) == family(of_family).origin(name)
+        return ("failed" if kept["problems"] else "passed", tuple(kept["problems"])) if same else ("not run", ())
+    except (OSError, ValueError, KeyError, TypeError, InputError):
+        return "not run", ()
