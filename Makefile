@@ -26,7 +26,7 @@ SINCE ?= HEAD
 quick: .venv/installed
 	env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(BIN)/python -m tests.quick $(SINCE) -n 2 --dist worksteal -m "not slow and not gpu"
 
-check: test check-slow check-long check-replication
+check: test check-slow check-long check-replication check-plugins
 
 # Of the slow suites what fits into CI: statistics, bounds, accounting and everything that they rest on.
 CI_SUITES := $(addprefix tests/,attacks audit bounds canaries corpus coverage defenses models)
@@ -51,6 +51,14 @@ check-long: .venv/installed
 check-replication: .venv/installed
 	$(PYTEST) -n 2 --dist worksteal -p tests.times -m "not gpu" tests/replication
 
+# The example packages, installed as a user would: their own tests, and their suites.
+PLUGINS := build/plugins
+check-plugins: .venv/installed
+	rm -rf $(PLUGINS)
+	$(BIN)/python -m pip install -q --no-deps --no-build-isolation --no-index --target $(PLUGINS) examples/plugins/*/
+	PYTHONPATH=$(PLUGINS) $(BIN)/python -m pytest -q --noconftest -p no:cacheprovider examples/plugins
+	PYTHONPATH=$(PLUGINS) HELDIN_CACHE_DIR=$(PLUGINS)/cache $(BIN)/heldin plugins --check
+
 # On a machine with a GPU; says so and fails where there is none.
 gpu: .venv/installed
 	$(BIN)/python benchmarks/gpu.py --check
@@ -60,6 +68,7 @@ lint: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy examples/plugins/*/heldin_*.py
 	$(BIN)/lint-imports
 
 # The approved texts of reports, after a change of words: read the difference before you commit it.

@@ -136,10 +136,15 @@ class Family(Generic[KindClass]):
         if target in self.ours.values():
             return None
         module = target.partition(":")[0].partition(".")[0]
-        packages = metadata.packages_distributions().get(module, ())
-        package = packages[0] if packages else module
-        version = metadata.version(package) if packages else None
+        package, version = _packages_of(tuple(sys.path)).get(module, (module, None))
         return Origin(family=self.name, kind=name, package=package, version=version, sha256=_sha256_of(module))
+
+
+@functools.cache
+def _packages_of(path: tuple[str, ...]) -> Mapping[str, tuple[str, str | None]]:
+    """Read which distribution has each top-level module, and its version, once for each search path."""
+    found = metadata.packages_distributions()
+    return {module: (packages[0], metadata.version(packages[0])) for module, packages in found.items()}
 
 
 @functools.cache

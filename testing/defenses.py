@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
+from heldin.base.progress import SilentReporter
 from heldin.corpus.document import Document
 from heldin.defenses.data_side.apply import apply_defenses
-from heldin.defenses.data_side.contract import DataSideDefense, TrainingRecord
+from heldin.defenses.data_side.contract import DataSideDefense, StepInput, TrainingRecord
 from heldin.testing.problems import require, tried, watched_files
 
 _TEXTS = ("Ann met Bob", "a b c d e f", "Ann met Bob", "one two", "a b c d e f g", "Bob", "one two")
@@ -35,8 +36,9 @@ def broken_declarations(defense: DataSideDefense) -> list[str]:
     everything = tried(lambda: _left(defense, whole), "applying it", problems)
     if problems:
         return problems
+    given = StepInput(_lengths, _lengths, 1, SilentReporter())
     with watched_files() as opened:
-        again = _left(defense, whole)
+        again = {record.row: record.document for record in defense.apply(whole, given)}
     if opened:
         problems.append(f"it reads '{opened[0]}': what it looks at is what it is given")
     if again != everything:
