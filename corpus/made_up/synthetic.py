@@ -20,8 +20,7 @@ from pydantic import Field
 
 from heldin.base.errors import InputError
 from heldin.base.section import DATACLASS_SECTION, Count, Many, Positive, Seed
-from heldin.corpus.made_up.lexicon import CONTRACTIONS, DOMAIN, PHRASES, STOCKS, Tables
-from heldin.corpus.made_up.topics import TOPICS
+from heldin.corpus.made_up.lexicon import CONTRACTIONS, DOMAIN, PHRASES, STOCKS, TOPICS, Tables
 
 _SPREAD = 0.75  # standard deviation of a user's log share: a few users write several times as much as the median
 _HABIT, _OWN, _SIGN = 0.6, 0.8, 1.0  # at distinctiveness 1: chance of a favourite phrase, an own person, a signature
