@@ -19,7 +19,7 @@ from heldin.audit.preregistration import COINS, Preregistration
 from heldin.audit.results import CanaryFacts, CanaryGroup
 from heldin.audit.scored_users import ScoredUsers, scored_users
 from heldin.bounds.judgement import Judgement, joined
-from heldin.canaries.kinds import Canary, Kind
+from heldin.canaries.users import Canary
 from heldin.words.people import CANARIES
 from heldin.words.statement import Statement
 
@@ -36,11 +36,13 @@ class PlantedUsers:
         canaries: how each was made.
         training_texts: training texts of members among them, before any data-side defense.
         trained_on: how many of these texts were trained on.
+        of_real_rows: how many of the users consist of real rows.
     """
 
     canaries: Mapping[str, Canary]
     training_texts: int = 0
     trained_on: int = 0
+    of_real_rows: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,6 +118,7 @@ def canary_facts(
         users=len(canaries),
         held_in=int(table.member.sum()),
         held_out=int((~table.member).sum()),
+        of_real_rows=planted.of_real_rows,
         replaced=sum(canary.source is not None for canary in canaries.values()),
         training_texts=planted.training_texts,
         trained_on=planted.trained_on,
@@ -128,7 +131,7 @@ def canary_facts(
     )
 
 
-def kinds_of(canaries: Mapping[str, Canary]) -> list[Kind]:
+def kinds_of(canaries: Mapping[str, Canary]) -> list[str]:
     """The kinds present, each judged separately."""
     return sorted({canary.kind for canary in canaries.values()})
 
@@ -162,7 +165,7 @@ def _groups(table: ScoredUsers, canaries: Mapping[str, Canary]) -> list[NDArray[
     for row, user in enumerate(table.users):
         canary = canaries[user]
         # 0 where a length or number does not apply: None and numbers cannot be sorted together.
-        by_group.setdefault((canary.kind.value, canary.length or 0, canary.documents or 0), []).append(row)
+        by_group.setdefault((canary.kind, canary.length or 0, canary.documents or 0), []).append(row)
     return [np.array(rows, dtype=np.intp) for _, rows in sorted(by_group.items())]
 
 
@@ -200,7 +203,7 @@ def _group(example: Canary, scores: Array, member: NDArray[np.bool_], fixed: Pre
     if min(held_in.size, held_out.size) >= LEAST_PER_SIDE:
         area = Estimate.of(bootstrap(held_in, held_out, audit.fprs, resamples=audit.resamples, seed=fixed.seed).auroc)
     return CanaryGroup(
-        kind=example.kind.value,
+        kind=example.kind,
         length=example.length,
         documents=example.documents,
         held_in=held_in.size,

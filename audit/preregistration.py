@@ -5,7 +5,6 @@ It includes how users came to be held in or out, and who vouches for it: every s
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from heldin.attacks.config import AttackConfig
 from heldin.audit.decision import AuditConfig, DecisionConfig
@@ -14,9 +13,6 @@ from heldin.bounds.design import Assignment
 from heldin.bounds.verdict import Claim
 from heldin.words.people import USERS, Wording
 from heldin.words.statement import Statement
-
-if TYPE_CHECKING:
-    from heldin.canaries.kinds import Kind
 
 
 @dataclass(frozen=True)
@@ -70,7 +66,7 @@ class Panel:
     subjects: Statement
     users: Sequence[str]
     claims: Sequence[Claim]
-    kind: "Kind | None" = None
+    kind: str | None = None
     part: bool = False
 
 

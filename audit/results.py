@@ -61,7 +61,7 @@ class CanaryGroup(Facts):
         auroc: AUROC of the primary attack; null if there are fewer than two members or two non-members.
     """
 
-    kind: Literal["unseen_token", "high_temperature", "rare_phrase", "named_person", "substring", "real_rows"]
+    kind: str
     length: int | None
     documents: int | None
     held_in: int
@@ -76,6 +76,7 @@ class CanaryFacts(Facts):
         users: number of planted canary users.
         held_in: number of canary users in the training data.
         held_out: number of canary users outside the training data.
+        of_real_rows: number of canary users whose every record is a real row.
         replaced: number of real users whom canary users replaced.
         training_texts: training texts of members among them, before any data-side defense.
         trained_on: how many of these texts the data-side defense kept.
@@ -89,6 +90,7 @@ class CanaryFacts(Facts):
     users: int
     held_in: int
     held_out: int
+    of_real_rows: int
     replaced: int
     training_texts: int
     trained_on: int
@@ -269,7 +271,7 @@ class MarkGroup(Facts):
         held_out: canary users who are non-members: the control.
     """
 
-    kind: Literal["unseen_token", "high_temperature", "rare_phrase", "named_person", "substring"]
+    kind: str
     length: int | None
     candidates: int
     held_in: MarkSide

@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from heldin.canaries.inject import canary_of_user
 from heldin.canaries.planted import load_canaries, save_canaries
+from heldin.canaries.substring import canary_of_user
 from heldin.corpus.build import build_store
 from heldin.corpus.sources.bad_rows import BadRows
 from heldin.corpus.sources.rows import SCHEMA, Source

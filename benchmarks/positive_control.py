@@ -19,7 +19,8 @@ import numpy as np
 import torch
 from scipy import stats
 
-from heldin.canaries.craft import rare_phrase_users, rare_tokens, token_counts, unseen_token_users
+from heldin.canaries.rare_phrase import rare_phrase_users
+from heldin.canaries.unseen_token import rare_tokens, token_counts, unseen_token_users
 from heldin.defenses.choices import ConstantDivisor, FlatClip, PoissonSampler
 from heldin.defenses.mechanism import Mechanism
 from heldin.jobs.planted.positive_control import positive_control

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from heldin.canaries.kinds import CanaryRecord, CanaryUser, public_dice
+from heldin.canaries.users import CanaryRecord, CanaryUser, public_dice
 from heldin.corpus.document import Document
 from heldin.corpus.store import CorpusStore
 

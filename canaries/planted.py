@@ -3,6 +3,7 @@
 Canary users are saved once, below the run's ledger (owner-only), before any coin is drawn; a resumed run loads them.
 """
 
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pyarrow.parquet as pq
 from heldin.base.artefacts import artefact_folder, origin_of
 from heldin.base.errors import InputError
 from heldin.base.files import file_sha256, text_sha256
-from heldin.canaries.kinds import Canary, CanaryUser, Kind
+from heldin.canaries.users import Canary, CanaryUser
 from heldin.corpus.sources.rows import SCHEMA, SPANS
 from heldin.corpus.store import Corpus, CorpusStore
 
@@ -53,6 +54,16 @@ class PlantedStore(Corpus):
             np.concatenate([base.starts[kept], np.array(starts, dtype=np.int64)])[order],
             np.concatenate([base.counts[kept], np.array(counts, dtype=np.int64)])[order],
         )
+        self._base = base
+
+    @functools.cached_property
+    def of_real_rows(self) -> frozenset[str]:
+        """Canary users whose every record is a row of ``base``, word for word: no filter on text singles them out."""
+        return frozenset(user for user in self.canaries if all(map(self._is_row, self.rows(user))))
+
+    def _is_row(self, row: int) -> bool:
+        lent = self.lent.get(row)
+        return lent is not None and self._base.document(lent) == self.document(row)
 
 
 def save_canaries(users: Sequence[CanaryUser], folder: Path, *, origin: str) -> None:
@@ -86,7 +97,7 @@ def load_canaries(base: CorpusStore, folder: Path, *, origin: str) -> PlantedSto
     try:
         users = pq.read_table(folder / "users.parquet", schema=_USERS).to_pylist()
         records = pq.read_table(folder / "records.parquet", schema=_RECORDS)
-        canaries = [Canary(**{**row, "kind": Kind(row["kind"])}) for row in users]
+        canaries = [Canary(**row) for row in users]
     except (OSError, ValueError, KeyError, pa.ArrowException) as error:
         raise InputError(f"the canary users in '{folder}' are damaged: start a new run folder") from error
     # The planted corpus is another one than the base: its fingerprint covers every canary user and text.

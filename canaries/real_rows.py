@@ -4,11 +4,49 @@ The rows leave the users who wrote them, so a row is trained on if, and only if,
 """
 
 from collections.abc import Mapping, Sequence
+from typing import ClassVar, Final, Literal
 
 from heldin.base.coins import first_in_keyed_order, keyed_order, seed_key
 from heldin.base.errors import InputError
-from heldin.canaries.kinds import Canary, CanaryRecord, CanaryUser, Kind
+from heldin.canaries.contract import CanaryInput, Documents, NumberedCanaries, RecordStep
+from heldin.canaries.users import Canary, CanaryRecord, CanaryUser
 from heldin.corpus.store import CorpusStore
+
+KIND: Final = "real_rows"
+
+
+class RealRowCanaries(NumberedCanaries):
+    """Users made of real rows, which are taken from users who are not audited: no filter on text can single them out.
+    For heldin plant alone."""
+
+    needs_rows: ClassVar[bool] = True
+
+    kind: Literal["real_rows"] = KIND
+    documents: Documents = (1,)
+    """Records of a canary user that training may see, all from one real user; records set aside are added to this
+    number."""
+
+    def make(self, given: CanaryInput) -> list[CanaryUser]:
+        """Return its users. Raises InputError outside of ``heldin plant``, or if too few users have so many rows."""
+        if given.forms is None:
+            raise InputError("canaries: real_rows is for heldin plant: choose another kind")
+        rows_of = given.forms.takeable()
+        # Those with most documents first, since fewer users have so many rows.
+        return [
+            user
+            for documents, names in reversed(list(self.names(given.number)))
+            for user in real_row_users(
+                given.store, names, rows_of, documents=documents, needed=given.records(documents), seed=given.seed
+            )
+        ]
+
+    def written(self) -> list[int]:
+        """No row is added: rows change hands."""
+        return []
+
+    def record_steps(self) -> list[RecordStep]:
+        """None: their rows leave users before any coin, and no epsilon is about a set that others train on."""
+        return []
 
 
 def real_row_users(
@@ -52,7 +90,7 @@ def real_row_users(
         records = (store.record(row) for row in taken)
         made.append(
             CanaryUser(
-                Canary(name, Kind.REAL_ROWS, None, documents, None, ""),
+                Canary(name, KIND, None, documents, None, ""),
                 tuple(
                     CanaryRecord(f"{name}/{number:05d}", record.document, record.date, None, record.row)
                     for number, record in enumerate(records)

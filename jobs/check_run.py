@@ -12,7 +12,7 @@ from transformers import AutoConfig
 from heldin.base.errors import InputError
 from heldin.base.files import cache_root
 from heldin.base.wording import counted
-from heldin.canaries.config import check_enough_users
+from heldin.canaries.contract import check_enough_users
 from heldin.corpus.entities.config import EntitySourceConfig
 from heldin.corpus.entities.gold import Gold
 from heldin.corpus.entities.spans import Text

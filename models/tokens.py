@@ -11,13 +11,15 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from transformers import PreTrainedTokenizerBase
 
 from heldin.base.errors import InputError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 KEPT = 2**26  # tokens that are kept of texts, 4 bytes each
 A_TEXT = 80  # tokens that a kept text counts as, besides its own: for its key and its array's head
@@ -50,7 +52,7 @@ def _all_cores(texts: int) -> Iterator[None]:
         os.environ[_THREADS] = "false"
 
 
-def token_lists(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[list[int]]:
+def token_lists(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str]) -> list[list[int]]:
     """Token ids of each text; many texts at once are tokenized on all cores.
 
     Args:
@@ -85,7 +87,7 @@ class TokenMemo:
         # Texts are tokenized ahead by a thread of its own.
         self._lock = threading.Lock()
 
-    def ids(self, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[NDArray[np.int32]]:
+    def ids(self, tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str]) -> list[NDArray[np.int32]]:
         """Token ids of each text."""
         name = _name(tokenizer)
         keys = [(name, hashlib.blake2b(text.encode(), digest_size=16).digest()) for text in texts]
@@ -111,7 +113,7 @@ _NUMBERS = itertools.count()
 _NAMES: "weakref.WeakKeyDictionary[PreTrainedTokenizerBase, str]" = weakref.WeakKeyDictionary()
 
 
-def _name(tokenizer: PreTrainedTokenizerBase) -> str:
+def _name(tokenizer: "PreTrainedTokenizerBase") -> str:
     """The same for tokenizers that cut every text alike; of its own for one that is not of the tokenizers library."""
     if tokenizer not in _NAMES:
         if tokenizer.is_fast:
@@ -201,7 +203,7 @@ class Parted(Protocol):
         ...
 
 
-def tokens_of(tokenizer: PreTrainedTokenizerBase, documents: Iterable[Parted]) -> Iterator[Tokens]:
+def tokens_of(tokenizer: "PreTrainedTokenizerBase", documents: Iterable[Parted]) -> Iterator[Tokens]:
     """Yield the tokens of each document, without special tokens; those that share a character with a part count.
 
     Trainers count the loss on the same tokens: TRL's mask of a completion begins with the first token that the prompt
@@ -219,7 +221,7 @@ def tokens_of(tokenizer: PreTrainedTokenizerBase, documents: Iterable[Parted]) -
         yield from (next(of_plain if document.is_plain else of_parted) for document in block)
 
 
-def _of_parted(tokenizer: PreTrainedTokenizerBase, documents: Sequence[Parted]) -> Iterator[Tokens]:
+def _of_parted(tokenizer: "PreTrainedTokenizerBase", documents: Sequence[Parted]) -> Iterator[Tokens]:
     if not tokenizer.is_fast:
         raise InputError("parts of texts need a tokenizer that says where tokens stand (a fast one): score whole texts")
     encoded = tokenizer(
@@ -245,7 +247,7 @@ def token_places(offsets: Sequence[tuple[int, int]]) -> tuple[NDArray[np.int64],
     return np.array(begins, dtype=np.int64), np.array(ends, dtype=np.int64)
 
 
-def start_token(tokenizer: PreTrainedTokenizerBase, name: str) -> int:
+def start_token(tokenizer: "PreTrainedTokenizerBase", name: str) -> int:
     """The beginning-of-text token, else the end-of-text token, with which GPT-style models were trained."""
     for token in (tokenizer.bos_token_id, tokenizer.eos_token_id):
         if token is not None:

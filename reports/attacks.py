@@ -286,7 +286,7 @@ def _marks_note(groups: list[MarkGroup]) -> str:
         " 95 % limits of the share (Clopper-Pearson). N/A: fewer than ten canary users. Held-out canary users and the"
         " reference are the control."
     )
-    if any(group.kind == "substring" for group in groups):
+    if any(group.length is not None for group in groups):
         text += (
             " The words of substrings are some user's own, so that likely ones rank before a planted one whatever was"
             " trained; their candidates are words that other users' training did not see."

@@ -46,7 +46,7 @@ def name_primary(record: Record) -> str:
 
 def of_real_rows(record: Record) -> bool:
     """Return whether every canary user consists of real rows; others are made to be found."""
-    return record.canaries is not None and {group.kind for group in record.canaries.groups} == {"real_rows"}
+    return record.canaries is not None and record.canaries.of_real_rows == record.canaries.users
 
 
 def percent(value: float, digits: int = 1) -> str:

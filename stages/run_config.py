@@ -12,7 +12,7 @@ from heldin.audit.decision import AuditConfig, DecisionConfig
 from heldin.base.config_errors import checked
 from heldin.base.errors import InputError
 from heldin.base.section import Count, ExpandedName, JobName, Section, Seed
-from heldin.canaries.config import CanarySpec
+from heldin.canaries.kinds import CanarySpec
 from heldin.corpus.config import CorpusConfig
 from heldin.corpus.entities.config import EntitySourceConfig
 from heldin.corpus.entities.spans import CATEGORIES, Category

@@ -36,7 +36,15 @@ def stated(text):
 
 def canary_facts(groups, **changes):
     """Twenty canary users in these groups, half of them held in."""
-    facts = {"users": 20, "held_in": 10, "held_out": 10, "replaced": 20, "training_texts": 9, "trained_on": 9}
+    facts = {
+        "users": 20,
+        "held_in": 10,
+        "held_out": 10,
+        "replaced": 20,
+        "of_real_rows": 0,
+        "training_texts": 9,
+        "trained_on": 9,
+    }
     return CanaryFacts(**{**facts, "attacker_texts": 20, "groups": groups, "blind": [], "decision": None, **changes})
 
 

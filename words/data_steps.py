@@ -24,6 +24,7 @@ class DataStepText(Code):
     SUBSTRING = ("canary substring inserted", ", ")
     CANARY_USERS = ("fixed number of users made canary users", ", ")
     UNSEEN_TOKENS = ("canary tokens unseen in the corpus", ", ")
+    UNDECLARED_CANARIES = ("canary users of kind {kind}, which does not declare what it does to records", ", ")
     SELECTION = ("record selection: {selection}", ", ")
     OF_PRESET = ("{preset}: {step}", ", ")
     OF_PACKAGE = ("{kind} of {package} {version} ({code}), as it declares itself", ", ")

@@ -6,7 +6,6 @@ from collections.abc import Collection
 from heldin.audit.canary_groups import kinds_of
 from heldin.base.wording import counted
 from heldin.bounds.power import forecast
-from heldin.canaries.kinds import Kind
 from heldin.corpus.split import Part, Role
 from heldin.jobs.planted.plant_config import PlantConfig
 from heldin.jobs.planted.plant_data import canary_forms, control_rows, rows_of_control, taken_rows
@@ -66,7 +65,7 @@ def said_beforehand(
     return lines + _told_by_form(config, data) + _lent(config, data, source) + _left_out(source)
 
 
-def forecast_lines(config: PlantConfig, users: int, canaries: int, kinds: Collection[Kind]) -> list[str]:
+def forecast_lines(config: PlantConfig, users: int, canaries: int, kinds: Collection[str]) -> list[str]:
     """Return what the audit could certify at best.
 
     Args:
@@ -131,15 +130,13 @@ def planned_power(config: PlantConfig, rows: int, unseen: int) -> float | None:
 
 def planned_canaries(config: PlantConfig) -> int:
     """Return the number of canary users that the plan asks for."""
-    return sum(section.users or 0 for section in config.canaries)
+    return sum(section.count() or 0 for section in config.canaries)
 
 
 def _told_by_form(config: PlantConfig, data: RunData) -> list[str]:
     """By what canary users can be told from others in this training set, however they are written."""
     lines = []
-    made_up = [
-        user for user, canary in data.canaries.items() if canary.source is None and canary.kind is not Kind.REAL_ROWS
-    ]
+    made_up = _made_up(data)
     ledger, corpus = data.ledger, data.corpus.store
     # Of canary users whatever their coin, and of real ones as if all were held in: nothing here follows from a coin.
     audited = set(ledger.scored_users())
@@ -169,6 +166,12 @@ def _told_by_form(config: PlantConfig, data: RunData) -> list[str]:
     return lines
 
 
+def _made_up(data: RunData) -> list[str]:
+    """Return canary users with texts of their own: they replace nobody, and are not made of real rows."""
+    own = (user for user, canary in data.canaries.items() if canary.source is None)
+    return [user for user in own if user not in data.of_real_rows]
+
+
 def _usual(numbers: set[int]) -> str:
     """Return a few of these numbers, from small to large."""
     ordered = sorted(numbers)
@@ -179,11 +182,10 @@ def _usual(numbers: set[int]) -> str:
 def _lent(config: PlantConfig, data: RunData, source: TrainingSet) -> list[str]:
     """Columns that canary rows take from rows that were set aside, so that who trains sees values of these."""
     schema, columns = source.schema, source.columns
-    made_up = any(canary.source is None and canary.kind is not Kind.REAL_ROWS for canary in data.canaries.values())
     own = {columns.user, columns.id, *source.text.columns}
     # Rows of JSON lines have columns of their own each.
     names = "all other columns" if schema is None else ", ".join(name for name in schema.names if name not in own)
-    if not made_up or not names:
+    if not _made_up(data) or not names:
         return []
     whose = "other users' rows" if config.split.canaries_only else "rows set aside of audited users, held out or not"
     return [f"form: canary rows take {names} from {whose}: leave out columns that name or describe people"]

@@ -10,7 +10,7 @@ from heldin.audit.canary_groups import kinds_of
 from heldin.base.errors import InputError
 from heldin.base.progress import Reporter
 from heldin.base.wording import counted
-from heldin.canaries.kinds import Canary
+from heldin.canaries.users import Canary
 from heldin.corpus.sources.bad_rows import BadRows, OnBadRows
 from heldin.corpus.store import Corpus
 from heldin.jobs.planted.beforehand import control_lines, forecast_lines

@@ -23,7 +23,6 @@ from heldin.base.coins import keyed_digest, keyed_order, seed_key
 from heldin.base.errors import InputError
 from heldin.base.files import one_process_at_a_time, whole_directory
 from heldin.base.progress import Reporter
-from heldin.canaries.kinds import Kind
 from heldin.corpus.forms import Row
 from heldin.corpus.sources.bad_rows import BadRows, OnBadRows
 from heldin.corpus.split import Part
@@ -270,7 +269,7 @@ def form_facts(config: PlantConfig, data: RunData) -> FormFacts | None:
         canary_rows=len(canary_rows),
         real_rows=len(real),
         auroc=None if area is None else round(area, 3),
-        kinds=sorted({canary.kind.value for canary in data.canaries.values()}),
+        kinds=sorted({canary.kind for canary in data.canaries.values()}),
     )
 
 
@@ -311,7 +310,7 @@ def planted_rows(source: TrainingSet, data: RunData, *, numbered: frozenset[str]
     for row in of_canaries:
         record = data.store.record(row)
         content = copied[forms[row]]
-        if data.canaries[record.user].kind is not Kind.REAL_ROWS:
+        if record.user not in data.of_real_rows:
             content = source.text.put(content, record.text)
         yield names.key(record.id), names.given(content, row, record.user, record.id)
 

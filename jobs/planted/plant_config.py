@@ -13,7 +13,7 @@ from heldin.audit.randomisation import least_redraws
 from heldin.base.config_errors import checked
 from heldin.base.errors import InputError
 from heldin.base.section import ExpandedName, ExpandedPath, JobName, Section
-from heldin.canaries.config import CanarySpec
+from heldin.canaries.kinds import CanarySpec
 from heldin.corpus.config import CorpusConfig
 from heldin.corpus.sources.bad_rows import OnBadRows
 from heldin.corpus.sources.files import FileCorpus

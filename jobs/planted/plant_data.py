@@ -13,9 +13,9 @@ from heldin.base.errors import InputError
 from heldin.base.files import text_digest
 from heldin.base.progress import Reporter
 from heldin.canaries.form import Forms
-from heldin.canaries.kinds import Kind, public_dice
 from heldin.canaries.planted import PlantedStore
 from heldin.canaries.real_rows import takeable_rows
+from heldin.canaries.users import public_dice
 from heldin.corpus.document import Document
 from heldin.corpus.row_parts import Parts
 from heldin.corpus.split import Part, Role
@@ -186,10 +186,10 @@ def canary_forms(data: RunData) -> dict[int, int]:
 
 
 def taken_rows(data: RunData) -> list[int]:
-    """Return the real rows that canary users of the kind ``real_rows`` were made of."""
+    """Return the real rows that canary users were made of."""
     if not isinstance(data.store, PlantedStore):
         return []
-    taken = (user for user, canary in data.canaries.items() if canary.kind is Kind.REAL_ROWS)
+    taken = (user for user in data.canaries if user in data.of_real_rows)
     return [data.store.lent[row] for user in taken for row in data.store.rows(user)]
 
 

@@ -9,8 +9,7 @@ from heldin.base.errors import InputError
 from heldin.base.files import text_sha256
 from heldin.base.progress import Reporter
 from heldin.bounds.trainings import WORST_CASE_USER
-from heldin.canaries.config import UnseenTokenCanaries
-from heldin.canaries.craft import rare_tokens, token_counts, unseen_token_users
+from heldin.canaries.unseen_token import UnseenTokenCanaries, rare_tokens, token_counts, unseen_token_users
 from heldin.corpus.document import Document
 from heldin.corpus.entities.incidence import Incidence
 from heldin.corpus.row_parts import RowParts

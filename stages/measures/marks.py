@@ -16,7 +16,7 @@ from heldin.audit.coarse import LEAST_IN_GROUP, brief, share_limits
 from heldin.audit.results import MarkExposure, MarkFacts, MarkGroup, MarkSide
 from heldin.base.files import text_sha256
 from heldin.base.progress import Reporter
-from heldin.canaries.kinds import Canary
+from heldin.canaries.users import Canary
 from heldin.stages.measures.measure import Fingerprinted, Measure, loaded_here
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def mark_groups(ranks: MarkRanks, member: Mapping[str, bool], canaries: Mapping[
     """
     of_group: dict[tuple[str, int], list[int]] = {}
     for row, user in enumerate(ranks.users):
-        of_group.setdefault((canaries[user].kind.value, canaries[user].length or 0), []).append(row)
+        of_group.setdefault((canaries[user].kind, canaries[user].length or 0), []).append(row)
     groups = []
     for _, members in sorted(of_group.items()):
         rows = np.array(members, dtype=np.intp)
@@ -118,7 +118,7 @@ def mark_groups(ranks: MarkRanks, member: Mapping[str, bool], canaries: Mapping[
         example = canaries[ranks.users[rows[0]]]
         groups.append(
             MarkGroup(
-                kind=example.kind.value,
+                kind=example.kind,
                 length=example.length,
                 candidates=int(ranks.candidates[rows].min()),
                 held_in=_side(ranks, rows[inside]),

@@ -23,7 +23,7 @@ from heldin.words.statement import Statement
 
 if TYPE_CHECKING:
     from heldin.attacks.scoring import AttackTexts
-    from heldin.canaries.kinds import Canary
+    from heldin.canaries.users import Canary
     from heldin.corpus.document import Document
     from heldin.models.loading import LanguageModel
     from heldin.models.score_cache import ScoredModel

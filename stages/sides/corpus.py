@@ -10,7 +10,7 @@ from heldin.base.errors import InputError
 from heldin.base.files import cache_directory
 from heldin.base.progress import Reporter
 from heldin.base.wording import counted
-from heldin.canaries.config import check_enough_users
+from heldin.canaries.contract import check_enough_users
 from heldin.corpus.build import build_store
 from heldin.corpus.names import load_aliases, missing_names_line
 from heldin.corpus.sorting import ROWS_PER_BATCH

@@ -15,7 +15,8 @@ from heldin.base.coins import first_in_keyed_order, keyed_order, seed_key
 from heldin.base.progress import Reporter
 from heldin.base.wording import counted
 from heldin.canaries.form import Forms
-from heldin.canaries.kinds import Canary
+from heldin.canaries.planted import PlantedStore
+from heldin.canaries.users import Canary
 from heldin.corpus.document import Document
 from heldin.corpus.split import Part, Role
 from heldin.corpus.store import Corpus, documents_of
@@ -115,6 +116,11 @@ class RunData:
     def real(self, users: Iterable[str]) -> list[str]:
         """Return those of the users who are not canary users."""
         return [user for user in users if user not in self.canaries]
+
+    @property
+    def of_real_rows(self) -> frozenset[str]:
+        """Canary users who consist of real rows."""
+        return self.store.of_real_rows if isinstance(self.store, PlantedStore) else frozenset()
 
     def canary_membership(self) -> dict[str, bool]:
         """Return if each canary user is held in. Scores meet membership in ``audit.panels`` only."""

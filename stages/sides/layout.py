@@ -17,7 +17,7 @@ from heldin.base.coins import keyed_order, keyed_uniform, seed_key
 from heldin.base.errors import InputError
 from heldin.base.files import text_sha256
 from heldin.base.progress import Reporter
-from heldin.canaries.kinds import Canary
+from heldin.canaries.users import Canary
 from heldin.corpus.row_parts import PARTS, Parts, RowParts, set_asides
 from heldin.corpus.split import Audited, Part, check_pool
 from heldin.corpus.store import Corpus

@@ -29,7 +29,7 @@ from heldin.bounds.design import Assignment
 from heldin.bounds.judgement import Judgement
 from heldin.bounds.plan_claims import claims_of, exposed_claims
 from heldin.bounds.verdict import Claim
-from heldin.canaries.kinds import Canary, Kind
+from heldin.canaries.users import Canary
 from heldin.corpus.split import Part, SplitRule
 from heldin.defenses.data_side.contract import TrainingRecord
 from heldin.defenses.mechanism import Mechanism
@@ -186,7 +186,8 @@ def planted_users(data: RunData) -> PlantedUsers:
     held_in = (user for user, member in data.canary_membership().items() if member)
     training = [row for user in held_in for row in data.ledger.parts[user][Part.TRAIN]]
     # Rows are unique: what a defense on the data side left of them.
-    return PlantedUsers(data.canaries, len(training), int(np.isin(data.training_rows, training).sum()))
+    trained_on = int(np.isin(data.training_rows, training).sum())
+    return PlantedUsers(data.canaries, len(training), trained_on, len(data.of_real_rows))
 
 
 def preregistered(config: RunConfig, data: RunData, plan: Mechanism) -> Preregistration:
@@ -205,7 +206,7 @@ def preregistered(config: RunConfig, data: RunData, plan: Mechanism) -> Preregis
     )
 
 
-def kind_panels(data: RunData, claims: Mapping[Kind, Sequence[Claim]]) -> list[Panel]:
+def kind_panels(data: RunData, claims: Mapping[str, Sequence[Claim]]) -> list[Panel]:
     """Return a panel for each kind of canary users; none for a single kind that the answer is about.
 
     By kind, as fixed before looking: picking the group that leaks most would need a correction.
@@ -243,9 +244,9 @@ def number_of_groups(kinds: int, *, canaries_alone: bool) -> int:
     return 1 if canaries_alone and kinds == 1 else 1 + kinds
 
 
-def users_of_kind(data: RunData, kind: Kind) -> list[str]:
+def users_of_kind(data: RunData, kind: str) -> list[str]:
     """Return the canary users of a kind."""
-    return [user for user, canary in data.canaries.items() if canary.kind is kind]
+    return [user for user, canary in data.canaries.items() if canary.kind == kind]
 
 
 def claims_on(plan: Mechanism, data: RunData) -> list[Claim]:
@@ -264,7 +265,7 @@ def claims_on(plan: Mechanism, data: RunData) -> list[Claim]:
     return exposed_claims(plan, exposed)
 
 
-def claims_by_kind(plan: Mechanism, canaries: Mapping[str, Canary]) -> dict[Kind, list[Claim]]:
+def claims_by_kind(plan: Mechanism, canaries: Mapping[str, Canary]) -> dict[str, list[Claim]]:
     """Return by kind the guarantee of canary users: text sampling guarantees by number of records."""
     claims = dict.fromkeys(kinds_of(canaries), claims_of(plan))
     documents = [canary.documents for canary in canaries.values() if canary.documents is not None]
@@ -273,12 +274,12 @@ def claims_by_kind(plan: Mechanism, canaries: Mapping[str, Canary]) -> dict[Kind
     # A canary user is an author too, whose records a cap limits.
     cap = plan.group_size if plan.entity_cap is not None else max(documents, default=0)
     for kind in claims:
-        most = max(canary.documents or 0 for canary in canaries.values() if canary.kind is kind)
+        most = max(canary.documents or 0 for canary in canaries.values() if canary.kind == kind)
         claims[kind] = exposed_claims(plan, min(most, cap)) or claims[kind]
     return claims
 
 
-def _subjects_of(kind: Kind) -> Statement:
+def _subjects_of(kind: str) -> Statement:
     return Subjects.CANARIES_OF_KIND(kind=kind.replace("_", "-"))
 
 

@@ -10,7 +10,7 @@ from heldin.attacks.kinds import ATTACKS, get_attack
 from heldin.attacks.reference_divergence import reference_divergences
 from heldin.attacks.scoring import AttackTexts, score_attacks, scores_of
 from heldin.attacks.windows import require_a_window, windows_of
-from heldin.canaries.inject import canary_of_user
+from heldin.canaries.substring import canary_of_user
 from heldin.corpus.document import Document
 from heldin.corpus.entities.spans import Span
 from heldin.corpus.store import CorpusRecord

@@ -19,8 +19,9 @@ from heldin.base.coins import fair_coin
 from heldin.base.progress import LineReporter
 from heldin.bounds.judgement import joined
 from heldin.bounds.verdict import stated_claim
-from heldin.canaries.kinds import Canary, CanaryRecord, CanaryUser, Kind
+from heldin.canaries.kinds import CANARIES
 from heldin.canaries.planted import load_canaries, save_canaries
+from heldin.canaries.users import Canary, CanaryRecord, CanaryUser
 from heldin.corpus.build import build_store
 from heldin.corpus.document import Document
 from heldin.corpus.sources.json_rows import Json
@@ -131,7 +132,7 @@ def _store(tmp_path, canaries=40, text="canary text"):
     store = build_store(Json(path, Columns(id="id")), tmp_path)
     made = [
         CanaryUser(
-            Canary(f"canary/{i}", Kind.RARE_PHRASE, None, 5 if i % 2 else None, None, ""),
+            Canary(f"canary/{i}", "rare_phrase", None, 5 if i % 2 else None, None, ""),
             tuple(CanaryRecord(f"c{i}-{j}", Document.of(f"{text} {i} {j}")) for j in range(10)),
         )
         for i in range(canaries)
@@ -201,7 +202,7 @@ def test_a_ledger_is_kept_and_refused_for_other_canaries(tmp_path):
 def _results(shift, *claims, users=400, offset=0.0, judged=2, seed=0):
     """Canary users of two groups: scores of the members are shifted, one group's are all moved by ``offset``."""
     generator = np.random.default_rng(seed)
-    canaries = {f"c{i:04d}": Canary(f"c{i:04d}", Kind.SUBSTRING, 1 + i % 2, None, f"u{i}", "") for i in range(users)}
+    canaries = {f"c{i:04d}": Canary(f"c{i:04d}", "substring", 1 + i % 2, None, f"u{i}", "") for i in range(users)}
     member = {user: bool(generator.integers(2)) for user in canaries}
     statistics = []
     for user, its in member.items():
@@ -209,7 +210,7 @@ def _results(shift, *claims, users=400, offset=0.0, judged=2, seed=0):
         statistics.append(TextStatistic(user, 0, "likelihood-ratio", value))
         statistics.append(TextStatistic(user, 0, REFERENCE_ALONE, generator.normal()))
     audit, decision = AuditConfig(resamples=200), DecisionConfig(redraws=499)
-    substrings = Panel(OF_SUBSTRINGS, list(canaries), claims, Kind.SUBSTRING)
+    substrings = Panel(OF_SUBSTRINGS, list(canaries), claims, "substring")
     fixed = Preregistration(AttackConfig(), audit, decision, COINS, claims, 0, judged, panels=[substrings])
     texts = {user: [f"word {generator.integers(50)}"] for user in canaries}
     real = {f"r{i}": i % 2 == 0 for i in range(20)}
@@ -311,8 +312,9 @@ def test_coins_on_one_side_leave_a_group_without_a_number():
 
 
 def test_each_kind_is_a_population():
-    canaries = {str(i): Canary(str(i), kind, None, 1, None, "") for i, kind in enumerate([*Kind, *Kind])}
-    assert len(kinds_of(canaries)) == len(Kind)
+    kinds = [*CANARIES.ours, *CANARIES.ours]
+    canaries = {str(i): Canary(str(i), kind, None, 1, None, "") for i, kind in enumerate(kinds)}
+    assert len(kinds_of(canaries)) == len(CANARIES.ours)
 
 
 def _people(tmp_path, english, users):

@@ -13,7 +13,6 @@ from heldin.audit.preregistration import COINS, Panel, Preregistration, Sides
 from heldin.bounds.design import Assignment
 from heldin.bounds.judgement import joined, nothing_judged
 from heldin.bounds.verdict import stated_claim
-from heldin.canaries.kinds import Kind
 from heldin.words.evidence import Flaw, Refusal
 from heldin.words.people import CANARIES
 from tests.made_facts import stated
@@ -98,7 +97,7 @@ def test_bounds_of_several_groups_are_at_one_delta():
         AuditConfig(delta=1e-3),
         DecisionConfig(),
         COINS,
-        panels=[Panel(CANARIES.subjects, ["a canary user"], [claim], Kind.NAMED_PERSON)],
+        panels=[Panel(CANARIES.subjects, ["a canary user"], [claim], "named_person")],
     )
     assert fixed.delta == 1e-7
     assert replace(fixed, claims=[stated_claim(1.0, 1e-5)]).delta == 1e-5

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from heldin.attacks.marks import MarkRanks
-from heldin.canaries.kinds import Canary, Kind
+from heldin.canaries.users import Canary
 from heldin.stages.measures.marks import mark_groups
 
 
-def canary(user, kind=Kind.RARE_PHRASE, length=None, documents=5):
+def canary(user, kind="rare_phrase", length=None, documents=5):
     return Canary(user, kind, length, documents, None, "mark")
 
 
@@ -26,7 +26,7 @@ def found(ranks, reference=None, candidates=1000, users=None):
 def test_sides_are_counted_by_kind_and_length_whatever_the_documents():
     ranks = [1, 1, 2, 10, 11, 700] * 4
     canaries = {
-        f"u{i}": canary(f"u{i}", *((Kind.SUBSTRING, 5 if i < 12 else 10) if i % 2 else (Kind.RARE_PHRASE, None)), i % 3)
+        f"u{i}": canary(f"u{i}", *(("substring", 5 if i < 12 else 10) if i % 2 else ("rare_phrase", None)), i % 3)
         for i in range(24)
     }
     member = {f"u{i}": i % 4 < 2 for i in range(24)}
@@ -34,9 +34,7 @@ def test_sides_are_counted_by_kind_and_length_whatever_the_documents():
     assert [(g.kind, g.length) for g in groups] == [("rare_phrase", None), ("substring", 5), ("substring", 10)]
     for group in groups:
         mine = [
-            i
-            for i in range(24)
-            if (canaries[f"u{i}"].kind.value, canaries[f"u{i}"].length) == (group.kind, group.length)
+            i for i in range(24) if (canaries[f"u{i}"].kind, canaries[f"u{i}"].length) == (group.kind, group.length)
         ]
         for side, its in ((True, group.held_in), (False, group.held_out)):
             of = [ranks[i] for i in mine if member[f"u{i}"] is side]

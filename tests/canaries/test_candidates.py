@@ -6,17 +6,12 @@ import pytest
 from scipy import stats
 
 from heldin.base.coins import keyed_digest
-from heldin.canaries.candidates import people, phrases, prefixes, signatures, substrings
-from heldin.canaries.craft import (
-    high_temperature_users,
-    rare_phrase_users,
-    rare_tokens,
-    token_counts,
-    unseen_token_users,
-)
-from heldin.canaries.inject import canary_of_user
-from heldin.canaries.kinds import keyed_dice
-from heldin.canaries.people import named_people
+from heldin.canaries.high_temperature import high_temperature_users, prefixes
+from heldin.canaries.named_person import named_people, people
+from heldin.canaries.rare_phrase import phrases, rare_phrase_users
+from heldin.canaries.substring import canary_of_user, substrings
+from heldin.canaries.unseen_token import rare_tokens, signatures, token_counts, unseen_token_users
+from heldin.canaries.users import keyed_dice
 from heldin.corpus.document import Document
 from heldin.corpus.made_up.synthetic import SyntheticCorpus, generate
 from heldin.corpus.store import CorpusRecord

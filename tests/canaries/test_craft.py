@@ -5,14 +5,9 @@ import re
 
 import pytest
 
-from heldin.canaries.craft import (
-    high_temperature_users,
-    rare_phrase_users,
-    rare_tokens,
-    token_counts,
-    unseen_token_users,
-)
-from heldin.canaries.kinds import Kind
+from heldin.canaries.high_temperature import high_temperature_users
+from heldin.canaries.rare_phrase import rare_phrase_users
+from heldin.canaries.unseen_token import rare_tokens, token_counts, unseen_token_users
 from tests.refusals import refused
 
 NAMES = [f"c{i}" for i in range(6)]
@@ -83,7 +78,7 @@ def test_unseen_token_texts_hold_their_signatures_tokens_only_and_survive_the_to
             in_order = sum(pair in follows for pair in itertools.pairwise(ids))
             assert in_order >= 10  # stretches of two at least: every second step follows the cycle
         assert len(set(_texts(user))) == 8
-        assert (user.canary.kind, user.canary.documents) == (Kind.UNSEEN_TOKEN, 3)
+        assert (user.canary.kind, user.canary.documents) == ("unseen_token", 3)
     assert len(signatures) == len(NAMES)
 
 
@@ -173,7 +168,7 @@ def test_what_cannot_be_made_is_one_line(tokenizer, candidates, make_lm):
         _unseen(tokenizer, candidates[:2], signature_tokens=2)
     with refused(by=unseen_token_users, naming=("20", "5", "6")):
         _unseen(tokenizer, candidates[:20], spoken=set(candidates[4:]))
-    with refused(by="_different", naming=("500", "4")):
+    with refused(by="different", naming=("500", "4")):
         _unseen(tokenizer, candidates, NAMES[:1], tokens=4, records=500)
     with refused(by=rare_phrase_users, naming=("200", "1", "phrase_words")):
         _phrases([f"c{i}" for i in range(200)], phrase_words=1, records=1)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from heldin.canaries.inject import canary_name, canary_of_user, has_document_of, insert_at_random, sample_substring
+from heldin.canaries.substring import canary_name, canary_of_user, has_document_of, insert_at_random, sample_substring
 from heldin.corpus.document import Document
 from heldin.corpus.store import CorpusRecord
 

@@ -3,8 +3,7 @@
 import pytest
 
 from heldin.bounds.plan_claims import claims_of, exposed_claims
-from heldin.canaries.kinds import Kind
-from heldin.canaries.people import made_up_name, named_people
+from heldin.canaries.named_person import made_up_name, named_people
 from heldin.corpus.entities.spans import canonical
 from heldin.defenses.accounting.events import PoissonGaussian
 from heldin.defenses.accounting.guarantees import ceiling_of
@@ -26,7 +25,7 @@ def test_every_record_names_its_person_near_the_beginning_and_no_other(people):
     sought = {mark: canonical(mark) for mark in marks}
     assert len(set(sought.values())) == len(NAMES)
     for user in people:
-        assert (user.canary.kind, user.canary.documents, user.canary.source) == (Kind.NAMED_PERSON, 4, None)
+        assert (user.canary.kind, user.canary.documents, user.canary.source) == ("named_person", 4, None)
         assert len({record.text for record in user.records}) == 7
         for record in user.records:
             text = canonical(record.text)
@@ -54,7 +53,7 @@ def test_a_person_is_a_function_of_the_name_and_the_seed(people):
 
 
 def test_names_that_run_out_are_told(monkeypatch):
-    monkeypatch.setattr("heldin.canaries.people.made_up_name", lambda dice: "Tavo Brunelk")
+    monkeypatch.setattr("heldin.canaries.named_person.made_up_name", lambda dice: "Tavo Brunelk")
     with refused(by=named_people, naming="2"):
         named_people(NAMES[:2], documents=1, records=2, seed=0)
 

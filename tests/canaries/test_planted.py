@@ -6,8 +6,8 @@ import stat
 import numpy as np
 import pytest
 
-from heldin.canaries.kinds import Canary, CanaryRecord, CanaryUser, Kind
 from heldin.canaries.planted import load_canaries, save_canaries
+from heldin.canaries.users import Canary, CanaryRecord, CanaryUser
 from heldin.corpus.build import build_store
 from heldin.corpus.document import Document
 from heldin.corpus.sources.json_rows import Json
@@ -16,11 +16,11 @@ from tests.refusals import refused
 
 USERS = [
     CanaryUser(
-        Canary("canary/b", Kind.SUBSTRING, 3, None, "bob", "the shared words"),
+        Canary("canary/b", "substring", 3, None, "bob", "the shared words"),
         tuple(CanaryRecord(f"b{i}", Document.of(f"text {i} the shared words"), "2020", 6) for i in range(3)),
     ),
     CanaryUser(
-        Canary("canary/a", Kind.UNSEEN_TOKEN, None, 2, None, "~^~"),
+        Canary("canary/a", "unseen_token", None, 2, None, "~^~"),
         tuple(CanaryRecord(f"a{i}", Document.of(f"~^~ {i}")) for i in range(4)),
     ),
 ]

@@ -281,7 +281,7 @@ def test_a_resumed_run_keeps_its_canaries_and_ends_with_the_same_weights(planted
     def fail(*arguments, **options):
         raise AssertionError("canary users were made again")
 
-    monkeypatch.setattr("heldin.stages.sides.planting.high_temperature_users", fail)
+    monkeypatch.setattr("heldin.canaries.high_temperature.high_temperature_users", fail)
     assert _run(again, config, monkeypatch, seed=8) == handed
     assert {p.name: p.read_bytes() for p in (again / "ledger" / "canaries").iterdir()} == made
     one, other = (load_file(f / "checkpoints" / "final" / "model.safetensors") for f in (folder, again))
@@ -310,7 +310,7 @@ def test_a_new_run_of_the_same_config_has_the_same_canaries_and_other_coins(plan
         ),
         (
             [{"kind": "substring", "users": 2, "lengths": [3], "documents": [500]}],
-            "_Maker._by_number",
+            "SubstringCanaries._by_number",
             ("canaries.0", "500", "0", "30", "3", "2"),
         ),
     ],
@@ -341,7 +341,7 @@ def test_a_substring_longer_than_every_document_says_how_many_users_have_one_tha
     path.write_text(yaml.safe_dump(content), encoding="utf-8")
     code, _, err = call("run", path, "--out", tmp_path / "run")
     assert code == 2
-    assert call.refused(by="_Maker._by_number", naming=("canaries.0", "40"))
+    assert call.refused(by="SubstringCanaries._by_number", naming=("canaries.0", "40"))
     assert any(f": {n} of 20 users " in err for n in range(3))
 
 

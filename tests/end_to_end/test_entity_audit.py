@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from heldin.canaries.people import named_people
+from heldin.canaries.named_person import named_people
 from heldin.record.document import read_record
 from heldin.words.evidence import Subjects
 from heldin.words.split import SplitReason

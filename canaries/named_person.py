@@ -1,4 +1,4 @@
-"""Made-up people, named in ordinary made-up mail: canaries for audits of what is promised to those who are named.
+"""Made-up people, named in ordinary made-up mail: canaries for audits of guarantees to those who are named.
 
 Everything but the name is drawn from one distribution for all of them, so that only the name tells one from another. A
 name has one coin, and all records that name it are in or out together.
@@ -7,11 +7,15 @@ name has one coin, and all records that name it are in or out together.
 import functools
 import random
 from collections.abc import Sequence
+from typing import ClassVar, Final, Literal
 
 from heldin.base.errors import InputError
-from heldin.canaries.craft import first_new, made_user, mail_with
-from heldin.canaries.kinds import CanaryUser, Kind, public_dice
+from heldin.base.section import Many
+from heldin.canaries.contract import CanaryInput, Documents, MarkInput, NumberedCanaries, Recipe
+from heldin.canaries.made_up import first_new, mail_with
+from heldin.canaries.users import CanaryUser, made_user, public_dice
 
+KIND: Final = "named_person"
 _ONSETS = (
     "b",
     "br",
@@ -48,6 +52,34 @@ _SENTENCES = (
 )
 
 
+class NamedPersonCanaries(NumberedCanaries):
+    """Made-up people, each named in some ordinary made-up mails, for audits of guarantees to people who are named."""
+
+    named_only: ClassVar[bool] = True
+
+    kind: Literal["named_person"] = KIND
+    users: Many
+    """Number of names for each entry of ``documents``."""
+    documents: Documents = (4,)
+    """Records naming a person that training may see; records set aside are added to this number."""
+
+    def make(self, given: CanaryInput) -> list[CanaryUser]:
+        """Return its people. Raises InputError if there are more than names."""
+        return [
+            user
+            for documents, names in self.names(given.number)
+            for user in named_people(names, documents=documents, records=given.texts(documents), seed=given.seed)
+        ]
+
+    def written(self) -> list[int]:
+        """Nobody who is added writes: each record has an author of its own."""
+        return []
+
+    def recipes(self, given: MarkInput) -> dict[str, Recipe]:
+        """Names of further people."""
+        return self.one_recipe(given, lambda dice: people(given.count, dice))
+
+
 def named_people(names: Sequence[str], *, documents: int | None, records: int, seed: int) -> list[CanaryUser]:
     """Canary users whose records all name one made-up person, whom no other record names.
 
@@ -67,10 +99,13 @@ def named_people(names: Sequence[str], *, documents: int | None, records: int, s
             raise InputError(f"{len(names)} named-person canaries, more than there are made-up names: lower users")
         # Near the beginning, where training that cuts records sees it.
         mail = mail_with(functools.partial(_about, person), records, dice, places=2)
-        made.append(
-            made_user(name, Kind.NAMED_PERSON, documents, person, [text for text, _ in mail], [at for _, at in mail])
-        )
+        made.append(made_user(name, KIND, documents, person, [text for text, _ in mail], [at for _, at in mail]))
     return made
+
+
+def people(count: int, dice: random.Random) -> list[str]:
+    """Marks of ``named_people``."""
+    return [made_up_name(dice) for _ in range(count)]
 
 
 def _about(person: str, dice: random.Random) -> str:

@@ -1,0 +1,135 @@
+"""Users whose texts the base model sampled at a high temperature, each continuing the user's own prefix."""
+
+import functools
+import random
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, Literal
+
+from heldin.base.errors import InputError
+from heldin.base.section import Few, Many, Positive
+from heldin.canaries.contract import CanaryInput, MarkInput, NumberedCanaries, Recipe
+from heldin.canaries.made_up import TRIES, blank, different, first_new
+from heldin.canaries.users import CanaryUser, made_user, public_dice
+
+if TYPE_CHECKING:
+    from heldin.models.loading import LanguageModel
+
+KIND: Final = "high_temperature"
+BATCH = 100  # prefixes that are sampled at once
+
+
+class HighTemperatureCanaries(NumberedCanaries):
+    """Users whose texts the base model sampled at a high temperature, each after the user's own prefix."""
+
+    kind: Literal["high_temperature"] = KIND
+    temperature: Positive = 1.5
+    """Sampling temperature; 1: the model's own distribution."""
+    prefix_tokens: Few = 8
+    """Tokens of a user's own prefix, with which every record begins."""
+    tokens: Many = 32
+    """Tokens of a record after the prefix."""
+
+    def make(self, given: CanaryInput) -> list[CanaryUser]:
+        """Return its users. Raises InputError if the model keeps repeating itself or returning nothing."""
+        lm = given.base()
+        with given.reporter.track("high-temperature canaries", self.count(), "users") as advance:
+            return [
+                user
+                for documents, names in self.names(given.number)
+                for user in high_temperature_users(
+                    lm,
+                    names,
+                    documents=documents,
+                    records=given.texts(documents),
+                    prefix_tokens=self.prefix_tokens,
+                    tokens=self.tokens,
+                    temperature=self.temperature,
+                    seed=given.seed,
+                    advance=advance,
+                )
+            ]
+
+    def recipes(self, given: MarkInput) -> dict[str, Recipe]:
+        """Prefixes of the same model at the same temperature."""
+        return self.one_recipe(
+            given,
+            lambda dice: prefixes(given.made.base(), self.prefix_tokens, self.temperature, given.count, dice),
+        )
+
+
+def high_temperature_users(
+    lm: "LanguageModel",
+    names: Sequence[str],
+    *,
+    documents: int | None,
+    records: int,
+    prefix_tokens: int,
+    tokens: int,
+    temperature: float,
+    seed: int,
+    advance: Callable[[int], object] | None = None,
+) -> list[CanaryUser]:
+    """Users whose texts the base model sampled at a high temperature, each continuing the user's own prefix.
+
+    Args:
+        documents: see ``Canary``.
+        prefix_tokens: length of the prefix, which is sampled at the same temperature.
+        tokens: most new tokens of a record.
+        seed: public; prefix and texts follow from it and the name.
+        advance: called with the number of users done.
+
+    Raises:
+        InputError: the temperature is not positive, the prefix fills the context, or the model keeps repeating itself
+            or returning nothing.
+    """
+    # Without a prefix all these users would write from one distribution, and fresh text could not tell them apart.
+    taken: set[str] = set()
+    users = []
+    for name in names:
+        dice = public_dice(seed, "high-temperature canary", name)
+        prefix = first_new(functools.partial(_prefix, lm, prefix_tokens, temperature, dice), taken)
+        if prefix is None:
+            raise InputError(f"the base model gives no new prefix at temperature {temperature}: raise prefix_tokens")
+        write = functools.partial(sampled, lm, records, tokens, temperature, dice, prefix)
+        texts = different(write, records, f"texts of {tokens} tokens from the base model")
+        users.append(made_user(name, KIND, documents, prefix, texts))
+        if advance:
+            advance(1)
+    return users
+
+
+def prefixes(lm: "LanguageModel", tokens: int, temperature: float, count: int, dice: random.Random) -> list[str]:
+    """Marks of ``high_temperature_users``; fewer than ``count`` if the model keeps returning blanks.
+
+    Args:
+        tokens: most tokens of a prefix.
+    """
+    marks: list[str] = []
+    for _ in range(TRIES * (1 + count // BATCH)):
+        if len(marks) >= count:
+            break
+        marks += sampled(lm, min(BATCH, count - len(marks)), tokens, temperature, dice, "")
+    return marks
+
+
+def sampled(
+    lm: "LanguageModel", count: int, most: int, temperature: float, dice: random.Random, prompt: str
+) -> list[str]:
+    """Prompt plus continuation, for each continuation that is not blank.
+
+    Args:
+        count: how many to sample; blank ones are left out.
+        most: most new tokens of each.
+        prompt: what each continues.
+    """
+    from heldin.models.continuations import sample_texts
+
+    # 62 bits fit into the signed 64-bit seed of torch.
+    continuations = sample_texts(
+        lm, count, seed=dice.getrandbits(62), temperature=temperature, max_tokens=most, prompt=prompt
+    )
+    return [prompt + text for text in continuations if not blank(text)]
+
+
+def _prefix(lm: "LanguageModel", tokens: int, temperature: float, dice: random.Random) -> str:
+    return "".join(sampled(lm, 1, tokens, temperature, dice, ""))

@@ -1,0 +1,90 @@
+"""Users with ordinary mail in which every record contains one sentence, the user's own phrase.
+
+The mail is that of the synthetic corpus at distinctiveness 0: apart from the phrase nothing in a text depends on its
+user.
+"""
+
+import functools
+import random
+from collections.abc import Sequence
+from typing import Final, Literal
+
+from heldin.base.errors import InputError
+from heldin.base.section import Few
+from heldin.canaries.contract import CanaryInput, MarkInput, NumberedCanaries, Recipe
+from heldin.canaries.made_up import first_new, mail_with
+from heldin.canaries.users import CanaryUser, made_user, public_dice
+from heldin.corpus.made_up.lexicon import STOCKS
+
+KIND: Final = "rare_phrase"
+_WORDS = tuple(
+    dict.fromkeys(
+        word.lower() for table in ("project_first", "project_second", "client_first") for word in STOCKS[table]
+    )
+)
+
+
+class RarePhraseCanaries(NumberedCanaries):
+    """Users with ordinary made-up mail that always contains one phrase of their own."""
+
+    kind: Literal["rare_phrase"] = KIND
+    phrase_words: Few = 5
+    """Length of the phrase in words."""
+
+    def make(self, given: CanaryInput) -> list[CanaryUser]:
+        """Return its users. Raises InputError if there are more users than phrases."""
+        return [
+            user
+            for documents, names in self.names(given.number)
+            for user in rare_phrase_users(
+                names,
+                documents=documents,
+                records=given.texts(documents),
+                phrase_words=self.phrase_words,
+                seed=given.seed,
+            )
+        ]
+
+    def recipes(self, given: MarkInput) -> dict[str, Recipe]:
+        """Phrases of as many words."""
+        return self.one_recipe(given, lambda dice: phrases(self.phrase_words, given.count, dice))
+
+
+def rare_phrase_users(
+    names: Sequence[str], *, documents: int | None, records: int, phrase_words: int, seed: int
+) -> list[CanaryUser]:
+    """Users whose every mail contains the user's own phrase.
+
+    Args:
+        documents: see ``Canary``.
+        phrase_words: words of the phrase, drawn from a common stock and unlikely to occur together elsewhere.
+
+    Raises:
+        InputError: there are more users than phrases.
+    """
+    taken: set[str] = set()
+    users = []
+    for name in names:
+        dice = public_dice(seed, "rare-phrase canary", name)
+        own = first_new(functools.partial(phrase, phrase_words, dice), taken)
+        if own is None:
+            raise InputError(
+                f"{len(names)} rare-phrase canary users, but few phrases of {phrase_words} words: raise phrase_words"
+            )
+        marked = mail_with(functools.partial(_always, own), records, dice)
+        users.append(made_user(name, KIND, documents, own, [text for text, _ in marked], [at for _, at in marked]))
+    return users
+
+
+def phrases(words: int, count: int, dice: random.Random) -> list[str]:
+    """Marks of ``rare_phrase_users``, of so many words."""
+    return [phrase(words, dice) for _ in range(count)]
+
+
+def phrase(words: int, dice: random.Random) -> str:
+    """So many words of a common stock, as a sentence."""
+    return " ".join(dice.choice(_WORDS) for _ in range(words)).capitalize() + "."
+
+
+def _always(sentence: str, _dice: random.Random) -> str:
+    return sentence

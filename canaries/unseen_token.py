@@ -1,0 +1,268 @@
+"""Users who write in tokens that nobody else uses, each with a signature of its own (a cycle of tokens).
+
+A record is made of random stretches of this cycle, so no two records are equal and a fresh one is still recognisably
+the same user's. Encoding a record's text gives its tokens back.
+"""
+
+import functools
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+from pydantic import Field
+
+from heldin.base.errors import InputError
+from heldin.base.section import Few, Many
+from heldin.canaries.contract import CanaryConfig, CanaryInput, MarkInput, NumberedCanaries, Recipe, RecordStep
+from heldin.canaries.made_up import different, first_new
+from heldin.canaries.users import CanaryUser, made_user, public_dice
+from heldin.corpus.store import texts_of
+from heldin.models.tokens import token_lists
+from heldin.words.data_steps import DataStepText
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+KIND: Final = "unseen_token"
+# share of a tokenizer's stable tokens: rare in the texts it was made from, and enough to tell users apart
+LATEST_MERGES = 0.05
+# times as many candidates as tokens of users' own: some cannot stand beside others and come back when encoded
+SPARE_TOKENS = 1.25
+_REPLACEMENT = "\ufffd"
+
+
+class UnseenTokenCanaries(NumberedCanaries):
+    """Users who write in tokens that nobody else uses."""
+
+    kind: Literal["unseen_token"] = KIND
+    # At least 2: a record is made of stretches of two or more tokens of the cycle.
+    signature_tokens: Annotated[Few, Field(ge=2)] = 8
+    """Number of different tokens in a user's signature."""
+    tokens: Annotated[Many, Field(ge=4)] = 32
+    """Length of a record in tokens."""
+    rarity: Literal["public", "corpus"] = "public"
+    """Where tokens must be unseen: in the "public" texts on which the base model was pre-trained (where there are none,
+    the tokenizer's latest merges are taken), or in these and in every audited user's texts ("corpus"; this looks at
+    everybody's records and so voids a user-level epsilon)."""
+    disjoint: bool = False
+    """Whether each user has tokens that no other canary user has: users x signature_tokens of them. Tokens in common
+    let one user's records move another's score, which hides single users where training is private."""
+
+    @property
+    def reads_users(self) -> bool:
+        """With rarity "corpus" it counts the tokens of audited users' texts."""
+        return self.rarity == "corpus"
+
+    def record_steps(self) -> list[RecordStep]:
+        """With rarity "corpus" the tokens are those that the corpus lacks: a user decides about canary users' texts."""
+        return [RecordStep(DataStepText.UNSEEN_TOKENS(), user_local=False)] if self.rarity == "corpus" else []
+
+    def make(self, given: CanaryInput) -> list[CanaryUser]:
+        """Return its users. Raises InputError if there are too few rare tokens, or too few different records."""
+        tokenizer = given.base().tokenizer
+        spoken = self._spoken_before(given)
+        pool = self._pool(given, spoken)
+        return [
+            user
+            for documents, names in self.names(given.number)
+            for user in unseen_token_users(
+                tokenizer,
+                names,
+                candidates=pool,
+                documents=documents,
+                records=given.texts(documents),
+                signature_tokens=self.signature_tokens,
+                tokens=self.tokens,
+                seed=given.seed,
+                spoken=spoken if self.disjoint else None,
+            )
+        ]
+
+    def recipes(self, given: MarkInput) -> dict[str, Recipe]:
+        """Signatures of the same pool."""
+
+        def draw(dice: random.Random) -> list[str]:
+            pool = self._pool(given.made, self._spoken_before(given.made))
+            return signatures(given.made.base().tokenizer, pool, self.signature_tokens, given.count, dice)
+
+        return self.one_recipe(given, draw)
+
+    def _pool(self, given: CanaryInput, spoken: set[int]) -> list[int]:
+        """Return tokens that were never seen, or the rarest ones if there are too few unseen tokens for signatures."""
+        tokenizer, texts = given.base().tokenizer, given.public_texts()
+        if self.rarity == "corpus":
+            # Real users decide which tokens are unseen: the plan declares it as a step that is not user-local.
+            texts = texts + texts_of(given.store, [row for user in given.left for row in given.store.rows(user)])
+        counts = token_counts(tokenizer, texts)
+        rarest = [token for token in rare_tokens(tokenizer, counts) if token not in spoken]
+        least = 4 * self.signature_tokens  # tokens: enough to choose sequences that encode to themselves
+        # For all sections, so that one after the other finds enough; those that cannot stand side by side are passed
+        # over.
+        own = sum(section.count() * section.signature_tokens for section in _disjoint(given.sections))
+        least = max(least, int(SPARE_TOKENS * own))
+        if not texts:  # a base from elsewhere: what it saw is not known
+            return rarest[: max(least, int(LATEST_MERGES * len(rarest)))]
+        unseen = [token for token in rarest if not counts[token]]
+        return unseen if len(unseen) >= least else rarest[:least]
+
+    def _spoken_before(self, given: CanaryInput) -> set[int]:
+        """Return tokens of marks of sections before, which no other pool has; none if no section asks for that."""
+        marks = [canary.mark for canary in given.before if canary.kind == self.kind]
+        return set(token_counts(given.base().tokenizer, marks)) if _disjoint(given.sections) else set()
+
+
+def _disjoint(sections: Sequence[CanaryConfig]) -> list[UnseenTokenCanaries]:
+    return [section for section in sections if isinstance(section, UnseenTokenCanaries) and section.disjoint]
+
+
+def unseen_token_users(
+    tokenizer: "PreTrainedTokenizerBase",
+    names: Sequence[str],
+    *,
+    candidates: Sequence[int],
+    documents: int | None,
+    records: int,
+    signature_tokens: int,
+    tokens: int,
+    seed: int,
+    spoken: set[int] | None = None,
+) -> list[CanaryUser]:
+    """Users who write in tokens that nobody else uses.
+
+    Args:
+        candidates: token ids from which signatures are drawn, from ``rare_tokens``.
+        documents: see ``Canary``.
+        signature_tokens: different tokens in a signature, at least 2.
+        tokens: length of a record.
+        spoken: tokens of other canary users, none of which is used here; those of each user are added, so that no two
+            users share one. None: only whole signatures differ.
+
+    Raises:
+        InputError: too few candidates can follow each other unchanged, or there are too few different records.
+    """
+    # A signature that two users share would let the text of one speak for the coin of the other.
+    taken: set[tuple[int, ...]] = set()
+    users = []
+    for name in names:
+        # By name: one user more in the config changes no other user's texts, unless their signatures collide.
+        dice = public_dice(seed, "unseen-token canary", name)
+        free = candidates if spoken is None else [token for token in candidates if token not in spoken]
+        if spoken is not None and len(free) < signature_tokens:
+            raise InputError(
+                f"{len(candidates)} unseen tokens are too few for {signature_tokens} of its own for each of"
+                f" {len(names)} unseen-token canary users: lower users or signature_tokens, or leave disjoint out"
+            )
+        own = first_new(functools.partial(signature, tokenizer, free, signature_tokens, dice), taken)
+        if own is None:
+            raise InputError(
+                f"{len(names)} unseen-token canary users, but {len(candidates)} tokens give fewer signatures of"
+                f" {signature_tokens}: raise signature_tokens or lower users"
+            )
+        if spoken is not None:
+            spoken.update(own)
+        write = functools.partial(_unseen_token_text, tokenizer, own, tokens, dice)
+        texts = different(write, records, f"unseen-token texts of {tokens} tokens")
+        users.append(made_user(name, KIND, documents, decoded(tokenizer, own), texts))
+    return users
+
+
+def signatures(
+    tokenizer: "PreTrainedTokenizerBase", pool: Sequence[int], size: int, count: int, dice: random.Random
+) -> list[str]:
+    """Marks of ``unseen_token_users``.
+
+    Args:
+        pool: token ids of which signatures are drawn.
+        size: tokens of a signature.
+
+    Raises:
+        InputError: too few tokens of the pool can follow each other unchanged.
+    """
+    known: dict[tuple[int, int], bool] = {}
+    return [decoded(tokenizer, signature(tokenizer, pool, size, dice, known)) for _ in range(count)]
+
+
+def token_counts(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str], *, batch: int = 1000) -> Counter[int]:
+    """Count each token id in ``texts``."""
+    counts: Counter[int] = Counter()
+    # In batches: the tokens of a whole corpus as Python lists may not fit into memory.
+    for start in range(0, len(texts), batch):
+        for ids in token_lists(tokenizer, texts[start : start + batch]):
+            counts.update(ids)
+    return counts
+
+
+def rare_tokens(tokenizer: "PreTrainedTokenizerBase", counts: Mapping[int, int]) -> list[int]:
+    """Printable tokens that survive decoding and encoding, rarest first."""
+    special = set(tokenizer.all_special_ids)
+    ids = [i for i in range(len(tokenizer)) if i not in special]
+    # A byte-level token may be part of a character, which decodes to the replacement character; other tokens come back
+    # as different ones when their text is encoded. A canary of such tokens would not be trained on as it was made.
+    texts = [decoded(tokenizer, [i]) for i in ids]
+    shown = [(i, t) for i, t in zip(ids, texts, strict=True) if t.strip() and t.isprintable() and _REPLACEMENT not in t]
+    again = token_lists(tokenizer, [t for _, t in shown])
+    stable = [i for (i, _), encoded in zip(shown, again, strict=True) if encoded == [i]]
+    # Ties go to the latest token: a byte-pair tokenizer learns frequent merges early.
+    return sorted(stable, key=lambda i: (counts.get(i, 0), -i))
+
+
+def signature(
+    tokenizer: "PreTrainedTokenizerBase",
+    candidates: Sequence[int],
+    size: int,
+    dice: random.Random,
+    known: dict[tuple[int, int], bool] | None = None,
+) -> tuple[int, ...]:
+    """``size`` tokens of which any two, in either order, survive decoding and encoding side by side.
+
+    Args:
+        candidates: token ids to draw from.
+        size: how many, all different.
+        known: which pairs survive with this tokenizer; those that are tried are added.
+
+    Raises:
+        InputError: too few of the candidates can stand side by side.
+    """
+    chosen: list[int] = []
+    known = {} if known is None else known
+    for token in dice.sample(candidates, len(candidates)):
+        # In both orders and also after itself, since a stretch may begin with any token, whatever the one before it
+        # ended with.
+        pairs = [(token, token), *((token, c) for c in chosen), *((c, token) for c in chosen)]
+        if new := [pair for pair in pairs if pair not in known]:
+            again = token_lists(tokenizer, [decoded(tokenizer, pair) for pair in new])
+            known.update({pair: tuple(ids) == pair for pair, ids in zip(new, again, strict=True)})
+        if all(known[pair] for pair in pairs):
+            chosen.append(token)
+        if len(chosen) == size:
+            return tuple(chosen)
+    raise InputError(
+        f"only {len(chosen)} rare tokens of this tokenizer can stand side by side and come back when encoded again:"
+        " lower canaries signature_tokens"
+    )
+
+
+def _unseen_token_text(
+    tokenizer: "PreTrainedTokenizerBase", signature: Sequence[int], tokens: int, dice: random.Random
+) -> list[str]:
+    """One text that encodes to its own tokens, or none."""
+    # That all pairs survive does not prove that the whole text does, so that each text is encoded again.
+    ids = _stretches(signature, tokens, dice)
+    text = decoded(tokenizer, ids)
+    return [text] if token_lists(tokenizer, [text]) == [ids] else []
+
+
+def _stretches(signature: Sequence[int], tokens: int, dice: random.Random) -> list[int]:
+    # Stretches of at least two tokens: it is their order that tells this user from one with the same tokens.
+    ids: list[int] = []
+    while len(ids) < tokens:
+        start, length = dice.randrange(len(signature)), 2 + dice.randrange(len(signature) - 1)
+        ids += [signature[(start + i) % len(signature)] for i in range(length)]
+    return ids[:tokens]
+
+
+def decoded(tokenizer: "PreTrainedTokenizerBase", ids: Sequence[int]) -> str:
+    """The text of these tokens."""
+    text: str = tokenizer.decode(list(ids), clean_up_tokenization_spaces=False)
+    return text
