@@ -20,8 +20,9 @@ import torch
 from scipy import stats
 
 from heldin.canaries.craft import rare_phrase_users, rare_tokens, token_counts, unseen_token_users
-from heldin.defenses.choices import ConstantDivisor, FlatClip, PoissonSampler
+from heldin.defenses.choices import ConstantDivisor, FlatClip
 from heldin.defenses.mechanism import Mechanism
+from heldin.defenses.samplers import PoissonSampler
 from heldin.jobs.planted.positive_control import positive_control
 from heldin.models.loading import LanguageModel, load_language_model
 from heldin.models.logprobs import score_texts
