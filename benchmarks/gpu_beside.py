@@ -10,9 +10,9 @@ import torch
 from gpu_base import Clock, Figure, Shape, median_step
 
 from heldin.base.coins import keyed_positions
-from heldin.defenses.choices import NoiseGenerator, PoissonSampler
+from heldin.defenses.choices import NoiseGenerator
 from heldin.defenses.noise import block_digest, block_sizes, gaussian
-from heldin.defenses.sampling import Draws
+from heldin.defenses.samplers import Draws, PoissonSampler
 from heldin.finetune.passes import cut, whole_units
 from heldin.models.tokens import Tokens
 

@@ -9,7 +9,8 @@ import torch
 from gpu_base import Figure, Shape, median_step, recovering, share_of_card
 from transformers import GPTNeoForCausalLM
 
-from heldin.defenses.choices import NoiseGenerator, PoissonSampler
+from heldin.defenses.choices import NoiseGenerator
+from heldin.defenses.samplers import PoissonSampler
 from heldin.finetune.batches import plain_batch_gradient
 from heldin.finetune.private import private_gradient
 from heldin.finetune.units import PrivateRecords, PrivateTraining, plan_private_training

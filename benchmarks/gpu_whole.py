@@ -15,7 +15,8 @@ import torch
 from gpu_base import Clock, Figure, Shape, give_back, share_of_card
 
 import heldin
-from heldin.defenses.choices import NoiseGenerator, PoissonSampler
+from heldin.defenses.choices import NoiseGenerator
+from heldin.defenses.samplers import PoissonSampler
 from heldin.finetune.passes import Passes
 from heldin.finetune.precision import Arithmetic, autocast
 from heldin.finetune.preparation import optimizer_of

@@ -21,8 +21,9 @@ from scipy import stats
 
 from heldin.canaries.rare_phrase import rare_phrase_users
 from heldin.canaries.unseen_token import rare_tokens, token_counts, unseen_token_users
-from heldin.defenses.choices import ConstantDivisor, FlatClip, PoissonSampler
+from heldin.defenses.choices import ConstantDivisor, FlatClip
 from heldin.defenses.mechanism import Mechanism
+from heldin.defenses.samplers import PoissonSampler
 from heldin.jobs.planted.positive_control import positive_control
 from heldin.models.loading import LanguageModel, load_language_model
 from heldin.models.logprobs import score_texts

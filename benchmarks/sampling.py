@@ -9,8 +9,7 @@ import resource
 import time
 
 from heldin.base.coins import keyed_uniform, seed_key
-from heldin.defenses.choices import PoissonSampler
-from heldin.defenses.sampling import Draws
+from heldin.defenses.samplers import Draws, PoissonSampler
 
 
 def main() -> None:

@@ -24,8 +24,9 @@ from heldin.corpus.entities.recognisers import WordList
 from heldin.corpus.entities.spans import Text
 from heldin.defenses.accounting.events import TwoLevelGaussian
 from heldin.defenses.accounting.guarantees import epsilon
-from heldin.defenses.choices import ConstantDivisor, FlatClip, NoiseGenerator, PoissonSampler, TwoLevel
+from heldin.defenses.choices import ConstantDivisor, FlatClip, NoiseGenerator, TwoLevel
 from heldin.defenses.mechanism import Mechanism
+from heldin.defenses.samplers import PoissonSampler
 from heldin.defenses.texts.caps import kept_under_caps, slot_order
 from heldin.finetune.private import private_gradient
 from heldin.finetune.units import PrivateRecords, plan_private_training

@@ -1,10 +1,11 @@
-"""The choices that make up a mechanism, as small frozen classes: sampler, clip, divisor, data steps.
+"""The choices that make up a mechanism beside its sampler, as small frozen classes: clip, divisor, data steps.
 
 Each class holds the parameters of its choice. All are public constants from the config.
 """
 
 import difflib
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
@@ -55,79 +56,6 @@ def problems(error: ValidationError, model: type[BaseModel]) -> list[str]:
     return lines
 
 
-class PoissonSampler(Choice):
-    """Each unit enters each step by its own coin with probability ``rate``; an empty sample still takes a noised step.
-
-    Attributes:
-        kind: name in configs and plans.
-        rate: probability of each coin.
-        population: public number of units, if known, for the expected cohort and the warning about delta.
-    """
-
-    kind: Literal["poisson"] = "poisson"
-    rate: Rate
-    population: Count | None = None
-
-    @classmethod
-    def of(cls, population: int, cohort: float) -> "PoissonSampler":
-        """rate = cohort / population, both public constants."""
-        return cls(rate=_rate(population, cohort), population=population)
-
-
-class CappedPoissonSampler(Choice):
-    """Poisson sampling whose cohort is randomly cut to ``cap`` units, so that memory is bounded.
-
-    Attributes:
-        kind: name in configs and plans.
-        rate: probability of each unit's coin.
-        population: public upper bound on the number of units.
-        cap: most units in a step.
-    """
-
-    kind: Literal["capped_poisson"] = "capped_poisson"
-    rate: Rate
-    population: Count
-    cap: Count
-
-    @classmethod
-    def of(cls, population: int, cohort: float, cap: int) -> "CappedPoissonSampler":
-        """rate = cohort / population, both public constants."""
-        return cls(rate=_rate(population, cohort), population=population, cap=cap)
-
-
-class ShuffledSampler(Choice):
-    """Passes over a shuffled population in cohorts of fixed size. For comparison only: no amplification theorem.
-
-    Attributes:
-        kind: name in configs and plans.
-        population: public number of units.
-        cohort: units in a step.
-        drop_incomplete: whether each pass drops its incomplete last cohort.
-    """
-
-    kind: Literal["shuffled"] = "shuffled"
-    population: Count
-    cohort: Count
-    drop_incomplete: bool = False
-
-    @property
-    def rate(self) -> float:
-        """cohort / population, the sampling rate that Poisson accounting would assume."""
-        return _rate(self.population, self.cohort)
-
-
-class FullBatchSampler(Choice):
-    """All users enter every step; users missing from the public ``population`` count as users of gradient zero."""
-
-    kind: Literal["full_batch"] = "full_batch"
-    population: Count
-
-    @property
-    def rate(self) -> float:
-        """1: nobody is left out."""
-        return 1.0
-
-
 class ClipQuantile(Choice):
     """The clip norm follows a quantile of the units' norms (Andrew et al. 2021; docs/theory.md#clip-quantile).
 
@@ -175,6 +103,22 @@ class ClipKind(Choice):
         return None
 
     @property
+    def filter_epsilon(self) -> float:
+        """Epsilon of the test by which units are left out; 0: none are."""
+        return 0.0
+
+    def of_units(self) -> "UnitClip":
+        """Return this clip. Raises InputError unless each unit's gradient is clipped by itself."""
+        raise InputError(f"clip '{self._name()}' does not clip each unit by itself: use flat or normalised")
+
+    def of_filter(self) -> "ConcentrationFilter":
+        """Return this clip. Raises InputError unless it leaves units out."""
+        raise InputError(f"clip '{self._name()}' leaves no unit out: use concentration_filter")
+
+    def _name(self) -> str:
+        return str(type(self).model_fields["kind"].default)
+
+    @property
     def plain(self) -> PlainClip | None:
         """How a run without noise clips; None: not at all."""
         return None
@@ -197,7 +141,7 @@ class ClipKind(Choice):
         return None
 
 
-class _UnitClip(ClipKind):
+class UnitClip(ClipKind, ABC):
     """Each unit's gradient is clipped by itself.
 
     Attributes:
@@ -206,9 +150,19 @@ class _UnitClip(ClipKind):
     """
 
     bounds_units: ClassVar[bool] = True
+    rescales: ClassVar[bool]
+    """Whether the clipped sum is divided by the norm."""
 
     norm: ClipNorm
     follows: ClipQuantile | None = None
+
+    def of_units(self) -> "UnitClip":
+        """This clip."""
+        return self
+
+    @abstractmethod
+    def scaled(self, norm: float) -> tuple[float, float]:
+        """Return the factor of the clipped sum, and the sensitivity of the result, at a clip norm."""
 
     @property
     def unit_norm(self) -> float:
@@ -225,8 +179,10 @@ class _UnitClip(ClipKind):
         return type(self)(norm=norm)
 
 
-class FlatClip(_UnitClip):
+class FlatClip(UnitClip):
     """Each unit's gradient is scaled down to at most ``norm``; the noise on the sum has standard deviation s * norm."""
+
+    rescales: ClassVar[bool] = False
 
     kind: Literal["flat"] = "flat"
 
@@ -244,8 +200,10 @@ class FlatClip(_UnitClip):
         return self.norm
 
 
-class NormalisedClip(_UnitClip):
+class NormalisedClip(UnitClip):
     """Like FlatClip, then divided by ``norm`` (De et al. 2022): sensitivity 1, noise of deviation s on the sum."""
+
+    rescales: ClassVar[bool] = True
 
     kind: Literal["normalised"] = "normalised"
 
@@ -289,6 +247,15 @@ class ConcentrationFilter(ClipKind):
     kind: Literal["concentration_filter"] = "concentration_filter"
     tau: Positive
     above_epsilon: Positive
+
+    def of_filter(self) -> "ConcentrationFilter":
+        """This clip."""
+        return self
+
+    @property
+    def filter_epsilon(self) -> float:
+        """Of AboveThreshold."""
+        return self.above_epsilon
 
     def largest(self, above: Callable[[], float]) -> float:
         """tau sqrt(8 (epsilon + ln(T / delta))) (Chua et al., Algorithm 3, line 14)."""
@@ -355,9 +322,6 @@ class DataStep(Choice):
         return self
 
 
-Sampler: TypeAlias = Annotated[
-    PoissonSampler | CappedPoissonSampler | ShuffledSampler | FullBatchSampler, Field(discriminator="kind")
-]
 Clip: TypeAlias = Annotated[
     FlatClip | NormalisedClip | BatchClip | ConcentrationFilter | NoClip, Field(discriminator="kind")
 ]
@@ -424,11 +388,3 @@ class NoiseGenerator(StrEnum):
 
     PHILOX = "Philox keyed per step by HMAC-SHA-256 (counter-based, not cryptographic)"
     SECURE = "AES-256-CTR keyed per step by HMAC-SHA-256 (cryptographic)"
-
-
-def _rate(population: int, cohort: float) -> float:
-    if population < 1:
-        raise InputError(f"a population of {population} has nobody to draw: give a number above 0")
-    if cohort > population:
-        raise InputError(f"cohort {cohort:g} is larger than the population {population}: lower the cohort")
-    return cohort / population

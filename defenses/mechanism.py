@@ -6,7 +6,7 @@ from the accounted mechanism is labelled "no DP guarantee", with the reason; it 
 """
 
 import math
-from typing import Annotated, Literal, assert_never
+from typing import Annotated, Literal
 
 from dp_accounting import dp_event
 from pydantic import Field, model_validator
@@ -15,37 +15,24 @@ from heldin.base.errors import InputError
 from heldin.base.section import LARGEST, Count, Many, NotNegative, Positive
 from heldin.defenses.accounting import guarantees as accounting
 from heldin.defenses.accounting.closed_forms import check_delta
-from heldin.defenses.accounting.composition import check_rounding
-from heldin.defenses.accounting.events import (
-    CappedPoissonGaussian,
-    Event,
-    FilteredGaussian,
-    PoissonGaussian,
-    TwoLevelGaussian,
-    UnamplifiedGaussian,
-    participations,
-)
-from heldin.defenses.accounting.guarantees import EXPOSED, HOLDERS, moments_epsilon, two_level_epsilon
+from heldin.defenses.accounting.events import Event
 from heldin.defenses.accounting.step_pld import to_dp_event
 from heldin.defenses.choices import (
     Adjacency,
-    CappedPoissonSampler,
     Choice,
     Clip,
     ClipQuantile,
-    ConcentrationFilter,
     DataStep,
     Divisor,
-    FullBatchSampler,
     LocalUpdates,
-    PoissonSampler,
     RecordSelection,
-    Sampler,
-    ShuffledSampler,
     TwoLevel,
     Unit,
 )
-from heldin.defenses.guarantee import EpsilonAtExposure, Exposure, Guarantee, NoGuarantee, conditions_of, reasons_of
+from heldin.defenses.guarantee import Guarantee, NoGuarantee, conditions_of, reasons_of
+from heldin.defenses.mechanisms.contract import Checkpoint, Level
+from heldin.defenses.mechanisms.levels import level_of
+from heldin.defenses.samplers import Sampler
 from heldin.words.guarantee import NoGuaranteeReason
 from heldin.words.statement import Statement
 
@@ -101,7 +88,7 @@ class Mechanism(Choice):
     divisor: Divisor
     record_selection: RecordSelection = "random"
     noise_generator: str = "torch default (not cryptographic)"
-    checkpoint: Literal["last_step", "public_validation", "protected_validation"] = "last_step"
+    checkpoint: Checkpoint = "last_step"
     data_steps: tuple[DataStep, ...] = ()
     base_model_saw_protected: bool = False
     tokenizer_saw_protected: bool = False
@@ -117,74 +104,36 @@ class Mechanism(Choice):
     def _check(self) -> None:
         """Raises InputError for a combination that no accountant here covers."""
         # A plain run needs no accountant, whatever its sampler and clip; ``reasons`` says that it protects nobody.
-        if self.unit == "none":
+        if not self.protects:
             return
         if self.delta is None:
             raise InputError("delta is missing: give a public constant below 1 / population, for example n^-1.1")
         check_delta(self.delta, self.steps)
-        if self.unit == "example" and self.sampled == "user":
-            raise InputError("user sampling has no example-level accountant: set unit to user or sample examples")
-        self._check_entities()
-        if self.unit == "example" and self.group_size != 1:
-            raise InputError(
-                f"group size {self.group_size} with unit example: a group is a user's records, use unit user"
-            )
-        shuffled = isinstance(self.sampler, ShuffledSampler)
-        filtered = self.clip.filters
-        if filtered != isinstance(self.sampler, FullBatchSampler):
-            raise InputError("the concentration filter goes with full batches, and full batches with nothing else")
-        if filtered and (self.unit, self.sampled, self.adjacency) != ("user", "user", "replace"):
-            raise InputError(
-                "the concentration filter protects users that are sampled as such, under replace adjacency"
-            )
-        if self.adjacency == "replace" and not (shuffled or filtered):
-            raise InputError("replace adjacency has no accountant under Poisson sampling: use add_remove")
-        # Cohorts of one size need a population of one size: an absent unit leaves its place empty (zero-out) or to
-        # another (replace).
-        if self.adjacency == "add_remove" and shuffled:
-            raise InputError("shuffled cohorts fix the population: use zero_out or replace adjacency")
-        # The loss distribution of a capped cohort is dp-accounting's and has no tilted form for a small delta.
-        if isinstance(self.sampler, CappedPoissonSampler):
-            check_rounding(self.delta, self.steps)
-        if isinstance(self.sampler, CappedPoissonSampler) and self.members > 1:
-            raise InputError(
-                f"a hard cohort cap with group size {self.members} has no accountant: drop the cap or sample users"
-            )
+        if self.local is not None and not (self.samples_users and self.sampler.by_coins):
+            raise InputError("local updates are a sampled user's: sample users, by Poisson coins")
+        self.level.check()
+        self.sampler.check(self.adjacency, self.members, self.delta, self.steps)
         _ = self.assumed_event  # the event's own checks: cap below the expected cohort, cohort above the population
 
-    def _check_entities(self) -> None:
-        """Raises InputError for user-entity sampling that no theorem covers, and for its fields elsewhere."""
-        if self.local is not None and (self.sampled != "user" or not isinstance(self.sampler, PoissonSampler)):
-            raise InputError("local updates are a sampled user's: sample users, by Poisson coins")
-        if self.unit != "user-entity":
-            if (self.entity_cap, self.exposed, self.two_level) != (None, None, None):
-                raise InputError(f"entity cap and exposed records belong to unit user-entity, not to {self.unit}")
-            return
-        if self.two_level is not None:
-            self._check_two_level()
-            return
-        if self.sampled != "example" or not isinstance(self.sampler, PoissonSampler):
-            raise InputError("unit user-entity is text sampling: sample examples, by Poisson coins")
-        if self.record_selection != "all":
-            raise InputError(
-                "unit user-entity trains on all records that the caps leave: a choice by text would let others in"
-            )
-        capped = self.entity_cap is not None
-        if capped == (self.exposed is not None) or (not capped and self.group_size != 1):
-            raise InputError("unit user-entity has either both caps, or a number of exposed records")
-        # A cap that looks at other people's slots is no function of one's own: only with the same slots on both sides.
-        if self.adjacency != ("zero_out" if capped else "add_remove"):
-            raise InputError("caps on entities go with zero_out adjacency, text sampling without caps with add_remove")
+    @property
+    def level(self) -> Level:
+        """What it protects, and what follows from that."""
+        return level_of(self)
 
-    def _check_two_level(self) -> None:
-        """Raises InputError for two-level sampling that nothing here trains or accounts for."""
-        assert self.two_level is not None
-        if self.sampled != "user" or not isinstance(self.sampler, PoissonSampler) or self.adjacency != "add_remove":
-            raise InputError("two-level sampling draws users by Poisson coins, under add_remove adjacency")
-        if (self.entity_cap, self.exposed) != (None, None) or self.record_selection not in ("all", "random"):
-            raise InputError("two-level sampling has no caps and chooses among usable records by chance alone")
-        if self.two_level.weight_caps is not None and self.local is None:
-            raise InputError("weights of records are for local updates: a single gradient is a mean")
+    @property
+    def protects(self) -> bool:
+        """Whether there is a unit to protect; a plain run has none."""
+        return self.level.protects
+
+    @property
+    def samples_users(self) -> bool:
+        """Whether the sampler draws users, and no single records."""
+        return self.sampled == "user"
+
+    @property
+    def ranks_by_losses(self) -> bool:
+        """Whether a user's records are chosen by their loss under the base model."""
+        return self.record_selection in ("highest_perplexity", "lowest_perplexity")
 
     @property
     def members(self) -> int:
@@ -192,56 +141,37 @@ class Mechanism(Choice):
 
         group_size for ELS; group_size + entity_cap, or ``exposed``, for text sampling; 1 otherwise.
         """
-        if self.unit == "user-entity" and self.two_level is None:
-            return self.exposed or self.group_size + (self.entity_cap or 0)
-        # Under ULS a user is one member, however many records: their mean gradient is clipped as one.
-        return self.group_size if self.unit == "user" and self.sampled == "example" else 1
+        return self.level.members
 
     @property
     def user_event(self) -> Event | None:
         """One step's event for all of a user's records; None where nothing bounds how many there are."""
-        if self.unit == "user":
-            return self.assumed_event
-        if self.two_level is not None:
-            return PoissonGaussian(self.noise_multiplier, self.sampler.rate)
-        return self.exposed_event(self.group_size) if self.entity_cap is not None else None
+        return self.level.user_event
 
     @property
     def assumed_event(self) -> Event:
         """One step's event as accounting assumes it: for shuffled cohorts that is Poisson sampling."""
-        if self.two_level is not None:
-            return self._two_level_event(self.two_level.holders)
-        match self.sampler:
-            case PoissonSampler() | ShuffledSampler():
-                return PoissonGaussian(self.noise_multiplier, self.sampler.rate, self.members)
-            case CappedPoissonSampler(rate=rate, population=population, cap=cap):
-                return CappedPoissonGaussian(self.noise_multiplier, rate, population, cap)
-            case FullBatchSampler(population=population):
-                assert isinstance(self.clip, ConcentrationFilter)
-                return FilteredGaussian(self.noise_multiplier, population, self.clip.above_epsilon)
-            case _:
-                assert_never(self.sampler)
+        return self.level.event
 
-    def exposed_event(self, exposed: int) -> PoissonGaussian | None:
+    def exposed_event(self, exposed: int) -> Event | None:
         """One step of text sampling for a person in so many records; None for any other mechanism."""
-        if self.unit != "user-entity" or self.two_level is not None:
-            return None
-        return PoissonGaussian(self.noise_multiplier, self.sampler.rate, exposed)
+        return self.level.exposed_event(exposed)
 
-    def _two_level_event(self, holders: int) -> TwoLevelGaussian:
-        """One step for a user and an entity that so many other users name."""
-        assert self.two_level is not None
-        return TwoLevelGaussian(self.noise_multiplier, self.sampler.rate, self.two_level.entity_rate, holders)
+    def exposure_marks(self) -> list[int]:
+        """Numbers of records, or of holders, at which the curve is stated, ascending."""
+        return self.level.exposure_marks()
+
+    def epsilon_at(self, exposed: int) -> float:
+        """epsilon of a person in so many records, or with so many holders; ``reasons`` void it."""
+        return self.level.epsilon_at(exposed)
 
     @property
-    def fallback_event(self) -> UnamplifiedGaussian:
+    def fallback_event(self) -> Event:
         """The whole run without credit for sampling. Raises InputError unless cohorts are shuffled."""
-        if not isinstance(self.sampler, ShuffledSampler):
+        event = self.sampler.fallback_event(self.noise_multiplier, self.members, self.adjacency, self.steps)
+        if event is None:
             raise InputError("only shuffled cohorts have a fallback: Poisson sampling has its own event")
-        n, m = self.sampler.population, self.sampler.cohort
-        times = participations(n, m, self.steps, drop_incomplete=self.sampler.drop_incomplete)
-        adjacency: Literal["zero_out", "replace"] = "replace" if self.adjacency == "replace" else "zero_out"
-        return UnamplifiedGaussian(self.noise_multiplier, times, adjacency, self.members)
+        return event
 
     @property
     def dp_event(self) -> dp_event.DpEvent:
@@ -276,18 +206,12 @@ class Mechanism(Choice):
             promise = self._promise(self.assumed_event)
             # An infinite epsilon must not be printed under the label of a guarantee.
             return promise if math.isfinite(promise.epsilon) else NoGuarantee((NoGuaranteeReason.NO_FINITE_EPSILON(),))
-        if self.unit == "none" or self.delta is None:
+        if not self.protects or self.delta is None:
             return NoGuarantee(reasons)
-        assumed = accounting.epsilon(self.assumed_event, self.steps, self.delta)
-        fallback = None
-        if self.two_level is not None and self.two_level.claimed_noise is not None:
-            assumed = self._claimed(self.two_level, self.two_level.claimed_noise)
-            # What holds makes good for the claim alone, as below for shuffling: any second reason voids it too.
-            if len(reasons) == 1:
-                fallback = self._promise(self.assumed_event)
-        if isinstance(self.sampler, ShuffledSampler) and len(reasons) == 1:
-            fallback = self._promise(self.fallback_event)
-        return NoGuarantee(reasons, assumed, fallback)
+        held = self.level.fallback_event
+        # It makes good for the one reason that it belongs to: any second reason voids it too.
+        fallback = self._promise(held) if held is not None and len(reasons) == 1 else None
+        return NoGuarantee(reasons, self.level.assumed_epsilon(), fallback)
 
     def epsilon(self) -> float:
         """The guarantee's epsilon; inf without a guarantee, whatever accounting would have assumed."""
@@ -298,8 +222,8 @@ class Mechanism(Choice):
         """This mechanism with the least noise whose (assumed) epsilon at delta is at most target_epsilon."""
         if self.delta is None:
             raise InputError("delta is missing, so that there is nothing to calibrate to")
-        if self.two_level is not None:
-            raise InputError("two-level sampling takes a noise multiplier: heldin account uedp says what it gives")
+        if self.level.cannot_calibrate is not None:
+            raise InputError(self.level.cannot_calibrate)
         noise = accounting.calibrate(self.assumed_event, self.steps, self.delta, target_epsilon)
         # Built anew, since pydantic's ``model_copy`` skips validation.
         return Mechanism(**{**dict(self), "noise_multiplier": noise, "target_epsilon": target_epsilon})
@@ -309,11 +233,9 @@ class Mechanism(Choice):
         assert self.unit != "none"
         units, population = self.protected_units, self.sampler.population
         if units is None and population is not None:
-            # The fewest users who can hold the population's records: at most G each, or all of them.
-            held = self.group_size if self.unit == "user-entity" else self.members
-            units = -(-population // held) if self.two_level is None else population
+            units = self.level.fewest_units(population)
         caution = accounting.delta_caution(self.delta, units) if units is not None else None
-        exposure = self._exposure() if self.unit == "user-entity" else None
+        exposure = self.level.exposure()
         return Guarantee(
             # Of exposure, so that a name that was missed counts too.
             epsilon=exposure.epsilon_at(exposure.exposed)
@@ -326,30 +248,3 @@ class Mechanism(Choice):
             cautions=() if caution is None else (caution,),
             exposure=exposure,
         )
-
-    def _claimed(self, two_level: TwoLevel, noise: float) -> float:
-        """The paper's claim: that of a random record's rate (docs/theory.md#claims-of-user-entity-dp)."""
-        assert self.delta is not None
-        share = 1.0 if two_level.extended_rate == 0.0 else two_level.sensitive_share or 1.0
-        return moments_epsilon(noise, self.sampler.rate * two_level.entity_rate * share, self.steps, self.delta)
-
-    def exposure_marks(self) -> list[int]:
-        """Numbers of records, or of holders, at which the curve is stated, ascending."""
-        if self.two_level is not None:
-            return [0, *(k for k in HOLDERS if k < self.two_level.holders), self.two_level.holders]
-        return sorted({*EXPOSED, self.members, *((self.group_size, self.entity_cap) if self.entity_cap else ())})
-
-    def epsilon_at(self, exposed: int) -> float:
-        """epsilon of a person in so many records, or with so many holders; ``reasons`` void it."""
-        assert self.delta is not None
-        if self.two_level is not None:
-            return two_level_epsilon(self._two_level_event(exposed), self.steps, self.delta, self.two_level.rule)
-        event = self.exposed_event(exposed)
-        assert event is not None
-        return accounting.epsilon(event, self.steps, self.delta)
-
-    def _exposure(self) -> Exposure:
-        curve = tuple(EpsilonAtExposure(m, self.epsilon_at(m)) for m in self.exposure_marks())
-        if self.two_level is not None:
-            return Exposure("holders", self.two_level.holders, curve)
-        return Exposure("records", self.members, curve, self.group_size if self.entity_cap else None, self.entity_cap)

@@ -14,11 +14,8 @@ from pydantic import TypeAdapter
 from heldin.base.artefacts import stamped, unstamped, write_artefact
 from heldin.base.errors import InputError
 from heldin.base.files import finite, parsed_json
-from heldin.defenses.guarantee import (
-    EpsilonAtExposure,
-    Guarantee,
-    NoGuarantee,
-)
+from heldin.defenses.exposure import EpsilonAtExposure
+from heldin.defenses.guarantee import Guarantee, NoGuarantee
 from heldin.defenses.mechanism import Mechanism
 from heldin.words.guarantee import Covers
 from heldin.words.statement import Statement

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from heldin.base.coins import keyed_uniform
 from heldin.defenses.accounting.events import check_count
-from heldin.defenses.choices import ConcentrationFilter, FullBatchSampler
+from heldin.defenses.choices import ConcentrationFilter
 from heldin.defenses.gradients.model_parts import trainable
 from heldin.defenses.gradients.per_unit_gradients import clipped_gradient_sum
 from heldin.finetune.passes import Passes, whole_units
@@ -52,10 +52,9 @@ def filtered_gradient(
     Raises:
         Halted: AboveThreshold did not pass.
     """
-    clip, sampler = training.mechanism.clip, training.mechanism.sampler
-    assert isinstance(clip, ConcentrationFilter)
-    assert isinstance(sampler, FullBatchSampler)
+    clip, sampler = training.mechanism.clip.of_filter(), training.mechanism.sampler
     units = training.drawn(step)
+    assert sampler.population is not None
     absent = sampler.population - len(units)  # of the public number of users; they count as gradient zero
     parameters = trainable(model)
     size = sum(p.numel() for p in parameters.values())

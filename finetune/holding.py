@@ -16,6 +16,7 @@ from heldin.base.errors import InputError
 from heldin.defenses.choices import LEAST_CLIP_NORM
 from heldin.defenses.gradients.model_parts import trainable
 from heldin.defenses.gradients.per_unit_gradients import ClippedSum
+from heldin.defenses.mechanism import Mechanism
 from heldin.finetune.batches import over_processes, plain_batch_gradient
 from heldin.finetune.checkpoints import TrainingState, load_state, save_model, save_state, weights_checksum
 from heldin.finetune.filtered import filtered_gradient
@@ -43,6 +44,12 @@ class PlainClipping:
     def __post_init__(self) -> None:
         if not self.norm >= LEAST_CLIP_NORM:
             raise InputError(f"clip norm is {self.norm}: it must be at least {LEAST_CLIP_NORM:g}")
+
+
+def plain_clipping(mechanism: Mechanism) -> PlainClipping | None:
+    """Return how a run without noise clips; None for any other, where the mechanism clips each unit itself."""
+    plain = mechanism.clip.plain
+    return None if mechanism.protects or plain is None else PlainClipping(plain.unit, plain.norm)
 
 
 def clipped_batch_gradient(

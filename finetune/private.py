@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from transformers import PreTrainedModel
 
-from heldin.defenses.choices import ClipQuantile, FlatClip, NormalisedClip
+from heldin.defenses.choices import ClipQuantile
 from heldin.defenses.gradients.held_gradients import norm_of_all
 from heldin.defenses.gradients.model_parts import trainable
 from heldin.defenses.gradients.one_pass import release_workspace
@@ -41,8 +41,7 @@ def private_gradient(
         passes: how many records go through the model at once; None: ``training.micro_records``.
     """
     mechanism, passes = training.mechanism, passes or Passes(training.micro_records)
-    clip, divisor = mechanism.clip, mechanism.divisor
-    assert isinstance(clip, FlatClip | NormalisedClip)  # ``plan_private_training`` lets in no other
+    clip, divisor = mechanism.clip.of_units(), mechanism.divisor
     assert divisor.constant is not None
     norm = clip.norm if passes.effort.clip_norm is None else passes.effort.clip_norm
     share = own_share(training.drawn(step))

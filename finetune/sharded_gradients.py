@@ -14,7 +14,6 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from heldin.base.errors import ResumableError
-from heldin.defenses.choices import FlatClip, NormalisedClip
 from heldin.defenses.gradients.held_gradients import norm_of_all
 from heldin.defenses.gradients.layer_rules import lay_out
 from heldin.defenses.gradients.model_parts import Parts, evaluating, take_apart, unit_losses
@@ -46,8 +45,7 @@ def sharded_private_gradient(
         ResumableError: a pass does not fit into memory; other processes wait for it, so that it cannot be tried again.
     """
     mechanism = training.mechanism
-    clip, divisor = mechanism.clip, mechanism.divisor
-    assert isinstance(clip, FlatClip | NormalisedClip)
+    clip, divisor = mechanism.clip.of_units(), mechanism.divisor
     assert divisor.constant is not None
     parameters = shards(model)
     rows = {name: rows_of(p, spread) for name, p in parameters.items()}

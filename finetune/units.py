@@ -24,7 +24,7 @@ from heldin.defenses.choices import (
 from heldin.defenses.data_side.selection import select_records
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.noise import NoiseSource
-from heldin.defenses.sampling import Draws
+from heldin.defenses.samplers import Draws
 from heldin.finetune.sampled_units import Copies, LocalWork, SampledUnit, Units, Writers, require_unique
 from heldin.models.tokens import Tokens, joined
 
@@ -110,7 +110,7 @@ class PrivateTraining:
     def _chosen(self, rows: tuple[int, ...], step: int) -> list[int]:
         """Those of a drawn unit's rows that take part in ``step``."""
         rule = self.mechanism.record_selection
-        if self.mechanism.sampled == "example" or rule == "random_chunk" or not rows:
+        if not self.mechanism.samples_users or rule == "random_chunk" or not rows:
             return list(rows)
         # Anew in each step, which costs nothing.
         return choose_records(rule, self.mechanism.group_size, rows, self.records, self.key, f"records {step}")
@@ -176,7 +176,7 @@ def plan_private_training(
     """
     if not mechanism.clip.bounds_units or mechanism.divisor.constant is None:
         raise InputError("a private run clips each unit and divides by a public constant; this plan does not")
-    if mechanism.record_selection == "random_chunk" and (mechanism.sampled != "user" or chunk is None):
+    if mechanism.record_selection == "random_chunk" and (not mechanism.samples_users or chunk is None):
         raise InputError("record selection 'random_chunk' cuts a sampled user's text: it goes with user sampling only")
     if mechanism.two_level is not None and records.named is None:
         raise InputError("two-level sampling needs to know whom each record names")
@@ -195,13 +195,13 @@ def plan_private_training(
 
 
 def _units(mechanism: Mechanism, key: bytes, records: PrivateRecords, *, exactly: bool) -> Units:
-    if mechanism.sampled != "user" and mechanism.unit != "user":
+    if not mechanism.samples_users and not mechanism.level.caps_users:
         # Every record alone: at the example level, and under text sampling.
         every = np.arange(len(records.ids))
         return Units(records.ids, every, every + 1)
     # All of a user's rows: which G of them a step takes is decided when the user is drawn.
     users = Writers.of_names(records.users).units()
-    if mechanism.sampled == "user":
+    if mechanism.samples_users:
         return users
     pools = []
     for user in users:

@@ -130,7 +130,7 @@ def check_run(
 
 def _held_against(mechanism: Mechanism, fit: PlanFit | None, unknown: str, would: Mapping[str, str]) -> dict[str, str]:
     """Return how the plan fits the users and records to expect: the numbers, and a line for each difference."""
-    if mechanism.unit == "none":
+    if not mechanism.protects:
         return {}
     if fit is None:
         return {"plan": f"not held against the data, as the run's log will do: {unknown}"}
@@ -242,7 +242,7 @@ def _would(config: RunConfig, out: Path, mechanism: Mechanism) -> dict[str, str]
     recipe, defense = config.finetune, config.defense
     promise = mechanism.guarantee()
     # A mechanism counts steps; a plain run's number of steps follows from a corpus that was not read.
-    private = mechanism.unit != "none"
+    private = mechanism.protects
     steps = f"{mechanism.steps:,} steps" if private else f"{recipe.epochs:g} epochs of batches of {recipe.batch_size}"
     unit = "a record is a sentence, " if config.corpus.text_unit == "sentence" else ""
     would = {
@@ -252,7 +252,7 @@ def _would(config: RunConfig, out: Path, mechanism: Mechanism) -> dict[str, str]
         "training": f"{steps}, {recipe.optimizer}, learning rate {recipe.learning_rate:g} ({recipe.schedule}), on the"
         f" {_device()}",
         "defense": f"{defense.kind}: {promise.label}"
-        if defense.kind != "none"
+        if not defense.is_plain
         else f"none: {GuaranteeText.NO_PROTECTION()}",
     }
     if private:

@@ -23,8 +23,7 @@ from heldin.base.progress import LineReporter
 from heldin.base.wording import in_bytes
 from heldin.corpus.split import Audited, Part, set_aside_sizes
 from heldin.corpus.store import CorpusStore
-from heldin.defenses.choices import CappedPoissonSampler, NoiseGenerator, PoissonSampler
-from heldin.defenses.config import EntityDefense, NoDefense, PrivateDefense, SampledDefense
+from heldin.defenses.choices import NoiseGenerator
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.noise import AHEAD_FROM
 from heldin.finetune.memory import Step
@@ -152,8 +151,8 @@ class Weights:
 def cost_lines(config: RunConfig, mechanism: Mechanism) -> list[str]:
     """Return what a run would cost next to the passes of the model, as far as the config tells."""
     rows: list[str] = []
-    if isinstance(mechanism.sampler, PoissonSampler | CappedPoissonSampler):
-        rows += filter(None, [_of_draws(config, mechanism)])
+    if mechanism.sampler.draws_by_gaps:
+        rows += filter(None, [_of_draws(mechanism)])
     parameters = _parameters(config)
     if parameters is not None:
         states = STATES[config.finetune.optimizer] + (config.finetune.momentum > 0)
@@ -161,12 +160,10 @@ def cost_lines(config: RunConfig, mechanism: Mechanism) -> list[str]:
     return rows
 
 
-def _of_draws(config: RunConfig, mechanism: Mechanism) -> str | None:
-    sampler, defense = mechanism.sampler, config.defense
-    assert isinstance(sampler, PoissonSampler | CappedPoissonSampler)
+def _of_draws(mechanism: Mechanism) -> str | None:
+    sampler = mechanism.sampler
     units = sampler.population or 0
-    chosen = mechanism.group_size if isinstance(defense, PrivateDefense) and defense.kind == "uls" else 1
-    cohort = Cohort(units, sampler.rate * units, chosen)
+    cohort = Cohort(units, sampler.rate * units, mechanism.group_size if mechanism.samples_users else 1)
     if not units:
         return None  # of records, whose number only the corpus tells
     start = f", after {cohort.start_seconds:.1f} s at each start" if cohort.start_seconds >= 1 else ""
@@ -175,7 +172,7 @@ def _of_draws(config: RunConfig, mechanism: Mechanism) -> str | None:
 
 
 def _of_weights(config: RunConfig, mechanism: Mechanism, weights: Weights) -> Sequence[str]:
-    steps = mechanism.steps if mechanism.unit != "none" else None
+    steps = mechanism.steps if mechanism.protects else None
     written = steps // config.finetune.checkpoint_every + 1 if steps else 1
     kept = f"; {written:,} of them, of which two are kept" if written > 2 else ""
     rows = [
@@ -184,10 +181,13 @@ def _of_weights(config: RunConfig, mechanism: Mechanism, weights: Weights) -> Se
     ]
     if config.finetune.shard:
         rows[-1] += f"; each shard group: {in_bytes(weights.sharded_pass)} in a pass"
-    if mechanism.noise_multiplier and isinstance(config.defense, SampledDefense):
+    if mechanism.noise_multiplier:
         secure = config.defense.noise() is NoiseGenerator.SECURE
         # Of a shard group each process draws its part, and the rest of the blocks in which that part lies.
-        ahead = secure and weights.parameters // (config.finetune.shard or 1) >= AHEAD_FROM
+        # A filter may halt before a step's noise is needed.
+        ahead = (
+            secure and not mechanism.clip.filters and weights.parameters // (config.finetune.shard or 1) >= AHEAD_FROM
+        )
         least = "at least " if config.finetune.shard else ""
         whose = " over a shard group" if config.finetune.shard else ""
         when = ", drawn a step ahead" if ahead else ""
@@ -288,9 +288,11 @@ def cost_of_run(config: RunConfig, mechanism: Mechanism, sizes: "Sizes | None") 
         return None
     recipe, length = config.finetune, min(sizes.tokens, config.finetune.sequence_length, context_length(shape))
     shorter = config.model_copy(update={"finetune": replace(recipe, sequence_length=length)})
-    per_token, measured = _seconds_per_token(shape, shorter.finetune, _step(shorter))
+    step = step_of(shorter)
+    own = plain_step(shorter.finetune) if step is None else step
+    per_token, measured = _seconds_per_token(shape, shorter.finetune, own)
     plain = per_token
-    if not isinstance(config.defense, NoDefense):
+    if not config.defense.is_plain:
         plain, _ = _seconds_per_token(shape, shorter.finetune, plain_step(shorter.finetune))
     parts: list[CostPart] = []
 
@@ -391,7 +393,7 @@ def sizes_of(config: RunConfig) -> Sizes | None:
     made_up = [documents for spec in config.canaries for documents in spec.written()]
     counts, present, unknown = np.array(own, dtype=np.float64), np.full(users, 1 - decided / 2), ""
     # What they leave depends on whom each record names.
-    if (isinstance(config.defense, EntityDefense) and config.defense.caps) or split.audited is not Audited.USERS:
+    if config.defense.caps or split.audited is not Audited.USERS:
         unknown = NAMES
         if {source.kind for _, source in config.entity_sources()} <= _SEARCHED:
             counts, present = _by_names(config, corpus)
@@ -428,7 +430,7 @@ def _by_names(config: RunConfig, corpus: CorpusData) -> tuple[npt.NDArray[np.flo
 
 def _caps(config: RunConfig) -> list[int]:
     """Return the most records of a user that data-side defenses and text sampling leave."""
-    caps = config.defense.caps if isinstance(config.defense, EntityDefense) else None
+    caps = config.defense.caps
     return [*(caps[:1] if caps else ()), *(step.most_records for step in config.data_defenses if step.most_records)]
 
 
@@ -439,19 +441,16 @@ def _tokens_of(store: CorpusStore) -> int:
 
 def _own_steps(config: RunConfig, mechanism: Mechanism, sizes: Sizes) -> tuple[int, float]:
     """Steps of fine-tuning, and records of each."""
-    if mechanism.unit == "none":
+    if not mechanism.protects:
         return config.finetune.steps(sizes.training), config.finetune.batch_size
     if (fit := sizes.fit(config, mechanism)) and fit.gradients is not None:
         return mechanism.steps, fit.gradients
     own = sizes.training / max(1.0, sizes.users)  # of a user, on average
-    if isinstance(config.defense, SampledDefense):
-        return mechanism.steps, config.defense.cohort * min(own, records_of_a_unit(config.defense, None))
+    units = config.defense.cohort_size
+    if units is not None:
+        return mechanism.steps, units * min(own, records_of_a_unit(config.defense, None))
     # Of the filter, in whose steps all users take part.
     return mechanism.steps, sizes.users * min(own, mechanism.group_size or own)
-
-
-def _step(config: RunConfig) -> Step:
-    return step_of(config) if isinstance(config.defense, SampledDefense) else plain_step(config.finetune)
 
 
 def _seconds_per_token(shape: PretrainedConfig, recipe: Recipe, step: Step) -> tuple[float | None, int]:

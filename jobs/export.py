@@ -13,7 +13,6 @@ import yaml
 from heldin.base.errors import InputError
 from heldin.base.files import file_sha256, private_directory, whole_directory
 from heldin.base.wording import counted
-from heldin.defenses.config import ClippingDefense
 from heldin.defenses.guarantee import Guarantee
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.plan_file import EXPORTED, covers, plan_document, read_plan
@@ -135,7 +134,7 @@ def _require_trained_here(run: Path, model: Path, record: Record, stated: Traini
         raise InputError(
             f"'{model}' is not the model that was trained and audited here ({changed[0].line()}): nothing was exported"
         )
-    if isinstance(config.defense, ClippingDefense) and config.defense.clip_norm is None:
+    if config.defense.measured_clip is not None:
         raise InputError(
             f"'{run / PLAN}' names a clip norm that was measured on users' gradients, and would leave with the model:"
             " give defense.clip_norm and train again; nothing was exported"

@@ -4,19 +4,13 @@ import math
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
+from typing import Literal
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from heldin.base.wording import counted, in_bytes
-from heldin.defenses.config import (
-    ClippingDefense,
-    FilterDefense,
-    NoDefense,
-    PrivateDefense,
-    SampledDefense,
-    UedpDefense,
-)
+from heldin.defenses.mechanisms.contract import DefenseConfig
 from heldin.finetune.batches import plain_batch_gradient
 from heldin.finetune.holding import PlainClipping, clipped_batch_gradient
 from heldin.finetune.local_updates import clipped_difference_sum
@@ -44,8 +38,8 @@ def run_memory(config: RunConfig, device: Planned, say: Callable[[str], None] = 
         Peaks by the part's name, of fine-tuning in each process. Empty for an adapter as base model, and for the
         filter, which holds all users' gradients.
     """
-    shape = shape_of(config)
-    if shape is None or isinstance(config.defense, FilterDefense):
+    shape, step = shape_of(config), step_of(config)
+    if shape is None or step is None:
         return {}
 
     def make() -> PreTrainedModel:
@@ -58,7 +52,7 @@ def run_memory(config: RunConfig, device: Planned, say: Callable[[str], None] = 
         recipe = config.model.pretrain.recipe
         peaks["pre-training"] = fitting_peak(make, recipe, plain_step(recipe), device, say)
     longest = min(context_length(shape), config.finetune.sequence_length)
-    step = replace(step_of(config), scored=longest)
+    step = replace(step, scored=longest)
     peaks["fine-tuning"] = fitting_peak(make, config.finetune, step, device, say)
     if config.attack.precision == "fp32":
         peaks["scoring"] = scoring_peak(make, longest, 2, device)
@@ -127,17 +121,16 @@ def shape_of(config: RunConfig) -> PretrainedConfig | None:
     return shape
 
 
-def step_of(config: RunConfig) -> Step:
-    """Return the step of a run's fine-tuning, for a rehearsal or a measurement."""
-    match config.defense:
-        case NoDefense():
-            return plain_step(config.finetune)
-        case ClippingDefense(unit=unit, clip_norm=norm):
-            # A copy of the base model waits while a plain run measures the norm.
-            return replace(_clipped(config.finetune, unit), copies=int(norm is None))
-        case SampledDefense() as defense:
-            return _sampled(config.finetune, defense)
-    raise TypeError(f"no step of {config.defense.kind}")
+def step_of(config: RunConfig) -> Step | None:
+    """Return the step of a run's fine-tuning, for a rehearsal or a measurement; None for one that is not rehearsed."""
+    defense = config.defense
+    if defense.is_private:
+        return None if defense.cohort_size is None else _sampled(config.finetune, defense, defense.cohort_size)
+    clip = defense.clips_plainly
+    if clip is None:
+        return plain_step(config.finetune)
+    # A copy of the base model waits while a plain run measures the norm.
+    return replace(_clipped(config.finetune, clip), copies=int(defense.measured_clip is not None))
 
 
 def plain_step(recipe: Recipe) -> Step:
@@ -158,8 +151,8 @@ def plain_step(recipe: Recipe) -> Step:
     return Step(compute, most, without_dropout=False, halves=recipe.shard is None)
 
 
-def _clipped(recipe: Recipe, unit: str) -> Step:
-    clipping = PlainClipping("example" if unit == "example" else "batch", 1.0)
+def _clipped(recipe: Recipe, unit: Literal["example", "batch"]) -> Step:
+    clipping = PlainClipping(unit, 1.0)
 
     def compute(model: PreTrainedModel, passes: Passes, arithmetic: Arithmetic, _: Spread | None) -> None:
         batch = _records(min(recipe.batch_size, 2 * passes.most), recipe)
@@ -169,8 +162,8 @@ def _clipped(recipe: Recipe, unit: str) -> Step:
     return Step(compute, min(recipe.micro_batch or recipe.batch_size, recipe.batch_size))
 
 
-def _sampled(recipe: Recipe, defense: SampledDefense) -> Step:
-    local = defense.local if isinstance(defense, PrivateDefense | UedpDefense) else None
+def _sampled(recipe: Recipe, defense: DefenseConfig, cohort: int) -> Step:
+    local = defense.local_updates
     unit = records_of_a_unit(defense, recipe.shard)
     if local is not None:
         # One user's steps, one after the other.
@@ -186,7 +179,7 @@ def _sampled(recipe: Recipe, defense: SampledDefense) -> Step:
     if recipe.shard is not None:
         return _sharded(recipe, defense, unit)
     # A cohort is drawn, and may be larger than expected.
-    units = math.ceil(defense.cohort + 6 * math.sqrt(defense.cohort))
+    units = math.ceil(cohort + 6 * math.sqrt(cohort))
 
     def summed(model: PreTrainedModel, passes: Passes, arithmetic: Arithmetic, _: Spread | None) -> None:
         # The second pass is like all that follow: what it held is given back before the next, and its sums are added.
@@ -195,13 +188,13 @@ def _sampled(recipe: Recipe, defense: SampledDefense) -> Step:
             gradient_sum = clipped_sum(model, runs, 1.0, passes)
         _put(model, gradient_sum.gradients)
 
-    return Step(summed, defense.micro_records, unit)
+    return Step(summed, defense.pass_records, unit)
 
 
-def _sharded(recipe: Recipe, defense: SampledDefense, unit: int) -> Step:
+def _sharded(recipe: Recipe, defense: DefenseConfig, unit: int) -> Step:
     """Return a step of a shard group, which takes one unit at a time and shares out its records."""
     assert recipe.shard is not None
-    most = min(defense.micro_records, math.ceil(unit / recipe.shard))
+    most = min(defense.pass_records, math.ceil(unit / recipe.shard))
     # Two units tell what all do: gradients of the second are added to the first one's.
     units = [_records(unit, recipe)] * 2
 
@@ -215,18 +208,10 @@ def _sharded(recipe: Recipe, defense: SampledDefense, unit: int) -> Step:
     return Step(summed, most, halves=False)
 
 
-def records_of_a_unit(defense: SampledDefense, shard: int | None) -> int:
+def records_of_a_unit(defense: DefenseConfig, shard: int | None) -> int:
     """Return the records of a sampled unit that a step uses."""
-    match defense:
-        case PrivateDefense(kind="uls", record_selection="all") | UedpDefense(group_size=None):
-            # All records of a user whom nobody has read yet: as many as a pass, of each process.
-            return defense.micro_records * (shard or 1)
-        case PrivateDefense(kind="uls"):
-            return defense.group_size
-        case UedpDefense(group_size=int(size)):
-            return size
-        case _:
-            return 1
+    # All records of a user whom nobody has read yet: as many as a pass, of each process.
+    return defense.records_of_a_unit or defense.pass_records * (shard or 1)
 
 
 def _put(model: PreTrainedModel, total: dict[str, torch.Tensor]) -> None:

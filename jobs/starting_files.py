@@ -16,6 +16,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from heldin.base.errors import InputError
+from heldin.defenses.mechanisms.kinds import MECHANISMS
 from heldin.jobs.config_keys import as_yaml, blocks
 from heldin.stages.config_files import merged
 
@@ -320,7 +321,7 @@ def _run_file(kind: str, corpus: Path) -> tuple[str, dict[str, Any]]:
         return title, {**BUILT_IN, "name": "my-own", "corpus": {**BUILT_IN["corpus"], "source": source}}
     content = merged({"name": f"my-{kind}", **copy.deepcopy(SMALL)}, copy.deepcopy(changes))
     # A mechanism with noise fixes its own steps, draws and divisor: keys of plain batches would only mislead.
-    if "defense" in changes and kind != "clip":
+    if "defense" in changes and MECHANISMS.find(changes["defense"]["kind"]).is_private:
         del content["finetune"]["epochs"], content["finetune"]["batch_size"]
     return title, content
 

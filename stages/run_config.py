@@ -19,8 +19,9 @@ from heldin.corpus.entities.spans import CATEGORIES, Category
 from heldin.corpus.sources.kinds import CorpusSource
 from heldin.corpus.split import Audited, SplitRule
 from heldin.corpus.user_filter import UserFilter
-from heldin.defenses.config import ClippingDefense, Defense, EntityDefense, FilterDefense, NoDefense
 from heldin.defenses.data_side.kinds import DataDefense
+from heldin.defenses.mechanisms.kinds import Defense
+from heldin.defenses.mechanisms.plain import NoDefense
 from heldin.finetune.recipe import Optimizer, Recipe, Select
 from heldin.models.model_config import TinyModel
 from heldin.record.release import Release
@@ -217,7 +218,7 @@ class RunConfig(MeasureKeys):
             raise ValueError("attack.references: 'pretrained' has the seed of the base model, which it would be again")
         # A halted training leaves no model, and which ones halt depends on who
         # is in them: those left would be a selection.
-        if self.attack.shadow_models and isinstance(self.defense, FilterDefense):
+        if self.attack.shadow_models and self.defense.may_halt:
             raise ValueError("attack.shadow_models: a filter may halt and leave no shadow model: set it to 0")
         return self
 
@@ -230,9 +231,7 @@ class RunConfig(MeasureKeys):
         whole = {
             "finetune.lora": self.finetune.lora is not None,
             "finetune.optimizer adafactor": self.finetune.optimizer is Optimizer.ADAFACTOR,
-            f"defense.kind {self.defense.kind}": isinstance(self.defense, ClippingDefense | FilterDefense),
-            "defense.local": getattr(self.defense, "local", None) is not None,
-            "defense.clip_quantile": getattr(self.defense, "clip_quantile", None) is not None,
+            **dict.fromkeys(self.defense.needs_whole_models, True),
             "attack.shadow_models": bool(self.attack.shadow_models),
         }
         if wanting := [name for name, there in whole.items() if there]:
@@ -242,8 +241,8 @@ class RunConfig(MeasureKeys):
     def entity_sources(self) -> Iterator[tuple[str, EntitySourceConfig]]:
         """Yield every source of entities in the config, with the key that names it."""
         yield from (("data_defenses", d.searched_by) for d in self.data_defenses if d.searched_by is not None)
-        if isinstance(self.defense, EntityDefense) and self.defense.entities is not None:
-            yield "defense.entities", self.defense.entities
+        if self.defense.searched_by is not None:
+            yield "defense.entities", self.defense.searched_by
         if self.split.entities is not None:
             yield "split.entities", self.split.entities
 
@@ -251,22 +250,21 @@ class RunConfig(MeasureKeys):
     def _entities_are_known(self) -> "RunConfig":
         if self.split.audited is Audited.USERS:
             return self
-        defense = self.defense if isinstance(self.defense, EntityDefense) else None
-        known = defense is not None and defense.entities is not None
+        known = self.defense.searched_by is not None
         if known and self.split.entities is not None:
             raise ValueError("split.entities: the audited entities are those of defense.entities: take it out")
         if not known and self.split.entities is None:
             raise ValueError(
                 f"split.audited '{self.split.audited}' needs split.entities, which finds whom a record names"
             )
-        caps = defense.caps if defense else None
+        caps = self.defense.caps
         if caps and self.split.entity_records > caps[1]:
             raise ValueError(
                 f"split.entity_records is {self.split.entity_records}, but defense.entity_cap keeps {caps[1]} records"
                 " that name an entity: lower it"
             )
         # Drawn after the coins: without a held-out record another of its author takes its place.
-        if defense and any(step.most_records for step in self.data_defenses):
+        if self.defense.protects_named and any(step.most_records for step in self.data_defenses):
             raise ValueError(
                 "data_defenses: a cap chooses among the records that entities' coins leave, so that a coin decides"
                 " about more records than name the entity: use defense.group_size and defense.entity_cap"
@@ -291,7 +289,7 @@ class RunConfig(MeasureKeys):
 
     @model_validator(mode="after")
     def _nothing_compares_texts(self) -> "RunConfig":
-        if not isinstance(self.defense, EntityDefense):
+        if not self.defense.protects_named:
             return self
         # The table of docs/theory.md#caps-and-fixed-incidence: no epsilon holds with these, under either adjacency.
         for step in (step.declared() for step in self.data_defenses):

@@ -15,7 +15,6 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from heldin.audit.shipping import probability_of_passing
 from heldin.base.errors import InputError, ResumableError
 from heldin.base.wording import counted
-from heldin.defenses.config import FilterDefense, SampledDefense
 from heldin.defenses.guarantee import Guarantee
 from heldin.defenses.mechanism import Mechanism
 from heldin.finetune.precision import arithmetic_of, autocast
@@ -204,18 +203,16 @@ def _row(name: str, group: str, config: RunConfig, timing: "Timing", gradients: 
 
 def _gradients(config: RunConfig, mechanism: Mechanism) -> tuple[str, int | None]:
     """Return how many records' gradients training computes, in words, and as a number if the data do not decide it."""
-    defense = config.defense
-    if isinstance(defense, FilterDefense):
-        count = mechanism.steps * defense.population * mechanism.group_size
-        return f"{count:,} gradients at most", count
-    if not isinstance(defense, SampledDefense):
+    if not mechanism.protects:
         return f"{config.finetune.epochs:g} gradients of every training record", None
-    if mechanism.sampled == "user" and mechanism.record_selection == "all":
-        return f"{mechanism.steps:,} steps with all records of {defense.cohort:,} users", None
-    records = mechanism.group_size if mechanism.sampled == "user" else 1
+    assert mechanism.divisor.constant is not None
+    units = int(mechanism.divisor.constant)  # expected in a step; the filter's are all users
+    if mechanism.samples_users and mechanism.record_selection == "all":
+        return f"{mechanism.steps:,} steps with all records of {units:,} users", None
+    records = mechanism.group_size if mechanism.samples_users else 1
     records *= mechanism.local.epochs if mechanism.local else 1
-    count = mechanism.steps * defense.cohort * records
-    return f"{count:,} gradients, expected at most", count
+    count = mechanism.steps * units * records
+    return f"{count:,} gradients{'' if mechanism.clip.filters else ', expected'} at most", count
 
 
 class Timing:

@@ -12,7 +12,6 @@ from heldin.base.config_errors import checked
 from heldin.base.errors import InputError
 from heldin.base.wording import counted
 from heldin.corpus.split import Audited
-from heldin.defenses.config import EntityDefense
 from heldin.jobs.starting_files import COMPARED, DEDUP_CAP, ELS, EXAMPLE, SMALL, ULS
 from heldin.stages.config_files import merged, read_config, with_overrides
 from heldin.stages.run_config import RunConfig, parse_config
@@ -20,9 +19,7 @@ from heldin.sweeps.sweep_config import NAME, DecisionRule, Sweep, SweepConfig, V
 
 _NAMING = ("include", "exclude", "users", "public_validation", "corpus", "canaries")
 _TUNABLE = ("finetune", "defense", "data_defenses")
-_PROMISED = {"uls", "els", "group", "user-entity", "uedp", "filter"}  # to every user
 _DEMO = "the built-in demo"
-_OF_POOLS = {"entities", "categories", "group_size", "entity_cap"}
 
 
 def load_sweep(
@@ -240,9 +237,7 @@ def _grouped(configs: Mapping[str, RunConfig]) -> tuple[Variant, ...]:
     variants = []
     for name, config in configs.items():
         # Audited entities are chosen among those that the defense finds, from what its caps keep.
-        audits_entities = config.split.audited is not Audited.USERS and isinstance(config.defense, EntityDefense)
-        of_pool = _OF_POOLS & type(config.defense).model_fields.keys()
-        pool = config.defense.model_dump(mode="json", include=of_pool) if audits_entities else None
+        pool = config.defense.pool_settings if config.split.audited is not Audited.USERS else None
         # Whatever decides users, pool and set-asides: others' coins would fall on other people.
         whose = json.dumps(
             [config.seed, *(part.model_dump(mode="json") for part in (config.corpus, config.split)), pool]
@@ -292,7 +287,7 @@ def hopeless(rule: DecisionRule, variants: Sequence[Variant]) -> list[str]:
     """Return the candidates that cannot pass: they have no epsilon per user, and the rule requires one."""
     if all(requirement.of != "epsilon_per_user" for requirement in rule.require):
         return []
-    promised = {variant.name for variant in variants if variant.config.defense.kind in _PROMISED}
+    promised = {variant.name for variant in variants if variant.config.defense.promises_users}
     return [name for name in rule.candidates if name not in promised]
 
 

@@ -1,6 +1,6 @@
 """One step's draw, from the start of a run."""
 
-from heldin.defenses.sampling import Draws
+from heldin.defenses.samplers import Draws
 
 
 def draw(sampler, key, step, identities):

@@ -13,8 +13,9 @@ from heldin.audit.flagged import AttackChoice, CountedAttack, flagged_by
 from heldin.audit.headline import headline, notes
 from heldin.audit.randomisation import Law
 from heldin.audit.results import CanaryFacts
-from heldin.defenses.choices import ConstantDivisor, FlatClip, PoissonSampler
+from heldin.defenses.choices import ConstantDivisor, FlatClip
 from heldin.defenses.mechanism import Mechanism
+from heldin.defenses.samplers import PoissonSampler
 from heldin.record.document import Record
 from heldin.record.facts import SkippedRows
 from heldin.words.people import USERS

@@ -1,7 +1,8 @@
 """Mechanisms of each kind, as tests vary them."""
 
-from heldin.defenses.choices import ConstantDivisor, FlatClip, PoissonSampler, ShuffledSampler
+from heldin.defenses.choices import ConstantDivisor, FlatClip
 from heldin.defenses.mechanism import Mechanism
+from heldin.defenses.samplers import PoissonSampler, ShuffledSampler
 
 
 def uls(**changes):

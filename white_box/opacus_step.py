@@ -17,7 +17,6 @@ from transformers import PreTrainedModel
 
 from heldin.base.coins import keyed_digest
 from heldin.base.errors import InputError
-from heldin.defenses.choices import FlatClip, PoissonSampler
 from heldin.finetune.batches import collate
 from heldin.finetune.sampled_units import SampledUnit
 from heldin.finetune.units import PrivateTraining
@@ -84,7 +83,8 @@ class OpacusStep:
         except ImportError as error:
             raise InputError("Opacus is not installed: pip install '.[trainers]' in a clone of heldin") from error
         mechanism = training.mechanism
-        if not isinstance(mechanism.clip, FlatClip) or mechanism.divisor.constant is None:
+        clip = mechanism.clip.of_units()
+        if clip.rescales or mechanism.divisor.constant is None:
             raise InputError("Opacus clips each example's whole gradient and divides by the expected batch size")
         for parameter in model.parameters():
             parameter.grad = None
@@ -93,7 +93,7 @@ class OpacusStep:
         return kind(
             torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.0),
             noise_multiplier=mechanism.noise_multiplier,
-            max_grad_norm=mechanism.clip.norm,
+            max_grad_norm=clip.norm,
             expected_batch_size=mechanism.divisor.constant,
             loss_reduction="mean",
             generator=torch.Generator(model.device).manual_seed(_seed(training.key, "opacus noise", step)),
@@ -166,7 +166,6 @@ class _WithPositions:
 
 def _shuffled(training: PrivateTraining, step: int) -> list[SampledUnit]:
     """A batch of a shuffled epoch, of the size that the plan expects."""
-    assert isinstance(training.mechanism.sampler, PoissonSampler)
     units, rate = training.units, training.mechanism.sampler.rate
     size = max(1, round(rate * len(units)))
     epoch, place = divmod(step, max(1, len(units) // size))

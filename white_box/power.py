@@ -13,10 +13,11 @@ from heldin.bounds.one_run import Guesses, Try, attack_mu, simulated_rights
 from heldin.bounds.verdict import Claim, curve_claim, max_certifiable_epsilon
 from heldin.defenses.accounting.events import PoissonGaussian, with_noise
 from heldin.defenses.accounting.guarantees import ceiling_of
-from heldin.defenses.choices import ConstantDivisor, FlatClip, PoissonSampler
+from heldin.defenses.choices import ConstantDivisor, FlatClip
 from heldin.defenses.guarantee import Guarantee
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.plan_file import read_plan
+from heldin.defenses.samplers import PoissonSampler
 from heldin.white_box import laws
 from heldin.white_box.check import LEVEL
 from heldin.white_box.stage import check_auditable

@@ -28,7 +28,7 @@ from heldin.base.errors import InputError
 from heldin.base.files import text_sha256
 from heldin.corpus.document import Document
 from heldin.corpus.made_up.synthetic import SyntheticCorpus, generate_user
-from heldin.defenses.choices import NoiseGenerator, PoissonSampler
+from heldin.defenses.choices import NoiseGenerator
 from heldin.defenses.mechanism import Mechanism
 from heldin.finetune.batches import encode
 from heldin.finetune.sampled_units import SampledUnit
@@ -372,7 +372,7 @@ def set_stage(
 
 def check_auditable(mechanism: Mechanism) -> None:
     """Raise InputError unless the mechanism is Poisson-sampled, clips every unit and has a guarantee to test."""
-    if not isinstance(mechanism.sampler, PoissonSampler):
+    if not mechanism.sampler.by_coins:
         raise InputError(
             f"the white-box audit follows Poisson sampling; this plan's sampler is {mechanism.sampler.kind}: its canary"
             " users would crowd the others out"
@@ -387,7 +387,7 @@ def check_auditable(mechanism: Mechanism) -> None:
             "the white-box audit follows gradients of units drawn by one coin each and clipped to one norm; this plan"
             f" has {feature}: audit it by independent trainings (heldin retrain)"
         )
-    if mechanism.unit == "none" or mechanism.reasons():
+    if not mechanism.protects or mechanism.reasons():
         raise InputError(f"the white-box audit needs a guarantee to test: {mechanism.guarantee().label}")
 
 

@@ -35,8 +35,8 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from heldin.base.errors import InputError
-from heldin.defenses.choices import FlatClip, NormalisedClip, PoissonSampler
 from heldin.defenses.mechanism import Mechanism
+from heldin.defenses.samplers import PoissonSampler
 from heldin.finetune.loop import train
 from heldin.finetune.recipe import Optimizer, Precision, Recipe, Select
 from heldin.finetune.units import Gradients, PrivateTraining
@@ -250,8 +250,7 @@ def changed(
         other: other fields to replace, by name.
     """
     if clip_norm is not None:
-        assert isinstance(mechanism.clip, FlatClip | NormalisedClip)
-        other["clip"] = mechanism.clip.with_norm(clip_norm)
+        other["clip"] = mechanism.clip.of_units().with_norm(clip_norm)
     if rate is not None:
         other["sampler"] = PoissonSampler(rate=rate)
     return Mechanism(**{**dict(mechanism), **other})

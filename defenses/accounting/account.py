@@ -207,14 +207,12 @@ def account_plan(mechanism: Mechanism) -> AccountRow:
     """
     promise = mechanism.guarantee()
     event = mechanism.assumed_event
-    method: str = "uls" if mechanism.unit == "user" else mechanism.unit
-    method = "els" if mechanism.unit == "user" and mechanism.sampled == "example" else method
-    method = "filter" if isinstance(event, FilteredGaussian) else "uedp" if mechanism.two_level else method
+    level = mechanism.level
     delta = mechanism.delta
     if isinstance(promise, Guarantee):
         assert delta is not None
         # None for units: the promise has its own warning about delta.
-        row = _row(method, promise.unit, event, mechanism.user_event, mechanism.steps, delta, None)
+        row = _row(level.method, promise.unit, event, mechanism.user_event, mechanism.steps, delta, None)
         return dataclasses.replace(
             row,
             epsilon=promise.epsilon,  # under two-level sampling above the event's: names that were missed count too
@@ -223,20 +221,20 @@ def account_plan(mechanism: Mechanism) -> AccountRow:
             entity_cap=mechanism.entity_cap,
         )
     bounds: tuple[float | None, float | None] = (1.0, 1.0)  # without a promise an attacker may be perfect
-    if promise.fallback is not None and mechanism.unit == "user" and delta is not None:
+    if promise.fallback is not None and level.counts_users and delta is not None:
         bounds = _bounds(mechanism.fallback_event, 1, delta)  # one step: the event is of the whole run
     return AccountRow(
-        method=method,
+        method=level.method,
         unit=mechanism.unit,
         noise_multiplier=mechanism.noise_multiplier,
         epsilon=math.inf,
         delta=delta,
         epsilon_black_box=math.inf,
         epsilon_rdp=None,
-        auroc_bound=bounds[0] if mechanism.unit in ("user", "none") else None,
-        tpr_at_1pct_fpr_bound=bounds[1] if mechanism.unit in ("user", "none") else None,
+        auroc_bound=bounds[0] if level.counts_users else None,
+        tpr_at_1pct_fpr_bound=bounds[1] if level.counts_users else None,
         sampling_rate=mechanism.sampler.rate,
-        group_size=None if method in _WHOLE_USERS else mechanism.members,
+        group_size=None if level.method in _WHOLE_USERS else mechanism.members,
         steps=mechanism.steps,
         label=promise.statement,
         assumed_epsilon=promise.assumed_epsilon,

@@ -15,8 +15,6 @@ from heldin.base.errors import InputError
 from heldin.corpus.entities.incidence import incidence
 from heldin.corpus.entities.mentions import Mentions
 from heldin.corpus.entities.spans import CATEGORIES, Category
-from heldin.words.data_steps import DataStepText
-from heldin.words.statement import Statement
 
 
 @dataclass(frozen=True)
@@ -55,15 +53,6 @@ def caps_outcome(
     authors = np.repeat(np.arange(len(store.users)), store.counts)
     kept = kept_under_caps(order, authors, named.starts, named.entities, group_size=group_size, entity_cap=entity_cap)
     return CapsOutcome(group_size, entity_cap, int(kept.sum()), int(np.minimum(store.counts, group_size).sum()))
-
-
-def caps_named(group_size: int, entity_cap: int, entities: str) -> Statement:
-    """The step as a plan and a record state it.
-
-    Args:
-        entities: what counts as an entity, in words.
-    """
-    return DataStepText.CAPS(records=group_size, per_entity=entity_cap, entities=entities)
 
 
 def slot_order(key: bytes, ids: Iterable[str], records: int) -> npt.NDArray[np.int64]:

@@ -14,17 +14,9 @@ from heldin.corpus.document import Document
 from heldin.corpus.entities.incidence import Incidence
 from heldin.corpus.row_parts import RowParts
 from heldin.corpus.store import documents_of
-from heldin.defenses.config import (
-    ClippingDefense,
-    FilterDefense,
-    NoDefense,
-    PrivateDefense,
-    SampledDefense,
-    UedpDefense,
-    UserEntityDefense,
-)
+from heldin.defenses.mechanisms.plain import NoDefense
 from heldin.finetune.batches import encode
-from heldin.finetune.holding import PlainClipping
+from heldin.finetune.holding import plain_clipping
 from heldin.finetune.units import PrivateRecords
 from heldin.jobs.retraining.runs import TrainingJob
 from heldin.models.loading import LanguageModel
@@ -70,39 +62,16 @@ class TrainingsAudit:
         _require_supported(config)
         if self.threshold is not None and not math.isfinite(self.threshold):
             raise InputError(f"--threshold {self.threshold} is not a number that scores can be held against")
-        # Trainings here are add/remove neighbours; the filter's epsilon is for replace
-        # (docs/theory.md#filtered-descent).
-        if isinstance(defense, FilterDefense):
-            raise InputError(
-                "defense 'filter' promises for a user who is replaced, and may halt; independent trainings add or leave"
-                " out a user: choose another defense"
-            )
-        if isinstance(defense, UedpDefense) and defense.extended_rate < 1:
-            raise InputError(
-                "the worst-case user's documents name nobody, and would not always be used: set defense.extended_rate"
-                " to 1"
-            )
-        if isinstance(defense, UserEntityDefense) and defense.caps and (self.documents or 0) > defense.caps[0]:
-            raise InputError(
-                f"--documents {self.documents} is above defense.group_size = {defense.caps[0]}, the most records that"
-                " caps leave to a user: lower it"
-            )
-        if isinstance(defense, ClippingDefense) and defense.clip_norm is None:
-            raise InputError("give defense.clip_norm: a norm measured in each training would differ between them")
+        if (problem := defense.retraining_problem(self.documents)) is not None:
+            raise InputError(problem)
         return config
 
     def worst_case_documents(self) -> int:
         """Return the number of documents of the worst-case user."""
         if self.documents is not None:
             return self.documents
-        defense = self.trained().defense
-        match defense:
-            case PrivateDefense():
-                return defense.group_size
-            case UserEntityDefense():
-                return defense.group_size or defense.exposed or 1
-            case _:
-                return PLAIN_DOCUMENTS
+        documents = self.trained().defense.worst_case_documents
+        return PLAIN_DOCUMENTS if documents is None else documents
 
     def options(self) -> dict[str, Any]:
         """Return the options that the folder stores next to the config."""
@@ -177,12 +146,12 @@ def training_job(
     worst = _worst_case_user(audit, base, [*(document.text for document in others), *corpus.public_texts()])
     # The worst-case user's records last: a training without that user takes the first rows.
     documents = [*others, *(Document.of(text) for _, text in worst)]
-    whole = isinstance(defense, PrivateDefense) and defense.record_selection == "random_chunk"
-    sequences = encode(base.tokenizer, documents, None if whole else recipe.sequence_length)
     # One plan for all trainings, with and without the user: neighbours run the same mechanism.
-    mechanism = mechanism_of(config, plain_steps=recipe.steps(len(sequences)))
+    mechanism = mechanism_of(config, plain_steps=recipe.steps(len(documents)))
+    whole = mechanism.record_selection == "random_chunk"
+    sequences = encode(base.tokenizer, documents, None if whole else recipe.sequence_length)
     losses = None
-    if mechanism.record_selection in ("highest_perplexity", "lowest_perplexity"):
+    if mechanism.ranks_by_losses:
         losses = [scores.mean_loss for scores in score_documents(base, documents)]
     own = tuple(text for _, text in worst)
     records = PrivateRecords(
@@ -192,7 +161,7 @@ def training_job(
         losses=losses,
         named=_named(slots, rows, len(worst)) if mechanism.two_level is not None else None,
     )
-    noise = defense.noise() if isinstance(defense, SampledDefense) else None
+    noise = defense.noise()
     # Everything that affects a training but its number and key: results of another job do not pass for this one's.
     shared = (base.fingerprint, repr(recipe), mechanism.model_dump_json(), repr(noise), repr(defense), *own)
     masks = [tokens.counted.tobytes().hex() for tokens in sequences if tokens.counted is not None]
@@ -207,12 +176,10 @@ def training_job(
         # Once for all trainings: the base model and the user's texts are the same in each.
         base_scores=tuple(score.total for score in score_texts(base, own)),
         noise=noise,
-        micro_records=defense.micro_records if isinstance(defense, SampledDefense) else 1,
+        micro_records=defense.pass_records,
         chunk=recipe.sequence_length + 1,
-        exactly=defense.kind == "group",
-        clipping=PlainClipping(defense.unit, defense.clip_norm or 0.0)
-        if isinstance(defense, ClippingDefense)
-        else None,
+        exactly=defense.repeats_records,
+        clipping=plain_clipping(mechanism),
         identity=text_sha256(
             *shared, repr(records), repr([tokens.ids for tokens in sequences]), *masks, *_named_parts(records)
         ),

@@ -11,8 +11,10 @@ from heldin.base.config_errors import checked
 from heldin.base.section import DATACLASS_SECTION, Count, ExpandedPath, Few, JobName, Many, Section, Seed
 from heldin.corpus.sources.files import FileCorpus
 from heldin.corpus.sources.rows import Columns, Source
-from heldin.defenses.config import ClippingDefense, Defense, FilterDefense, NoDefense, PrivateDefense
 from heldin.defenses.data_side.kinds import DataDefense
+from heldin.defenses.mechanisms.kinds import Defense
+from heldin.defenses.mechanisms.plain import NoDefense
+from heldin.defenses.mechanisms.settings import UserRecords
 from heldin.finetune.recipe import Recipe, Select
 from heldin.stages.config_files import read_config, with_overrides
 
@@ -83,9 +85,9 @@ class Contender(Section):
     @model_validator(mode="after")
     def _can_be_run(self) -> "Contender":
         defense = self.defense
-        if isinstance(defense, FilterDefense) or (isinstance(defense, ClippingDefense) and defense.clip_norm is None):
+        if defense.may_halt or defense.measured_clip is not None:
             raise ValueError(f"defense '{defense.kind}' is not for this study, or lacks clip_norm: choose another")
-        if isinstance(defense, PrivateDefense) and defense.record_selection not in ("all", "random"):
+        if isinstance(defense, UserRecords) and defense.record_selection not in ("all", "random"):
             raise ValueError("texts are chosen at random or all used: set defense.record_selection to random or all")
         if any(not (step := d.declared()).record_local and not step.slots_only for d in self.data_defenses):
             raise ValueError("data_defenses: give steps that look at one text alone, or caps by chance")

@@ -21,11 +21,11 @@ from heldin.corpus.config import CorpusConfig
 from heldin.corpus.entities.incidence import Incidence
 from heldin.corpus.row_parts import RowParts
 from heldin.corpus.sources.files import FileCorpus
-from heldin.defenses.config import ClippingDefense, SampledDefense
 from heldin.defenses.data_side.apply import apply_defenses
 from heldin.defenses.data_side.contract import TrainingRecord
 from heldin.defenses.guarantee import Guarantee
 from heldin.defenses.mechanism import Mechanism
+from heldin.defenses.mechanisms.clipped import ClippingDefense
 from heldin.finetune.batches import Asked, collate
 from heldin.finetune.holding import PlainClipping
 from heldin.finetune.loop import train
@@ -333,7 +333,8 @@ def _private(
     slots: Slots | None,
 ) -> PrivateTraining | None:
     defense = contender.defense
-    if not isinstance(defense, SampledDefense):
+    noise = defense.noise()
+    if noise is None:
         return None
     named = slots.named if slots and mechanism.two_level is not None else None
     return plan_private_training(
@@ -346,9 +347,9 @@ def _private(
             lengths=[len(its) for its in asked],
             named=named.of_records([record.row for record in records]) if named else None,
         ),
-        defense.noise(),
-        micro_records=defense.micro_records,
-        exactly=defense.kind == "group",
+        noise,
+        micro_records=defense.pass_records,
+        exactly=defense.repeats_records,
     )
 
 

@@ -146,7 +146,7 @@ def require_unchosen(config: RunConfig) -> None:
     The file next to such a corpus says so (``python -m replication pretraining-without``).
     """
     source = config.model.pretrain.source if config.model.pretrain else None
-    if source is None or getattr(config.defense, "base_model_saw_protected", True):
+    if source is None or not config.defense.relies_on_base:
         return
     for path in source.paths():
         facts = (path.with_suffix("") if path.suffix in (".gz", ".zst") else path).with_suffix(".json")

@@ -21,7 +21,6 @@ from heldin.canaries.users import Canary
 from heldin.corpus.row_parts import PARTS, Parts, RowParts, set_asides
 from heldin.corpus.split import Audited, Part, check_pool
 from heldin.corpus.store import Corpus
-from heldin.defenses.config import EntityDefense
 from heldin.stages.run_config import RunConfig, SplitConfig
 from heldin.stages.sides.corpus import CorpusData
 
@@ -228,7 +227,7 @@ def laid_out(
         parts = parts_of(store, users, planted, split, seed=of_parts, reporter=reporter)
     # Over everybody's records, also of those whom their coin will leave out.
     slots = None
-    if isinstance(config.defense, EntityDefense):
+    if config.defense.protects_named:
         # Entities are no part of a plain run.
         from heldin.stages.sides.slots import find_slots
 

@@ -21,9 +21,8 @@ from heldin.corpus.names import load_aliases
 from heldin.corpus.row_parts import RowParts
 from heldin.corpus.split import Part
 from heldin.corpus.store import Corpus, CorpusStore
-from heldin.defenses.config import EntityDefense
 from heldin.defenses.data_side.contract import Removal
-from heldin.defenses.texts.caps import caps_named, kept_under_caps, slot_order
+from heldin.defenses.texts.caps import kept_under_caps, slot_order
 from heldin.stages.run_config import RunConfig
 from heldin.words.statement import Statement
 
@@ -95,14 +94,14 @@ def find_slots(
         InputError: the source of entities cannot be used.
     """
     defense = config.defense
-    if not isinstance(defense, EntityDefense):
+    if not defense.protects_named:
         return None
     users, unsorted = tuple(sorted(parts)), parts.rows_of(Part.TRAIN)
     rows = np.sort(unsorted)
     authors = np.full(max(len(base), int(rows.max(initial=-1)) + 1), _NOBODY, dtype=np.int32)
     number = {user: i for i, user in enumerate(users)}
     authors[unsorted] = np.repeat([number[user] for user in parts], parts.sizes(Part.TRAIN))
-    named = whom_records_name(config, base, store, rows, reporter) if defense.entities else None
+    named = whom_records_name(config, base, store, rows, reporter) if defense.searched_by else None
     kept = authors != _NOBODY
     if defense.caps and named is not None:
         group_size, entity_cap = defense.caps
@@ -112,9 +111,7 @@ def find_slots(
             order, authors, named.starts, named.entities, group_size=group_size, entity_cap=entity_cap
         )
         _require_some(config, users, authors, kept, reporter)
-    return Slots(
-        users, authors, named, kept, caps_named(*defense.caps, defense.counts_as_entity) if defense.caps else None
-    )
+    return Slots(users, authors, named, kept, defense.capped_as)
 
 
 def _require_some(
@@ -155,14 +152,16 @@ def whom_records_name(
     Raises:
         InputError: the source cannot be used.
     """
-    defense = config.defense if isinstance(config.defense, EntityDefense) else None
-    section = defense if defense and defense.entities else config.split
-    if section.entities is None:
+    defense, split = config.defense, config.split
+    searched = defense.searched_by or split.entities
+    if searched is None:
         return None
-    source = section.entities.source()
+    source = searched.source()
     mentions = find_mentions(base, source, reporter)
     planted = {row: Text(store.id(row), store.text(row)) for row in rows[rows >= len(base)].tolist()}
     if planted:
         mentions = with_rows_beyond(mentions, planted, source)
     aliases = load_aliases(config.corpus.aliases) if config.corpus.aliases else None
-    return incidence(mentions, categories=section.categories, aliases=aliases)
+    return incidence(
+        mentions, categories=defense.entity_categories if defense.searched_by else split.categories, aliases=aliases
+    )

@@ -7,7 +7,7 @@ against them.
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, assert_never
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -17,34 +17,10 @@ from heldin.base.errors import InputError
 from heldin.base.files import kept_text
 from heldin.base.yaml_files import read_yaml
 from heldin.corpus.split import Audited, SplitRule
-from heldin.defenses.choices import (
-    BatchClip,
-    CappedPoissonSampler,
-    Clip,
-    ConcentrationFilter,
-    ConstantDivisor,
-    DataStep,
-    FlatClip,
-    FullBatchSampler,
-    NoClip,
-    NormalisedClip,
-    PoissonSampler,
-    Sampler,
-    ShuffledSampler,
-    TwoLevel,
-)
-from heldin.defenses.config import (
-    ClippingDefense,
-    EntityDefense,
-    FilterDefense,
-    NoDefense,
-    PrivateDefense,
-    SampledDefense,
-    UedpDefense,
-    UserEntityDefense,
-)
+from heldin.defenses.choices import DataStep
 from heldin.defenses.guarantee import Guarantee
 from heldin.defenses.mechanism import Mechanism
+from heldin.defenses.mechanisms.contract import Checkpoint, Given
 from heldin.defenses.plan_file import read_plan, write_plan
 from heldin.finetune.recipe import Select
 from heldin.record.facts import PlanFit
@@ -57,7 +33,7 @@ from heldin.words.statement import Statement, joined
 if TYPE_CHECKING:
     from heldin.stages.sides.data import RunData
 
-_MADE_OF_TEXTS = {"words", "spacy"}
+_MADE_OF_TEXTS = frozenset({"words", "spacy"})
 
 
 def settle_plan(config: RunConfig, data: "RunData", out: Path, *, clip_norm: float | None = None) -> Mechanism:
@@ -81,7 +57,7 @@ def settle_plan(config: RunConfig, data: "RunData", out: Path, *, clip_norm: flo
     else:
         write_plan(mechanism, path)
     # A plain run has no noise that a second run could cancel; of a cell not even that may be repeated under its coins.
-    if mechanism.unit != "none" or data.cell is not None:
+    if mechanism.protects or data.cell is not None:
         refuse_copies(out)
     return mechanism
 
@@ -94,74 +70,16 @@ def mechanism_of(config: RunConfig, *, plain_steps: int, clip_norm: float | None
         clip_norm: clip norm for a clipping defense that names none.
     """
     defense = config.defense
-    match defense:
-        case NoDefense():
-            return _plain(config, plain_steps, NoClip())
-        case ClippingDefense():
-            norm = defense.clip_norm or clip_norm
-            assert norm is not None
-            return _plain(config, plain_steps, BatchClip(norm=norm) if defense.unit == "batch" else FlatClip(norm=norm))
-        case PrivateDefense():
-            mechanism = Mechanism(
-                **_common(config, defense),
-                **_sampled(defense),
-                group_size=defense.group_size,
-                record_selection=defense.record_selection,
-                # ELS and group privacy sample examples and protect users: their guarantee is that of up to G sampled
-                # members (docs/theory.md#poisson-accounting).
-                unit="example" if defense.kind == "example" else "user",
-                # A fixed cohort out of a fixed population: an absent unit keeps its place (docs/theory.md#conventions).
-                adjacency="zero_out" if defense.sampler == "shuffled" else "add_remove",
-                sampled="user" if defense.kind == "uls" else "example",
-                sampler=_sampler(defense),
-                local=defense.local,
-            )
-            return _calibrated(mechanism, defense)
-        case UserEntityDefense():
-            mechanism = Mechanism(
-                **_common(config, defense),
-                **_sampled(defense),
-                unit="user-entity",
-                # Caps look at everybody's slots: only neighbours with the same slots keep the same records
-                # (docs/theory.md#caps-and-fixed-incidence).
-                adjacency="zero_out" if defense.caps else "add_remove",
-                sampled="example",
-                sampler=PoissonSampler.of(defense.population, defense.cohort),
-                group_size=defense.group_size or 1,
-                entity_cap=defense.entity_cap,
-                exposed=None if defense.caps else defense.exposed or 1,
-                record_selection="all",
-            )
-            return _calibrated(mechanism, defense)
-        case UedpDefense():
-            return Mechanism(
-                **_common(config, defense),
-                **{**_sampled(defense), "noise_multiplier": _noise_on_sum(defense)},
-                unit="user-entity",
-                sampled="user",
-                sampler=PoissonSampler.of(defense.population, defense.cohort),
-                group_size=defense.group_size or 1,
-                record_selection="random" if defense.group_size else "all",
-                two_level=_two_level(defense),
-                local=defense.local,
-            )
-        case FilterDefense():
-            return Mechanism(
-                **_common(config, defense),
-                group_size=defense.group_size,
-                record_selection=defense.record_selection,
-                unit="user",
-                adjacency="replace",
-                sampled="user",
-                sampler=FullBatchSampler(population=defense.population),
-                # Half of epsilon pays AboveThreshold, the other half the Gaussian steps
-                # (docs/theory.md#filtered-descent, accounting).
-                clip=ConcentrationFilter(tau=defense.tau, above_epsilon=defense.target_epsilon / 2),
-                noise_multiplier=1.0,
-                divisor=ConstantDivisor(value=defense.population),
-            ).calibrated(defense.target_epsilon)
-        case _:
-            assert_never(defense)
+    given = Given(
+        plain_steps=plain_steps,
+        batch_size=config.finetune.batch_size,
+        clip_norm=clip_norm,
+        checkpoint=_checkpoint(config),
+        data_steps=data_steps(config),
+        assumptions=assumptions(config),
+    )
+    mechanism = Mechanism(**defense.plan(given))
+    return mechanism if defense.calibrated_to is None else mechanism.calibrated(defense.calibrated_to)
 
 
 def plan_fit(
@@ -179,14 +97,14 @@ def plan_fit(
         gradients: mean number that was computed in a step; None: the number to expect.
     """
     population = mechanism.sampler.population
-    if mechanism.unit == "none" or population is None:
+    if not mechanism.protects or population is None:
         return None
-    by_users, size = mechanism.sampled == "user", mechanism.group_size
+    by_users, size = mechanism.samples_users, mechanism.group_size
     # Two-level sampling uses what its entities' coins leave, which no plan counts.
-    capped = mechanism.unit == "user" and not (by_users and mechanism.record_selection == "all")
+    capped = mechanism.level.counts_users and not (by_users and mechanism.record_selection == "all")
     chunks = mechanism.record_selection == "random_chunk"
     own = np.minimum(counts, size) if capped else counts
-    if chunks or config.defense.kind == "group":  # as many as the plan counts on, cut or repeated
+    if chunks or config.defense.repeats_records:  # as many as the plan counts on, cut or repeated
         own = np.full(counts.size, size)
     short = round(float(np.sum(present * (counts < size)))) if capped and not chunks else None
     if short is not None and 0 < short < LEAST_IN_GROUP:
@@ -206,7 +124,7 @@ def plan_fit(
         group_size=None if short is None else size,
         users=round(users),
         short=short,
-        protected=round(drawn if mechanism.unit == "example" else users),
+        protected=round(drawn if mechanism.level.protects_records else users),
     )
 
 
@@ -239,92 +157,11 @@ def read_run_config(folder: Path) -> RunConfig:
     return parse_config(read_yaml(path), str(path))
 
 
-def _common(config: RunConfig, defense: SampledDefense | FilterDefense) -> dict[str, Any]:
-    """Fields of every mechanism with noise."""
-    delta, rule = defense.settled_delta()
-    return {
-        "steps": defense.steps,
-        "delta": delta,
-        "noise_generator": defense.noise().value,
-        "checkpoint": _checkpoint(config),
-        "data_steps": data_steps(config),
-        "base_model_saw_protected": defense.base_model_saw_protected,
-        # One key of the config for both: a tokenizer that is trained here is trained on the base model's texts.
-        "tokenizer_saw_protected": defense.base_model_saw_protected,
-        "assumptions": (*assumptions(config), *([rule] if rule else [])),
-    }
-
-
-def _sampled(defense: SampledDefense) -> dict[str, Any]:
-    """Fields of every mechanism that samples, clips and adds noise in each step."""
-    return {
-        "clip": _clip(defense),
-        # A stand-in until ``_calibrated`` finds the noise.
-        "noise_multiplier": 1.0 if defense.noise_multiplier is None else defense.noise_multiplier,
-        # Public, and never the cohort that was drawn: neighbours would scale their noise differently
-        # (docs/theory.md#public-constants).
-        "divisor": ConstantDivisor(value=defense.cohort),
-        "protected_units": defense.protected_users,
-    }
-
-
-def _noise_on_sum(defense: UedpDefense) -> float:
-    """Standard deviation of the noise on the sum of clipped updates, over the clip norm."""
-    assert defense.noise_multiplier is not None
-    # Algorithm 1, line 14, with weights of at most 1: z (q_u |U| + 1) beta on the sum.
-    return defense.noise_multiplier * (defense.cohort + 1 if defense.noise_scale == "cohort" else 1)
-
-
-def _two_level(defense: UedpDefense) -> TwoLevel:
-    return TwoLevel(
-        entity_rate=defense.entity_rate,
-        extended_rate=defense.extended_rate,
-        rule=defense.rule,
-        holders=defense.holders or defense.population - 1,
-        weight_caps=defense.weight_caps,
-        claimed_noise=defense.noise_multiplier if defense.account == "paper" else None,
-        sensitive_share=defense.sensitive_share if defense.account == "paper" else None,
-    )
-
-
-def _calibrated(mechanism: Mechanism, defense: SampledDefense) -> Mechanism:
-    return mechanism if defense.target_epsilon is None else mechanism.calibrated(defense.target_epsilon)
-
-
-def _checkpoint(config: RunConfig) -> Literal["last_step", "public_validation", "protected_validation"]:
+def _checkpoint(config: RunConfig) -> Checkpoint:
     """Return whose validation loss selects the released checkpoint or stops training, if any."""
     if not config.finetune.looks_at_validation:
         return "last_step"
     return "public_validation" if config.finetune.select is Select.BEST_PUBLIC else "protected_validation"
-
-
-def _plain(config: RunConfig, steps: int, clip: Clip) -> Mechanism:
-    return Mechanism(
-        unit="none",
-        sampled="example",
-        # Fields that a mechanism must have: with unit "none" no accountant reads them.
-        sampler=PoissonSampler(rate=1.0),
-        clip=clip,
-        noise_multiplier=0.0,
-        steps=steps,
-        divisor=ConstantDivisor(value=config.finetune.batch_size),
-        record_selection="all",
-        noise_generator="none",
-        checkpoint=_checkpoint(config),
-    )
-
-
-def _sampler(defense: PrivateDefense) -> Sampler:
-    if defense.sampler == "shuffled":
-        return ShuffledSampler(population=defense.population, cohort=defense.cohort)
-    if defense.cap is not None:
-        return CappedPoissonSampler.of(defense.population, defense.cohort, defense.cap)
-    return PoissonSampler.of(defense.population, defense.cohort)
-
-
-def _clip(defense: SampledDefense) -> Clip:
-    kind = FlatClip if defense.clip_kind == "flat" else NormalisedClip
-    return kind(norm=defense.clip_norm, follows=defense.clip_quantile if isinstance(defense, PrivateDefense) else None)
 
 
 def refuse_copies(out: Path) -> None:
@@ -351,26 +188,19 @@ def refuse_copies(out: Path) -> None:
 def assumptions(config: RunConfig) -> tuple[Statement, ...]:
     """Return what the guarantee assumes, as printed with epsilon: base model, records, names."""
     defense = config.defense
-    source = defense.entities if isinstance(defense, EntityDefense) else None
-    of_entities = isinstance(defense, EntityDefense)
-    entities = Assumption.ENTITIES_PUBLIC() if of_entities else None
+    entities = Assumption.ENTITIES_PUBLIC() if defense.protects_named else None
     if config.model.pretrain is None:
         assumed = [Assumption.BASE_UNSEEN(entities=entities)]
     elif config.model.pretrain.source is not None:
         assumed = [Assumption.PRETRAINING_CORPUS_UNSEEN(entities=entities)]
     else:
-        assumed = [Assumption.PUBLIC_USERS(entities=Assumption.MENTIONS_PUBLIC() if of_entities else None)]
+        assumed = [Assumption.PUBLIC_USERS(entities=Assumption.MENTIONS_PUBLIC() if defense.protects_named else None)]
     if config.corpus.text_unit == "sentence":
         assumed.append(Assumption.SENTENCES())
     # A list of the users' own names, or a model trained on their texts, would let one user change others' texts.
     if {d.searched_by.kind for d in config.data_defenses if d.searched_by is not None} & _MADE_OF_TEXTS:
         assumed.append(Assumption.DEIDENTIFIER_UNSEEN())
-    # It decides what caps keep, and what two-level sampling may use.
-    if isinstance(defense, EntityDefense) and source and (defense.caps or isinstance(defense, UedpDefense)):
-        assumed.append(Assumption.ENTITY_IS(counts=defense.counts_as_entity))
-        if source.kind in _MADE_OF_TEXTS:
-            assumed.append(Assumption.FINDER_UNSEEN())
-    return tuple(assumed)
+    return (*assumed, *defense.assumptions(_MADE_OF_TEXTS))
 
 
 def data_steps(config: RunConfig) -> tuple[DataStep, ...]:
@@ -397,11 +227,8 @@ def data_steps(config: RunConfig) -> tuple[DataStep, ...]:
         # One user's side depends on the others': removing a user moves somebody else's.
         steps.append(_of_slots(DataStepText.EXACT_HALF(), user_local=False))
     steps += _canary_steps(config)
-    if isinstance(config.defense, UserEntityDefense) and config.defense.caps:
-        from heldin.defenses.texts.caps import caps_named
-
-        named = caps_named(*config.defense.caps, config.defense.counts_as_entity)
-        steps.append(_of_slots(named, user_local=False))
+    if config.defense.capped_as is not None:
+        steps.append(_of_slots(config.defense.capped_as, user_local=False))
     steps += [defense.declared() for defense in config.data_defenses]
     if users.max_users is not None:
         steps.append(_of_slots(DataStepText.MOST_USERS(), user_local=False))

@@ -50,7 +50,7 @@ def require_previous(config: RunConfig, out: Path) -> None:
     """
     read_previous(config, out)
     base = Path(config.model.base or "")
-    if getattr(config.defense, "base_model_saw_protected", True) or config.model.base is None or not base.is_dir():
+    if not config.defense.relies_on_base or config.model.base is None or not base.is_dir():
         return
     if config.previous is None and (plan := _plan_of_model(base)) is not None:
         raise InputError(

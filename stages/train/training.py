@@ -12,11 +12,10 @@ from heldin.base.artefacts import State, folder_digest, state_of, write_artefact
 from heldin.base.errors import InputError
 from heldin.base.files import kept_text, text_sha256
 from heldin.base.progress import Reporter
-from heldin.defenses.config import ClippingDefense, FilterDefense, NoDefense, SampledDefense
 from heldin.defenses.mechanism import Mechanism
 from heldin.finetune.batches import encoded
 from heldin.finetune.checkpoints import finished_state
-from heldin.finetune.holding import PlainClipping
+from heldin.finetune.holding import PlainClipping, plain_clipping
 from heldin.finetune.loop import TrainingResult, train
 from heldin.finetune.ranks import first_process_first, rank
 from heldin.finetune.recipe import Select
@@ -86,7 +85,7 @@ def finetune(
             recipe,
             out / "checkpoints",
             private=private,
-            clipping=_clipping(mechanism),
+            clipping=plain_clipping(mechanism),
             evaluate=evaluate,
             # Loss of held-in users chooses only where no guarantee is claimed, or where the plan says it is void.
             select_by=PUBLIC_LOSS if recipe.select is Select.BEST_PUBLIC else HELD_IN_LOSS,
@@ -139,8 +138,8 @@ def measured_clip_norm(
     Raises:
         InputError: sequences longer than the model's context, or a gradient of norm 0.
     """
-    defense = config.defense
-    if not isinstance(defense, ClippingDefense) or defense.clip_norm is not None:
+    unit = config.defense.measured_clip
+    if unit is None:
         return None
     _check_length(config, base)
     # All steps and no evaluation: the smallest norm is over the whole run.
@@ -155,14 +154,14 @@ def measured_clip_norm(
             recipe,
             out / "checkpoints" / "plain-run",
             # An infinite norm clips nothing, and measures.
-            clipping=PlainClipping(defense.unit, math.inf),
+            clipping=PlainClipping(unit, math.inf),
             advance=advance,
             say=reporter.say,
         ).smallest_norm
     # A clip norm of 0 would train nothing.
     if not measured:
         raise InputError("the plain run has a gradient of norm 0: give defense.clip_norm")
-    reporter.say(f"clip norm: {measured:.4g}, the smallest {defense.unit} gradient norm of a plain run")
+    reporter.say(f"clip norm: {measured:.4g}, the smallest {unit} gradient norm of a plain run")
     return measured
 
 
@@ -206,12 +205,6 @@ def _check_length(config: RunConfig, base: LanguageModel) -> None:
         )
 
 
-def _clipping(mechanism: Mechanism) -> PlainClipping | None:
-    # A mechanism with noise clips each unit itself (``finetune.private``).
-    plain = mechanism.clip.plain
-    return None if mechanism.unit != "none" or plain is None else PlainClipping(plain.unit, plain.norm)
-
-
 def _bind_key(path: Path, job: str) -> None:
     """Bind a run's key to one job, or raise InputError if it is bound to another."""
     # two models under one key would differ by un-noised data, even if the first one's checkpoints are gone
@@ -235,7 +228,7 @@ def require_trained_under(run: Path, plan: Mechanism) -> None:
     """Raise InputError unless the run was trained under this plan, by the hash that training left."""
     ledger, kept = load_ledger(run / "ledger"), run / "ledger" / "plan"
     # A plain run leaves no hash; a plain plan beside a hash is a private run whose plan was exchanged.
-    if plan.unit == "none" and not kept.exists():
+    if not plan.protects and not kept.exists():
         return
     if ledger is None or kept_text(kept) != plan_commitment(ledger.key, plan):
         raise InputError(f"'{run / 'plan.json'}' is not the plan that the model was trained under")
@@ -269,30 +262,30 @@ def finished_training(folder: Path, config: RunConfig) -> TrainingResult:
 def _private(
     config: RunConfig, data: RunData, base: LanguageModel, mechanism: Mechanism, sequences: TokenStore
 ) -> PrivateTraining | None:
-    match config.defense:
-        case NoDefense() | ClippingDefense():
-            return None
-        case SampledDefense() | FilterDefense() as defense:
-            losses = None
-            if mechanism.record_selection in ("highest_perplexity", "lowest_perplexity"):
-                # Per token, or the longest records would have the highest perplexity.
-                scored = (score_documents(base, documents) for documents in data.training_documents())
-                losses = [scores.mean_loss for batch in scored for scores in batch]
-            records = PrivateRecords(
-                ids=RecordIds(data.store, data.training_rows),
-                users=writers(data.store, data.training_rows),
-                lengths=sequences.bearing,
-                losses=losses,
-                named=_named(data) if mechanism.two_level is not None else None,
-            )
-            return plan_private_training(
-                mechanism,
-                data.ledger.key,
-                records,
-                defense.noise(),
-                micro_records=defense.micro_records if isinstance(defense, SampledDefense) else 1,
-                # L predictions take L + 1 tokens: the first is only an input.
-                chunk=config.finetune.sequence_length + 1,
-                # Group privacy is accounted for exactly k records of each user: with fewer they are repeated.
-                exactly=defense.kind == "group",
-            )
+    defense = config.defense
+    noise = defense.noise()
+    if noise is None:
+        return None
+    losses = None
+    if mechanism.ranks_by_losses:
+        # Per token, or the longest records would have the highest perplexity.
+        scored = (score_documents(base, documents) for documents in data.training_documents())
+        losses = [scores.mean_loss for batch in scored for scores in batch]
+    records = PrivateRecords(
+        ids=RecordIds(data.store, data.training_rows),
+        users=writers(data.store, data.training_rows),
+        lengths=sequences.bearing,
+        losses=losses,
+        named=_named(data) if mechanism.two_level is not None else None,
+    )
+    return plan_private_training(
+        mechanism,
+        data.ledger.key,
+        records,
+        noise,
+        micro_records=defense.pass_records,
+        # L predictions take L + 1 tokens: the first is only an input.
+        chunk=config.finetune.sequence_length + 1,
+        # Group privacy is accounted for exactly k records of each user: with fewer they are repeated.
+        exactly=defense.repeats_records,
+    )

@@ -10,7 +10,6 @@ from heldin.base.section import CheckedNames, Facts, Section
 from heldin.defenses.choices import Choice
 from heldin.record.document import Record
 from heldin.record.sweep import VariantResult
-from heldin.sweeps import load
 from tests.contracts.test_limits import all_sections, below
 
 
@@ -57,5 +56,3 @@ def test_every_model_of_heldin_refuses_unknown_names():
 
 def test_lists_of_fields_name_fields():
     assert VariantResult.model_fields.keys() >= sweep_command._LISTS
-    of_entities = {name for kind in load.EntityDefense.__subclasses__() for name in kind.model_fields}
-    assert of_entities >= load._OF_POOLS

@@ -16,9 +16,10 @@ from heldin.bounds.verdict import Outcome, Standing, parse_claim
 from heldin.defenses.accounting.account import account_example
 from heldin.defenses.accounting.events import PoissonGaussian
 from heldin.defenses.accounting.guarantees import ceiling_of, epsilon
-from heldin.defenses.choices import ConstantDivisor, FlatClip, PoissonSampler, ShuffledSampler
+from heldin.defenses.choices import ConstantDivisor, FlatClip
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.plan_file import write_plan
+from heldin.defenses.samplers import PoissonSampler, ShuffledSampler
 from heldin.words.evidence import Caution, ClaimLabel, Finding, Flaw, Refusal
 from tests.refusals import names, raised_apart, refused
 from tests.statements import states, values_of

@@ -14,8 +14,9 @@ from heldin.bounds.verdict import Claim, curve_claim
 from heldin.defenses.accounting.events import PoissonGaussian, UnamplifiedGaussian
 from heldin.defenses.accounting.guarantees import calibrate, ceiling_of
 from heldin.defenses.accounting.roc_ceiling import RocCeiling, epsilon_delta_ceiling
-from heldin.defenses.choices import ConstantDivisor, FlatClip, PoissonSampler
+from heldin.defenses.choices import ConstantDivisor, FlatClip
 from heldin.defenses.mechanism import Mechanism
+from heldin.defenses.samplers import PoissonSampler
 from replication.effective_noise import gaussian_mu
 
 DELTA = 1e-5

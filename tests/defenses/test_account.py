@@ -16,7 +16,8 @@ from heldin.defenses.accounting.account import (
     account_table,
     account_uls,
 )
-from heldin.defenses.choices import NoClip, ShuffledSampler
+from heldin.defenses.choices import NoClip
+from heldin.defenses.samplers import ShuffledSampler
 from heldin.words.guarantee import DeltaText, GuaranteeText, NoGuaranteeReason, PromiseCaution
 from tests.made_facts import private_plan
 from tests.refusals import refused

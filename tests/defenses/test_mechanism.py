@@ -9,18 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from heldin.defenses.choices import (
-    BatchClip,
-    CappedPoissonSampler,
-    DataStep,
-    NoClip,
-    NormalisedClip,
-    PoissonSampler,
-    RealisedCohortDivisor,
-    ShuffledSampler,
-)
+from heldin.defenses.choices import BatchClip, DataStep, NoClip, NormalisedClip, RealisedCohortDivisor
 from heldin.defenses.guarantee import Guarantee, NoGuarantee
 from heldin.defenses.mechanism import Mechanism
+from heldin.defenses.samplers import CappedPoissonSampler, PoissonSampler, ShuffledSampler
 from heldin.words.data_steps import DataStepText
 from heldin.words.guarantee import GuaranteeCondition, GuaranteeText, NoGuaranteeReason
 from tests.made_mechanisms import els, example, shuffled, uls
@@ -199,13 +191,13 @@ def test_conditions_and_warnings_are_printed_beside_epsilon():
         ),
         (
             lambda: els(sampler=CappedPoissonSampler.of(1024, 16, cap=99)),
-            "Mechanism._check",
+            "CappedPoissonSampler.check",
             "32",
         ),
-        (lambda: uls(adjacency="replace"), "Mechanism._check", ("replace", "add_remove")),
-        (lambda: shuffled(adjacency="add_remove"), "Mechanism._check", ("zero_out", "replace")),
-        (lambda: example(sampled="user"), "Mechanism._check", "user"),
-        (lambda: example(group_size=4), "Mechanism._check", "4"),
+        (lambda: uls(adjacency="replace"), "SamplerKind.check", ("replace", "add_remove")),
+        (lambda: shuffled(adjacency="add_remove"), "SamplerKind.check", ("zero_out", "replace")),
+        (lambda: example(sampled="user"), "ExampleLevel.check", "user"),
+        (lambda: example(group_size=4), "ExampleLevel.check", "4"),
         (
             lambda: uls(data_steps=({"name": DataStepText.MINIMUM(), "user_local": False, "record_local": True},)),
             "DataStep._consistent",
@@ -237,7 +229,7 @@ def test_immutable_and_derived():
 
 
 def test_a_copy_that_skips_validation_gets_no_guarantee():
-    with refused(by="Mechanism._check", naming=("replace", "add_remove")):
+    with refused(by="SamplerKind.check", naming=("replace", "add_remove")):
         uls().model_copy(update={"adjacency": "replace"}).guarantee()
     assert uls().model_copy(update={"clip": NoClip()}).epsilon() == math.inf
 

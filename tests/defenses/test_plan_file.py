@@ -6,12 +6,10 @@ import math
 
 import pytest
 
-from heldin.defenses.choices import (
-    CappedPoissonSampler,
-    NoClip,
-)
+from heldin.defenses.choices import NoClip
 from heldin.defenses.guarantee import Guarantee, NoGuarantee
 from heldin.defenses.plan_file import mechanism_in, promise_fields, read_plan, read_plan_document, write_plan
+from heldin.defenses.samplers import CappedPoissonSampler
 from heldin.words.guarantee import NoGuaranteeReason
 from tests.made_mechanisms import els, example, shuffled, uls
 from tests.refusals import refused

@@ -11,8 +11,9 @@ from heldin.defenses.accounting.closed_forms import gaussian_delta, gaussian_eps
 from heldin.defenses.accounting.events import PoissonGaussian
 from heldin.defenses.accounting.guarantees import composed_epsilon, epsilon
 from heldin.defenses.accounting.pure import _losses, check_pure
-from heldin.defenses.choices import ConcentrationFilter, FullBatchSampler, PoissonSampler, TwoLevel
+from heldin.defenses.choices import ConcentrationFilter, TwoLevel
 from heldin.defenses.releases import PlannedRelease, compose_releases, users_epsilon
+from heldin.defenses.samplers import FullBatchSampler, PoissonSampler
 from heldin.words.guarantee import ReleasesText
 from tests.made_mechanisms import els, example, shuffled, uls
 from tests.oracles.releases import bracket

@@ -7,9 +7,9 @@ import pytest
 from scipy import stats
 
 from heldin.base.coins import keyed_digest, seed_key
-from heldin.defenses import sampling
-from heldin.defenses.choices import CappedPoissonSampler, PoissonSampler, ShuffledSampler
-from heldin.defenses.sampling import LONGEST_TABLE, Draws, gap_table
+from heldin.defenses import gaps
+from heldin.defenses.gaps import LONGEST_TABLE, gap_table
+from heldin.defenses.samplers import CappedPoissonSampler, Draws, PoissonSampler, ShuffledSampler
 from tests.draws import draw
 from tests.oracles.gap_coins import coins
 from tests.refusals import refused
@@ -111,7 +111,7 @@ def test_shuffled_cohorts_take_everyone_once_a_pass_even_with_empty_places():
     "sampler", [ShuffledSampler(population=59, cohort=12), CappedPoissonSampler(rate=0.2, population=59, cap=30)]
 )
 def test_more_units_than_the_public_population_are_refused(sampler):
-    with refused(by="Draws.__init__", naming=("60", "59")):
+    with refused(by="_require_population", naming=("60", "59")):
         draw(sampler, KEY, 0, NAMES)
 
 
@@ -158,13 +158,13 @@ def test_gaps_off_by_one_are_rejected(monkeypatch):
     table = gap_table(0.2)
     # No unit twice in a row; a unit at once where it should wait a step; the mean gap of another rate.
     for wrong in (np.append(np.uint64(0), table), table[1:], gap_table(0.21)):
-        monkeypatch.setattr(sampling, "gap_table", lambda rate, its=wrong: its)
+        monkeypatch.setattr(gaps, "gap_table", lambda rate, its=wrong: its)
         assert p_values() < ALARM
 
 
 def test_a_run_asks_for_one_digest_of_each_unit_and_one_for_each_time_it_takes_part(monkeypatch):
     asked = []
-    monkeypatch.setattr(sampling, "keyed_digest", lambda *of: asked.append(of) or keyed_digest(*of))
+    monkeypatch.setattr(gaps, "keyed_digest", lambda *of: asked.append(of) or keyed_digest(*of))
     steps, rate = 300, 0.01
     for units in (1000, 10_000):
         asked.clear()

@@ -8,9 +8,10 @@ from heldin.bounds.plan_claims import claims_of, mechanism_claim
 from heldin.defenses.accounting.account import account_plan
 from heldin.defenses.accounting.events import PoissonGaussian
 from heldin.defenses.accounting.guarantees import ceiling_of, epsilon
-from heldin.defenses.choices import DataStep, PoissonSampler, ShuffledSampler
+from heldin.defenses.choices import DataStep
 from heldin.defenses.guarantee import Guarantee, NoGuarantee
 from heldin.defenses.plan_file import read_plan, write_plan
+from heldin.defenses.samplers import PoissonSampler, ShuffledSampler
 from heldin.words.data_steps import DataStepText
 from heldin.words.guarantee import GuaranteeCondition, GuaranteeText, NoGuaranteeReason, Relation
 from tests.made_mechanisms import els, uls
@@ -138,10 +139,11 @@ def test_what_looks_at_one_text_keeps_it_and_what_looks_at_slots_needs_the_same_
 
 
 def test_what_no_theorem_covers_is_refused():
+    for fields_of_another_unit in (lambda: uls(entity_cap=4), lambda: els(exposed=4)):
+        with refused(by="Level.check", naming="user-entity"):
+            fields_of_another_unit()
     caught = refused_apart(
-        "Mechanism._check_entities",
-        # Fields of another unit.
-        [lambda: uls(entity_cap=4), lambda: els(exposed=4)],
+        "TextLevel.check",
         [
             lambda: text_sampling(sampled="user"),
             lambda: text_sampling(sampler=ShuffledSampler(population=946, cohort=50)),
@@ -154,8 +156,8 @@ def test_what_no_theorem_covers_is_refused():
             lambda: uncapped(group_size=16),
         ],
     )
-    assert all(names(str(error.value), "user-entity") for k in (0, 1, 2, 4) for error in caught[k])
-    assert all(names(str(error.value), "zero_out", "add_remove") for error in caught[3])
+    assert all(names(str(error.value), "user-entity") for k in (0, 1, 3) for error in caught[k])
+    assert all(names(str(error.value), "zero_out", "add_remove") for error in caught[2])
 
 
 @pytest.mark.parametrize("made", [text_sampling, uncapped])

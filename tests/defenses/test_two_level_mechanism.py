@@ -5,9 +5,10 @@ import pytest
 from heldin.bounds.plan_claims import claims_of
 from heldin.defenses.accounting.events import PoissonGaussian
 from heldin.defenses.accounting.guarantees import ceiling_of, epsilon
-from heldin.defenses.choices import DataStep, LocalUpdates, PoissonSampler, ShuffledSampler, TwoLevel, WeightCaps
+from heldin.defenses.choices import DataStep, LocalUpdates, TwoLevel, WeightCaps
 from heldin.defenses.guarantee import Guarantee, NoGuarantee
 from heldin.defenses.plan_file import read_plan, write_plan
+from heldin.defenses.samplers import PoissonSampler, ShuffledSampler
 from heldin.words.data_steps import DataStepText
 from heldin.words.guarantee import GuaranteeCondition, GuaranteeText, NoGuaranteeReason
 from tests.made_mechanisms import els, uls
@@ -123,13 +124,12 @@ def test_users_who_train_locally_have_the_guarantee_of_users_who_give_a_gradient
 
 
 def test_what_has_no_account_is_refused():
+    with refused(by="Level.check", naming="user-entity"):
+        uls(two_level=uedp().two_level)
+    with refused(by="Mechanism._check", naming=("local", "user")):
+        els(local=LocalUpdates(learning_rate=0.1))
     refused_apart(
-        "Mechanism._check_entities",
-        [lambda: uls(two_level=uedp().two_level)],
-        [lambda: els(local=LocalUpdates(learning_rate=0.1))],
-    )
-    refused_apart(
-        "Mechanism._check_two_level",
+        "PairLevel.check",
         [
             lambda: uedp(sampled="example"),
             lambda: uedp(adjacency="zero_out"),

@@ -9,14 +9,8 @@ import torch
 from safetensors.torch import load_file
 from scipy import stats
 
-from heldin.defenses.choices import (
-    ClipQuantile,
-    FlatClip,
-    LocalUpdates,
-    NoiseGenerator,
-    NormalisedClip,
-    PoissonSampler,
-)
+from heldin.defenses.choices import ClipQuantile, FlatClip, LocalUpdates, NoiseGenerator, NormalisedClip
+from heldin.defenses.samplers import PoissonSampler
 from heldin.finetune.checkpoints import finished_state
 from heldin.finetune.loop import train
 from heldin.finetune.passes import Passes

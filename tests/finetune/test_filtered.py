@@ -11,10 +11,11 @@ from scipy import stats
 from heldin.base.coins import keyed_uniform, seed_key
 from heldin.defenses.accounting.events import FilteredGaussian
 from heldin.defenses.accounting.guarantees import calibrate, delta_of, epsilon
-from heldin.defenses.choices import ConcentrationFilter, ConstantDivisor, FlatClip, FullBatchSampler, NoiseGenerator
+from heldin.defenses.choices import ConcentrationFilter, ConstantDivisor, FlatClip, NoiseGenerator
 from heldin.defenses.guarantee import Guarantee
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.noise import gaussian
+from heldin.defenses.samplers import FullBatchSampler
 from heldin.finetune.filtered import (
     SCORE_SENSITIVITY,
     Halted,
@@ -166,7 +167,7 @@ def test_its_epsilon_is_both_halves_and_its_noise_that_of_line_14():
 def test_what_does_not_go_together_is_refused():
     caught = []
     for changes in ({"clip": FlatClip(norm=1.0)}, {"adjacency": "add_remove"}):
-        with refused(by="Mechanism._check") as error:
+        with refused(by="FilteredLevel.check") as error:
             _mechanism(**changes)
         caught.append(error)
     assert raised_apart(*caught)
@@ -174,5 +175,5 @@ def test_what_does_not_go_together_is_refused():
 
 def test_more_users_than_the_public_number_are_refused(make_lm, sequences):
     training = replace(_training(sequences), mechanism=_mechanism(population=9))
-    with refused(by="Draws.__init__", naming=("10", "9")):
+    with refused(by="_require_population", naming=("10", "9")):
         filtered_gradient(make_lm().model, training, 0, sequences)

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from heldin.corpus.document import Document
-from heldin.defenses.choices import FlatClip, PoissonSampler
+from heldin.defenses.choices import FlatClip
 from heldin.defenses.gradients.per_unit_gradients import clipped_gradient_sum
+from heldin.defenses.samplers import PoissonSampler
 from heldin.finetune.batches import collate, encode, plain_batch_gradient
 from heldin.finetune.holding import PlainClipping
 from heldin.finetune.loop import train

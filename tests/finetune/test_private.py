@@ -15,10 +15,10 @@ from heldin.defenses.choices import (
     FlatClip,
     NoiseGenerator,
     NormalisedClip,
-    PoissonSampler,
     RealisedCohortDivisor,
 )
 from heldin.defenses.mechanism import Mechanism
+from heldin.defenses.samplers import PoissonSampler
 from heldin.finetune.loop import train
 from heldin.finetune.passes import cut
 from heldin.finetune.private import private_gradient

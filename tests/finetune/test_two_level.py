@@ -12,16 +12,9 @@ from heldin.base.coins import fair_coin, keyed_uniform, seed_key
 from heldin.bounds.trainings import certify
 from heldin.bounds.verdict import stated_claim
 from heldin.corpus.entities.incidence import Incidence
-from heldin.defenses.choices import (
-    ConstantDivisor,
-    FlatClip,
-    LocalUpdates,
-    NoiseGenerator,
-    PoissonSampler,
-    TwoLevel,
-    WeightCaps,
-)
+from heldin.defenses.choices import ConstantDivisor, FlatClip, LocalUpdates, NoiseGenerator, TwoLevel, WeightCaps
 from heldin.defenses.mechanism import Mechanism
+from heldin.defenses.samplers import PoissonSampler
 from heldin.finetune.batches import collate
 from heldin.finetune.local_updates import clipped_difference_sum
 from heldin.finetune.loop import train

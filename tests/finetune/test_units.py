@@ -1,7 +1,8 @@
 """Random chunks: of one user's own text, new each step, averaged over what there is."""
 
 from heldin.base.coins import seed_key
-from heldin.defenses.choices import NoiseGenerator, PoissonSampler
+from heldin.defenses.choices import NoiseGenerator
+from heldin.defenses.samplers import PoissonSampler
 from heldin.finetune.private import private_gradient
 from heldin.finetune.units import PrivateRecords, plan_private_training, random_chunks
 from tests.documents import ids, tokens

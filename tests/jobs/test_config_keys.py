@@ -129,7 +129,7 @@ def test_the_page_of_an_audits_keys_is_that_of_its_config():
 
 def test_a_section_or_a_key_is_narrowed_to_and_a_mistyped_one_is_told_the_nearest():
     assert {block.name for block in blocks_at("finetune")} == {"finetune", "finetune.lora"}
-    assert [key.name for block in blocks_at("defense.clip_norm") for key in block.keys] == ["defense.clip_norm"] * 4
+    assert [key.name for block in blocks_at("defense.clip_norm") for key in block.keys] == ["defense.clip_norm"] * 7
     assert next(block.kinds for block in blocks_at("canaries")) == ("unseen_token",)
     for wrong, hint in (
         ("finetune.learning_rte", "did you mean finetune.learning_rate?"),

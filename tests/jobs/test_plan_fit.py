@@ -11,10 +11,9 @@ from heldin.base.coins import seed_key
 from heldin.base.progress import LineReporter
 from heldin.corpus.sources.hub import HuggingFace
 from heldin.corpus.split import Part, Role
-from heldin.defenses.choices import PoissonSampler
 from heldin.defenses.guarantee import Guarantee
 from heldin.defenses.plan_file import read_plan
-from heldin.defenses.sampling import Draws
+from heldin.defenses.samplers import Draws, PoissonSampler
 from heldin.jobs.check_run import check_run
 from heldin.jobs.retraining.engine import audit_trainings
 from heldin.jobs.retraining.job import TrainingsAudit
@@ -45,6 +44,7 @@ ULS = {
     "noise_multiplier": 1.0,
     "group_size": 4,
 }
+WITHOUT_GROUPS = {key: value for key, value in ULS.items() if key != "group_size"}
 
 
 def config_of(defense, **changes):
@@ -69,7 +69,7 @@ def fit_of(defense, counts=COUNTS, **options):
         ({**ULS, "local": {"learning_rate": 0.1, "epochs": 3}}, 60, 72.0, 54.0, 30),
         ({**ULS, "kind": "els"}, 180, 6.0, 18.0, 30),
         ({**ULS, "kind": "group"}, 240, 6.0, 24.0, 30),
-        ({**ULS, "kind": "example", "group_size": 1}, 760, 6.0, 76.0, None),
+        ({**WITHOUT_GROUPS, "kind": "example"}, 760, 6.0, 76.0, None),
     ],
     ids=["uls", "all records", "chunks", "local", "els", "group", "example"],
 )
@@ -123,21 +123,21 @@ def test_under_poisson_coins_epsilon_is_right_whatever_population_is_stated(unit
     ("defense", "code", "number"),
     [
         ({"kind": "uls", "population": 60}, DeltaText.OVER_UNITS, 60),
-        ({"kind": "example", "population": 900, "group_size": 1}, DeltaText.OVER_UNITS, 900),
+        ({"kind": "example", "population": 900, "group_size": None}, DeltaText.OVER_UNITS, 900),
         ({"kind": "els", "population": 240, "protected_users": 60}, DeltaText.OVER_UNITS, 60),
         ({"population": 60, "delta": "examples^-1.1", "examples": 7000}, DeltaText.OVER_EXAMPLES, 7000),
     ],
     ids=["uls", "example", "els", "examples"],
 )
 def test_delta_follows_from_public_numbers_of_the_config_alone(defense, code, number):
-    plain = {key: value for key, value in ULS.items() if key != "delta"}
-    mechanism = mechanism_of(config_of({**plain, **defense}), plain_steps=1)
+    stated = {key: value for key, value in {**ULS, "delta": None, **defense}.items() if value is not None}
+    mechanism = mechanism_of(config_of(stated), plain_steps=1)
     assert mechanism.delta == pytest.approx(number**-1.1)
     # In plan and record as a code and a number, printed with the guarantee.
     assert values_of(mechanism.guarantee().statement, code) == {"number": number}
     assert mechanism == type(mechanism).model_validate(mechanism.model_dump())
     # Another number of steps of a plain run, which follows from the data, changes nothing.
-    assert mechanism_of(config_of({**plain, **defense}), plain_steps=500) == mechanism
+    assert mechanism_of(config_of(stated), plain_steps=500) == mechanism
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_a_population_that_is_stated_too_small_does_not_hide_a_delta_that_is_too
     assert large.values["units"] == 5000
     assert not any(w.states(PromiseCaution.LARGE_DELTA) for w in warnings_of(fit_of(ULS), promise.delta))
     # At the example level it is records that are protected.
-    assert fit_of({**ULS, "kind": "example", "group_size": 1}).protected == 760
+    assert fit_of({**WITHOUT_GROUPS, "kind": "example"}).protected == 760
 
 
 @pytest.fixture(scope="module")

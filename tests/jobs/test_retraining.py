@@ -16,8 +16,9 @@ from heldin.base.artefacts import write_document
 from heldin.base.errors import ResumableError
 from heldin.base.progress import LineReporter
 from heldin.defenses.accounting.closed_forms import gaussian_epsilon
-from heldin.defenses.choices import ConstantDivisor, FlatClip, PoissonSampler
+from heldin.defenses.choices import ConstantDivisor, FlatClip
 from heldin.defenses.mechanism import Mechanism
+from heldin.defenses.samplers import PoissonSampler
 from heldin.finetune.recipe import Recipe
 from heldin.finetune.units import PrivateRecords
 from heldin.jobs.retraining.engine import audit_trainings, body_again

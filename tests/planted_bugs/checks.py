@@ -31,8 +31,9 @@ from heldin.corpus.made_up.synthetic import SyntheticCorpus, generate
 from heldin.corpus.names import load_aliases
 from heldin.corpus.sources.json_rows import Json
 from heldin.corpus.statistics import corpus_statistics
-from heldin.defenses.choices import FlatClip, NoiseGenerator, PoissonSampler
+from heldin.defenses.choices import FlatClip, NoiseGenerator
 from heldin.defenses.mechanism import Mechanism
+from heldin.defenses.samplers import PoissonSampler
 from heldin.finetune.batches import collate
 from heldin.finetune.private import private_gradient
 from heldin.finetune.units import PrivateRecords, PrivateTraining, plan_private_training

@@ -13,7 +13,7 @@ from heldin.base.coins import keyed_digest, seed_key
 from heldin.bounds.verdict import Outcome, Standing
 from heldin.defenses.accounting.events import PoissonGaussian, with_noise
 from heldin.defenses.accounting.guarantees import calibrate, epsilon
-from heldin.defenses.choices import PoissonSampler
+from heldin.defenses.samplers import PoissonSampler
 from heldin.finetune.loop import train
 from heldin.finetune.private import private_gradient
 from heldin.finetune.recipe import Recipe

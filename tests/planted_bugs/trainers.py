@@ -10,8 +10,9 @@ import torch
 from transformers import PreTrainedModel
 
 from heldin.base.coins import keyed_digest, keyed_uniform, seed_key
-from heldin.defenses.choices import ConstantDivisor, FlatClip, PoissonSampler, ShuffledSampler
+from heldin.defenses.choices import ConstantDivisor, FlatClip
 from heldin.defenses.mechanism import Mechanism
+from heldin.defenses.samplers import PoissonSampler, ShuffledSampler
 from heldin.finetune.private import private_gradient
 from heldin.finetune.recipe import Optimizer, Precision, Recipe, Select
 from heldin.finetune.units import PrivateTraining, SampledUnit

@@ -12,9 +12,10 @@ from scipy import stats
 from heldin.base.coins import keyed_positions, seed_key
 from heldin.defenses.accounting.events import PoissonGaussian, with_noise
 from heldin.defenses.accounting.guarantees import epsilon
-from heldin.defenses.choices import ConstantDivisor, FlatClip, NoiseGenerator, PoissonSampler
+from heldin.defenses.choices import ConstantDivisor, FlatClip, NoiseGenerator
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.noise import gaussian
+from heldin.defenses.samplers import PoissonSampler
 from heldin.finetune.private import private_gradient
 from heldin.finetune.units import PrivateRecords, plan_private_training
 from replication import mean_estimation as sim

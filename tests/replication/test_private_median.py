@@ -10,16 +10,10 @@ from dp_accounting.pld.common import DifferentialPrivacyParameters
 from typer.testing import CliRunner
 
 from heldin.base.progress import LineReporter
-from heldin.defenses.choices import (
-    ConcentrationFilter,
-    ConstantDivisor,
-    FlatClip,
-    FullBatchSampler,
-    PoissonSampler,
-    ShuffledSampler,
-)
+from heldin.defenses.choices import ConcentrationFilter, ConstantDivisor, FlatClip
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.plan_file import write_plan
+from heldin.defenses.samplers import FullBatchSampler, PoissonSampler, ShuffledSampler
 from heldin.stages.run_config import load_config
 from replication.__main__ import app
 from replication.private_median import draw, of_config, probabilities, together

@@ -8,7 +8,8 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from heldin.base.coins import seed_key
-from heldin.defenses.choices import FlatClip, NormalisedClip, PoissonSampler
+from heldin.defenses.choices import FlatClip, NormalisedClip
+from heldin.defenses.samplers import PoissonSampler
 from heldin.finetune.private import private_gradient
 from heldin.white_box.engine import audit_trainer
 from heldin.white_box.opacus_step import OpacusStep, _shuffled

@@ -9,7 +9,7 @@ import pytest
 
 from heldin.bounds.judgement import evaluate
 from heldin.bounds.scores import LabelledScores
-from heldin.defenses.choices import PoissonSampler
+from heldin.defenses.samplers import PoissonSampler
 from heldin.white_box import engine
 from heldin.white_box.check import exact, silent
 from heldin.white_box.outcome import AlarmKind, TrainerOutcome

@@ -7,7 +7,7 @@ import pytest
 from transformers import GPT2LMHeadModel, GPTNeoForCausalLM
 
 from heldin.base.coins import seed_key
-from heldin.defenses.choices import PoissonSampler
+from heldin.defenses.samplers import PoissonSampler
 from heldin.white_box import engine, oracle
 from heldin.white_box.power import trainer_mechanism
 from heldin.white_box.stage import StageModel, set_stage, stage_model

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from heldin.base.coins import seed_key
-from heldin.defenses.choices import PoissonSampler
+from heldin.defenses.samplers import PoissonSampler
 from heldin.finetune.private import private_gradient
 from heldin.white_box.engine import audit_trainer
 from heldin.white_box.power import trainer_mechanism

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from heldin.base.coins import keyed_digest, seed_key
-from heldin.defenses.choices import PoissonSampler
+from heldin.defenses.samplers import PoissonSampler
 from heldin.white_box import engine
 from heldin.white_box.canaries import flat
 from heldin.white_box.coins import observe

@@ -16,8 +16,9 @@ from heldin.bounds.judgement import evaluate
 from heldin.bounds.scores import LabelledScores
 from heldin.bounds.verdict import Standing, rejects
 from heldin.defenses.accounting.guarantees import ceiling_of
-from heldin.defenses.choices import FlatClip, NormalisedClip, PoissonSampler, ShuffledSampler
+from heldin.defenses.choices import FlatClip, NormalisedClip
 from heldin.defenses.plan_file import write_plan
+from heldin.defenses.samplers import PoissonSampler, ShuffledSampler
 from heldin.finetune.private import private_gradient
 from heldin.white_box import engine as white_box
 from heldin.white_box.canaries import OVERSIZE, POSITIONS

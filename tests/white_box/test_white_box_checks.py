@@ -12,7 +12,8 @@ import torch
 from scipy import stats
 
 from heldin.base.coins import seed_key
-from heldin.defenses.choices import NoiseGenerator, PoissonSampler
+from heldin.defenses.choices import NoiseGenerator
+from heldin.defenses.samplers import PoissonSampler
 from heldin.finetune.private import private_gradient
 from heldin.finetune.units import plan_private_training
 from heldin.white_box import findings, oracle

@@ -1,25 +1,18 @@
-"""The units that take part in a step: the draw that the accountant assumes, as a function of (key, step, identity).
+"""Poisson coins of units, drawn as the gaps between a unit's steps.
 
-A unit's coins depend only on the run's key and the unit's own name. So adding or removing a unit changes no other coin,
-processes with different units together draw the sample that a single process would, and a resumed step draws the same
-units again. The generator is HMAC-SHA-256 under a 256-bit key.
-
-Poisson coins are drawn as the gaps between a unit's steps, so that a run asks for one digest of each unit and one for
-each time that a unit takes part, not for one of each unit in each step (docs/theory.md#keys-and-coins).
+So a run asks for one digest of each unit and one for each time that a unit takes part, not for one of each unit in each
+step (docs/theory.md#keys-and-coins).
 """
 
 import functools
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import assert_never
 
 import numpy as np
 import numpy.typing as npt
 
-from heldin.base.coins import keyed_digest, keyed_order
-from heldin.base.errors import InputError
-from heldin.defenses.choices import CappedPoissonSampler, FullBatchSampler, PoissonSampler, Sampler, ShuffledSampler
+from heldin.base.coins import keyed_digest
 
 LONGEST_TABLE = 2**16  # steps that one digest decides about at most
 _SURVIVAL_BITS = 10  # a table ends where a unit takes part in none of its steps with probability 2^-10
@@ -27,78 +20,7 @@ _FIXED_POINT = 128  # bits
 _BLOCK = 2**16  # digests held at once
 
 
-class Draws:
-    """The units that take part in each step of a run.
-
-    Steps are asked for in ascending order; an earlier one is found by drawing from the start again.
-
-    Args:
-        sampler: Poisson, Poisson with a hard cap, shuffled cohorts of fixed size, or full batches.
-        identities: a name per unit, unique and stable; never a position in a list.
-
-    Raises:
-        InputError: there are more units than the public population of the sampler.
-    """
-
-    def __init__(self, sampler: Sampler, key: bytes, identities: Sequence[str], steps: int) -> None:
-        self._sampler, self._key, self._identities, self._steps = sampler, key, identities, steps
-        # Under Poisson coins alone each coin is right whatever the number of units.
-        if not isinstance(sampler, PoissonSampler) and len(identities) > sampler.population:
-            raise InputError(
-                f"the corpus has {len(identities)} units, more than the public population {sampler.population} that the"
-                " plan states: raise it"
-            )
-        self._coins: _Gaps | None = None
-        self._pass: tuple[int, list[int]] = (-1, [])
-
-    def at(self, step: int) -> list[int]:
-        """Indices of the units that take part in a step, from 0, increasing; possibly none."""
-        if not 0 <= step < self._steps:
-            raise ValueError(f"step {step} is none of {self._steps}")
-        match self._sampler:
-            case PoissonSampler(rate=rate):
-                return self._poisson(rate, step)
-            case CappedPoissonSampler(rate=rate, cap=cap):
-                drawn = self._poisson(rate, step)
-                if len(drawn) <= cap:
-                    return drawn
-                # A random subset of those drawn, by a purpose of its own, so that who is cut is independent of the
-                # coins (docs/theory.md#hard-cohort-caps).
-                index = {self._identities[i]: i for i in drawn}
-                return sorted(index[name] for name in keyed_order(self._key, f"cap {step}", list(index))[:cap])
-            case ShuffledSampler():
-                return self._shuffled(self._sampler, step)
-            case FullBatchSampler():
-                return list(range(len(self._identities)))
-            case _:
-                assert_never(self._sampler)
-
-    def _poisson(self, rate: float, step: int) -> list[int]:
-        if rate == 1.0:
-            return list(range(len(self._identities)))
-        if self._coins is None or step < self._coins.step:
-            self._coins = _Gaps(rate, self._key, self._identities, self._steps)
-        return self._coins.at(step)
-
-    def _shuffled(self, sampler: ShuffledSampler, step: int) -> list[int]:
-        """One cohort of a pass over ``population`` slots; slots without a unit stay empty."""
-        # Slots are counted, not the units present, so that a unit takes part at most once in each pass of
-        # ceil(population / cohort) steps: the fallback guarantee rests on that.
-        whole, rest = divmod(sampler.population, sampler.cohort)
-        per_pass = whole if sampler.drop_incomplete or not rest else whole + 1
-        number, cohort = divmod(step, per_pass)
-        if self._pass[0] != number:
-            # Prefixed, so that no unit's name can be that of an empty slot.
-            slots = [f"unit {name}" for name in self._identities]
-            slots += [f"empty {i}" for i in range(sampler.population - len(slots))]
-            digests = sorted((keyed_digest(self._key, f"pass {number}", slot), i) for i, slot in enumerate(slots))
-            self._pass = number, [i for _, i in digests]
-        taken = self._pass[1][cohort * sampler.cohort : (cohort + 1) * sampler.cohort]
-        # Empty slots are left out only now: they take their place in the cohort, as the absent unit of zero-out does.
-        return sorted(i for i in taken if i < len(self._identities))
-
-
-class _Gaps:
+class Gaps:
     """Poisson coins of all units, from step 0 on.
 
     Attributes:

@@ -1,0 +1,45 @@
+"""Clipping without noise (Kandpal et al., D.3): a heuristic, and no guarantee."""
+
+from typing import Any, Literal
+
+from heldin.defenses.choices import BatchClip, ClipNorm, FlatClip
+from heldin.defenses.mechanisms.contract import DefenseConfig, Given
+from heldin.defenses.mechanisms.plain import plain_plan
+
+
+class ClippingDefense(DefenseConfig):
+    """Clipping without noise (Kandpal et al., D.3): a heuristic, and no guarantee."""
+
+    kind: Literal["clip"]
+    unit: Literal["example", "batch"]
+    """Clip each example's gradient, or the batch's."""
+    clip_norm: ClipNorm | None = None
+    """Clip norm; null: the smallest gradient norm of a plain run, which is done first."""
+
+    def plan(self, given: Given) -> dict[str, Any]:
+        """With the norm of the config, or the measured one."""
+        norm = self.clip_norm or given.clip_norm
+        assert norm is not None
+        kinds = {"batch": BatchClip, "example": FlatClip}
+        return plain_plan(given, kinds[self.unit](norm=norm))
+
+    @property
+    def clips_plainly(self) -> Literal["example", "batch"]:
+        """As the config says."""
+        return self.unit
+
+    @property
+    def measured_clip(self) -> Literal["example", "batch"] | None:
+        """Those that are clipped, without a norm in the config."""
+        return self.unit if self.clip_norm is None else None
+
+    @property
+    def needs_whole_models(self) -> tuple[str, ...]:
+        """Gradients are clipped in one piece."""
+        return (f"defense.kind {self.kind}",)
+
+    def retraining_problem(self, documents: int | None) -> str | None:
+        """A measured norm."""
+        if self.clip_norm is None:
+            return "give defense.clip_norm: a norm measured in each training would differ between them"
+        return None

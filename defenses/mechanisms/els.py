@@ -1,0 +1,51 @@
+"""Example-level sampling for users (ELS; Charles et al., Algorithm 1): records are drawn, at most G of each user."""
+
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import model_validator
+
+from heldin.defenses.mechanisms.contract import Given
+from heldin.defenses.mechanisms.settings import ShuffledDefense, UserRecords
+from heldin.defenses.mechanisms.uls import UserLevel
+
+if TYPE_CHECKING:
+    from heldin.defenses.mechanism import Mechanism
+
+
+class ElsDefense(ShuffledDefense, UserRecords):
+    """Example-level sampling with at most ``group_size`` records of each user, whom it protects."""
+
+    kind: Literal["els"]
+
+    @property
+    def units(self) -> int | None:
+        """Return the public number of users."""
+        return self.protected_users
+
+    @model_validator(mode="after")
+    def _whole_records(self) -> "ElsDefense":
+        if self.record_selection == "random_chunk":
+            raise ValueError("record_selection 'random_chunk' goes with kind 'uls' only: it cuts a sampled user's text")
+        return self
+
+    def plan(self, given: Given) -> dict[str, Any]:
+        """Records are sampled, users protected: the guarantee is that of up to G sampled members
+        (docs/theory.md#poisson-accounting)."""
+        return {**super().plan(given), "sampled": "example"}
+
+
+class CappedUserLevel(UserLevel):
+    """A user is protected, whose up to ``group_size`` records are sampled one by one."""
+
+    method: ClassVar[str] = "els"
+    caps_users: ClassVar[bool] = True
+
+    @classmethod
+    def covers(cls, mechanism: "Mechanism") -> bool:
+        """Users, of whom records are sampled."""
+        return super().covers(mechanism) and not mechanism.samples_users
+
+    @property
+    def members(self) -> int:
+        """The cap."""
+        return self.mechanism.group_size

@@ -1,0 +1,50 @@
+"""Example-level DP: each record is sampled, clipped and protected by itself."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
+
+from heldin.base.errors import InputError
+from heldin.defenses.choices import Unit
+from heldin.defenses.mechanisms.contract import Given, Level
+from heldin.defenses.mechanisms.settings import ShuffledDefense
+from heldin.words.guarantee import GuaranteeCondition
+from heldin.words.statement import Statement
+
+
+class ExampleDefense(ShuffledDefense):
+    """Example-level DP: the guarantee is of each record."""
+
+    kind: Literal["example"]
+
+    @property
+    def worst_case_documents(self) -> int:
+        """One: nothing is promised about more."""
+        return 1
+
+    def plan(self, given: Given) -> dict[str, Any]:
+        """Records are sampled and protected."""
+        return {**super().plan(given), "unit": "example", "sampled": "example"}
+
+
+class ExampleLevel(Level):
+    """A record is protected."""
+
+    unit: ClassVar[Unit | Literal["none"]] = "example"
+    method: ClassVar[str] = "example"
+    protects_records: ClassVar[bool] = True
+
+    def check(self) -> None:
+        """Raise InputError for sampled users and for groups."""
+        plan = self.mechanism
+        if plan.samples_users:
+            raise InputError("user sampling has no example-level accountant: set unit to user or sample examples")
+        super().check()
+        if plan.group_size != 1:
+            raise InputError(
+                f"group size {plan.group_size} with unit example: a group is a user's records, use unit user"
+            )
+
+    def conditions(self, refilling: Sequence[Statement]) -> Sequence[Statement]:
+        """It is about the data after preprocessing, and about no user."""
+        after = [GuaranteeCondition.AFTER_PREPROCESSING(steps=list(refilling))] if refilling else []
+        return [*after, GuaranteeCondition.NOT_OF_USERS()]

@@ -1,0 +1,79 @@
+"""Filtered descent (Asi & Liu; Chua et al., Algorithm 3): full batches; it may halt and release no model."""
+
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from heldin.base.errors import InputError
+from heldin.base.section import Positive
+from heldin.defenses.choices import ConcentrationFilter, ConstantDivisor
+from heldin.defenses.mechanisms.contract import Given
+from heldin.defenses.mechanisms.settings import UserRecords
+from heldin.defenses.mechanisms.uls import UserLevel
+from heldin.defenses.samplers import FullBatchSampler
+
+if TYPE_CHECKING:
+    from heldin.defenses.mechanism import Mechanism
+
+
+class FilterDefense(UserRecords):
+    """Asi & Liu's filtered descent (Chua et al., Algorithm 3): full batches; it may halt and release no model."""
+
+    may_halt: ClassVar[bool] = True
+
+    kind: Literal["filter"]
+    target_epsilon: Positive
+    """Calibrate the noise to this epsilon per user."""
+    tau: Positive
+    """Most users' gradients must lie within this distance of each other at every step."""
+
+    @property
+    def calibrated_to(self) -> float:
+        """The target."""
+        return self.target_epsilon
+
+    @property
+    def needs_whole_models(self) -> tuple[str, ...]:
+        """All users' gradients are compared in one piece."""
+        return (f"defense.kind {self.kind}",)
+
+    def retraining_problem(self, documents: int | None) -> str:
+        """Trainings are add/remove neighbours, and its epsilon is for replace (docs/theory.md#filtered-descent)."""
+        return (
+            "defense 'filter' promises for a user who is replaced, and may halt; independent trainings add or leave"
+            " out a user: choose another defense"
+        )
+
+    def plan(self, given: Given) -> dict[str, Any]:
+        """All users take part in every step."""
+        return {
+            **super().plan(given),
+            "adjacency": "replace",
+            "sampled": "user",
+            "sampler": FullBatchSampler(population=self.population),
+            # Half of epsilon pays AboveThreshold, the other half the Gaussian steps
+            # (docs/theory.md#filtered-descent, accounting).
+            "clip": ConcentrationFilter(tau=self.tau, above_epsilon=self.target_epsilon / 2),
+            "noise_multiplier": 1.0,
+            "divisor": ConstantDivisor(value=self.population),
+        }
+
+
+class FilteredLevel(UserLevel):
+    """A user is protected, who takes part in every step and may be replaced by another."""
+
+    method: ClassVar[str] = "filter"
+
+    @classmethod
+    def covers(cls, mechanism: "Mechanism") -> bool:
+        """Whatever unit a plan with a filter or with full batches states: ``check`` refuses all but one."""
+        return mechanism.clip.filters or mechanism.sampler.full_batch
+
+    def check(self) -> None:
+        """Raise InputError for a filter without full batches, and for another unit or adjacency."""
+        super().check()
+        plan = self.mechanism
+        if plan.clip.filters != plan.sampler.full_batch:
+            raise InputError("the concentration filter goes with full batches, and full batches with nothing else")
+        if (plan.unit, plan.samples_users, plan.adjacency) != (self.unit, True, "replace"):
+            raise InputError(
+                "the concentration filter protects users that are sampled as such, under replace adjacency"
+            )

@@ -1,0 +1,31 @@
+"""The level of a plan: what its fields say that it protects."""
+
+from typing import TYPE_CHECKING
+
+from heldin.defenses.mechanisms.contract import Level
+from heldin.defenses.mechanisms.els import CappedUserLevel
+from heldin.defenses.mechanisms.example import ExampleLevel
+from heldin.defenses.mechanisms.filtered import FilteredLevel
+from heldin.defenses.mechanisms.plain import PlainLevel
+from heldin.defenses.mechanisms.text_sampling import TextLevel
+from heldin.defenses.mechanisms.two_level import PairLevel
+from heldin.defenses.mechanisms.uls import UserLevel
+
+if TYPE_CHECKING:
+    from heldin.defenses.mechanism import Mechanism
+
+# The first that covers a plan is its level.
+_LEVELS: tuple[type[Level], ...] = (
+    PlainLevel,
+    FilteredLevel,
+    PairLevel,
+    TextLevel,
+    ExampleLevel,
+    CappedUserLevel,
+    UserLevel,
+)
+
+
+def level_of(mechanism: "Mechanism") -> Level:
+    """Return the level of a plan."""
+    return next(level for level in _LEVELS if level.covers(mechanism))(mechanism)

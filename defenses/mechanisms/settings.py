@@ -1,0 +1,258 @@
+"""The settings that mechanisms with noise share."""
+
+from abc import ABC
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from heldin.base.section import Count, Many, NotNegative, Positive
+from heldin.corpus.entities.config import EntitySourceConfig
+from heldin.corpus.entities.spans import CATEGORIES, Category
+from heldin.defenses.accounting.heuristics import settled_delta
+from heldin.defenses.choices import (
+    ClipNorm,
+    ClipQuantile,
+    ConstantDivisor,
+    DeltaRule,
+    FlatClip,
+    NoiseGenerator,
+    NormalisedClip,
+    RecordSelection,
+)
+from heldin.defenses.data_side.deidentify import entities_named
+from heldin.defenses.mechanisms.contract import DefenseConfig, Given
+from heldin.defenses.samplers import PoissonSampler, Sampler, ShuffledSampler
+from heldin.words.guarantee import Assumption
+from heldin.words.statement import Statement
+
+
+class NoisedDefense(DefenseConfig, ABC):
+    """The settings that all defenses with noise share."""
+
+    is_private: ClassVar[bool] = True
+
+    population: Count
+    """Public number of users ("uls", "filter") or of records (the others), to which sampling rate and delta refer. With
+    "filter", users missing from this number count as users whose gradient is zero."""
+    steps: Count
+    """Optimizer steps; they take the place of finetune.epochs."""
+    delta: Annotated[float, Field(gt=0, lt=1)] | DeltaRule = "units^-1.1"
+    """delta of the guarantee: a number, or a power of a public number. "units^-1.1": of protected users, which are
+    ``population`` or, if records are sampled, ``protected_users`` ("example": of records, ``population``).
+    "examples^-1.1": of ``examples``, as in Charles et al. (2024), section 5. A delta above one over the number of
+    protected units guarantees almost nothing."""
+    examples: Count | None = None
+    """Public number of records before any cap, only for ``delta: examples^-1.1``."""
+    secure_noise: bool = False
+    """Draw the noise from a cryptographic generator (AES-256 in counter mode), which is slower than Philox."""
+    base_model_saw_protected: bool = False
+    """Whether the base model or the tokenizer was trained on protected users' texts, or on texts selected by comparison
+    with them, which voids the guarantee."""
+
+    @property
+    def units(self) -> int | None:
+        """Return the public number of protected units; None if the config has none."""
+        return self.population
+
+    @property
+    def relies_on_base(self) -> bool:
+        """Unless the config says that the base model has seen them."""
+        return not self.base_model_saw_protected
+
+    def settled_delta(self) -> tuple[float, Statement | None]:
+        """Return delta, and the statement of its rule; None for a number."""
+        return settled_delta(self.delta, self.units, self.examples)
+
+    @model_validator(mode="after")
+    def _delta_follows(self) -> Self:
+        if self.examples is not None and self.delta != "examples^-1.1":
+            raise ValueError("examples goes with delta: examples^-1.1 only")
+        if self.delta == "examples^-1.1" and self.examples is None:
+            raise ValueError("delta: examples^-1.1 needs examples, the public number of records before any cap")
+        if self.delta == "units^-1.1" and self.units is None:
+            raise ValueError("delta: units^-1.1, the default, needs protected_users: give it, or a number for delta")
+        return self
+
+    def noise(self) -> NoiseGenerator:
+        """The noise generator."""
+        return NoiseGenerator.SECURE if self.secure_noise else NoiseGenerator.PHILOX
+
+    def plan(self, given: Given) -> dict[str, Any]:
+        """The fields of every mechanism with noise."""
+        delta, rule = self.settled_delta()
+        return {
+            "steps": self.steps,
+            "delta": delta,
+            "noise_generator": self.noise().value,
+            "checkpoint": given.checkpoint,
+            "data_steps": given.data_steps,
+            "base_model_saw_protected": self.base_model_saw_protected,
+            # One key of the config for both: a tokenizer that is trained here is trained on the base model's texts.
+            "tokenizer_saw_protected": self.base_model_saw_protected,
+            "assumptions": (*given.assumptions, *([rule] if rule else [])),
+        }
+
+
+class SampledDefense(NoisedDefense, ABC):
+    """The settings of defenses that sample, clip and add noise in every step."""
+
+    cohort: Count
+    """Expected number of users ("uls") or records (the others) in a step, if ``population`` of them are in training;
+    also the divisor. At most ``population``."""
+    target_epsilon: Positive | None = None
+    """Calibrate the noise to this epsilon per user ("example": per record; "user-entity": of a user and an entity
+    together, or of ``exposed`` records). Give this or ``noise_multiplier``."""
+    # 0 is allowed: such a plan is built and labelled "no DP guarantee", not refused.
+    noise_multiplier: NotNegative | None = None
+    """Standard deviation of the noise divided by ``clip_norm``."""
+    clip_norm: ClipNorm = 1.0
+    """L2 norm to which a unit's gradient is clipped."""
+    clip_kind: Literal["flat", "normalised"] = "flat"
+    """"flat" scales down gradients above ``clip_norm``; "normalised" then divides by it, and the
+    learning rate no longer depends on it."""
+    protected_users: Count | None = None
+    """Public number of users, for delta and the warning about it when records are sampled."""
+    micro_records: Many = 64
+    """Most records in one backward pass; it affects memory only."""
+
+    @model_validator(mode="after")
+    def _one_scale(self) -> Self:
+        if (self.target_epsilon is None) == (self.noise_multiplier is None):
+            raise ValueError("give exactly one of 'target_epsilon' and 'noise_multiplier'")
+        return self
+
+    @property
+    def calibrated_to(self) -> float | None:
+        """The target, if one is given."""
+        return self.target_epsilon
+
+    @property
+    def pass_records(self) -> int:
+        """As the config says."""
+        return self.micro_records
+
+    @property
+    def cohort_size(self) -> int:
+        """The cohort."""
+        return self.cohort
+
+    @property
+    def followed_quantile(self) -> ClipQuantile | None:
+        """What the clip norm follows; None: it stays."""
+        return None
+
+    def sampled_by(self) -> Sampler:
+        """Return the sampler."""
+        return PoissonSampler.of(self.population, self.cohort)
+
+    def plan(self, given: Given) -> dict[str, Any]:
+        """The fields of every mechanism that samples, clips and adds noise in each step."""
+        clip = FlatClip if self.clip_kind == "flat" else NormalisedClip
+        return {
+            **super().plan(given),
+            "sampler": self.sampled_by(),
+            "clip": clip(norm=self.clip_norm, follows=self.followed_quantile),
+            # A stand-in until the noise is calibrated.
+            "noise_multiplier": 1.0 if self.noise_multiplier is None else self.noise_multiplier,
+            # Public, and never the cohort that was drawn: neighbours would scale their noise differently
+            # (docs/theory.md#public-constants).
+            "divisor": ConstantDivisor(value=self.cohort),
+            "protected_units": self.protected_users,
+        }
+
+
+class ShuffledDefense(SampledDefense, ABC):
+    """The settings of defenses whose cohorts may be shuffled, and whose clip norm may follow a quantile."""
+
+    sampler: Literal["poisson", "shuffled"] = "poisson"
+    """"poisson": each unit enters each step by its own coin; "shuffled": cohorts cut from a shuffled list, as most
+    trainers do, for which there is no DP guarantee here."""
+    clip_quantile: ClipQuantile | None = None
+    """The clip norm follows a quantile of the units' norms, within the same epsilon; ``clip_norm`` is that of the first
+    step. null: it stays."""
+
+    @property
+    def followed_quantile(self) -> ClipQuantile | None:
+        """As the config says."""
+        return self.clip_quantile
+
+    @property
+    def needs_whole_models(self) -> tuple[str, ...]:
+        """A clip norm that follows a quantile."""
+        return ("defense.clip_quantile",) if self.clip_quantile is not None else ()
+
+    @property
+    def cuts_a_list(self) -> bool:
+        """Whether cohorts are cut from a shuffled list."""
+        return self.sampler == "shuffled"
+
+    def sampled_by(self) -> Sampler:
+        """Poisson sampling, or shuffled cohorts."""
+        if self.cuts_a_list:
+            return ShuffledSampler(population=self.population, cohort=self.cohort)
+        return super().sampled_by()
+
+    def plan(self, given: Given) -> dict[str, Any]:
+        """With the adjacency of the sampler."""
+        # A fixed cohort out of a fixed population: an absent unit keeps its place (docs/theory.md#conventions).
+        return {**super().plan(given), "adjacency": "zero_out" if self.cuts_a_list else "add_remove"}
+
+
+class UserRecords(NoisedDefense, ABC):
+    """The settings of defenses that use a limited number of each user's records."""
+
+    promises_users: ClassVar[bool] = True
+
+    group_size: Many = 1
+    """Records of one user: at most this many in a step ("uls", "filter"), at most this many in training ("els"), or
+    exactly this many ("group")."""
+    record_selection: RecordSelection = "random"
+    """Which records are used of a user who has more than ``group_size``; "random_chunk" is for "uls" only."""
+
+    @property
+    def worst_case_documents(self) -> int:
+        """As many as are used."""
+        return self.group_size
+
+    def plan(self, given: Given) -> dict[str, Any]:
+        """With which of a user's records are used."""
+        return {
+            **super().plan(given),
+            "unit": "user",
+            "group_size": self.group_size,
+            "record_selection": self.record_selection,
+        }
+
+
+class NamedPeopleDefense(SampledDefense, ABC):
+    """The settings of defenses that know whom a record names."""
+
+    protects_named: ClassVar[bool] = True
+    promises_users: ClassVar[bool] = True
+
+    entities: EntitySourceConfig | None = None
+    """What finds whom a record names."""
+    categories: tuple[Category, ...] = Field(CATEGORIES, min_length=1)
+    """Categories of Lai et al. (2021), Table I, that count as entities."""
+
+    @property
+    def searched_by(self) -> EntitySourceConfig | None:
+        """The source of entities, if any."""
+        return self.entities
+
+    @property
+    def entity_categories(self) -> tuple[Category, ...]:
+        """As the config says."""
+        return self.categories
+
+    @property
+    def counts_as_entity(self) -> str:
+        """Describe the entities in words; "" without a source."""
+        return entities_named(self.entities.kind, self.categories) if self.entities else ""
+
+    def entity_assumptions(self, made_of_texts: frozenset[str]) -> tuple[Statement, ...]:
+        """Return what is assumed where entities decide what may be used."""
+        if self.entities is None:
+            return ()
+        finder = [Assumption.FINDER_UNSEEN()] if self.entities.kind in made_of_texts else []
+        return (Assumption.ENTITY_IS(counts=self.counts_as_entity), *finder)

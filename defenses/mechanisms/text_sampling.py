@@ -1,0 +1,185 @@
+"""Text sampling: each record has a coin of its own and is clipped alone (docs/theory.md#text-sampling).
+
+It protects whoever wrote a record or is named in one: under caps every user and recognised entity, without caps whoever
+is in so many records.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+
+from pydantic import model_validator
+
+from heldin.base.errors import InputError
+from heldin.base.section import Few
+from heldin.defenses.accounting import guarantees as accounting
+from heldin.defenses.accounting.events import Event, PoissonGaussian
+from heldin.defenses.accounting.guarantees import EXPOSED
+from heldin.defenses.choices import Unit
+from heldin.defenses.exposure import EpsilonAtExposure, Exposure
+from heldin.defenses.mechanisms.contract import Given, Level, compares_texts
+from heldin.defenses.mechanisms.settings import NamedPeopleDefense
+from heldin.words.data_steps import DataStepText
+from heldin.words.guarantee import GuaranteeCondition
+from heldin.words.statement import Statement
+
+if TYPE_CHECKING:
+    from heldin.defenses.mechanism import Mechanism
+
+
+class UserEntityDefense(NamedPeopleDefense):
+    """Text sampling: each record has a coin of its own and is clipped alone, whatever its authors and named people."""
+
+    kind: Literal["user-entity"]
+    group_size: Few | None = None
+    """Most records of a user; with ``entity_cap``, which gives one epsilon for every user and recognised entity. null:
+    no caps, and an epsilon for each number of records."""
+    entity_cap: Few | None = None
+    """Most records that name an entity; with ``group_size`` and ``entities``."""
+    exposed: Few | None = None
+    """Without caps, the number of records for which ``target_epsilon`` holds, written by a person or naming the person;
+    null: 1."""
+
+    @property
+    def units(self) -> int | None:
+        """Return the public number of users."""
+        return self.protected_users
+
+    @property
+    def caps(self) -> tuple[int, int] | None:
+        """(G, k); None without caps."""
+        return None if self.group_size is None or self.entity_cap is None else (self.group_size, self.entity_cap)
+
+    @property
+    def capped_as(self) -> Statement | None:
+        """The caps, as a step on the data."""
+        if self.caps is None:
+            return None
+        records, per_entity = self.caps
+        return DataStepText.CAPS(records=records, per_entity=per_entity, entities=self.counts_as_entity)
+
+    @property
+    def pool_settings(self) -> dict[str, Any]:
+        """Entities, and the caps that keep their records."""
+        return self.model_dump(mode="json", include={"entities", "categories", "group_size", "entity_cap"})
+
+    @property
+    def worst_case_documents(self) -> int:
+        """As many as the stated epsilon is for."""
+        return self.group_size or self.exposed or 1
+
+    def retraining_problem(self, documents: int | None) -> str | None:
+        """More documents than the caps leave."""
+        if self.caps and (documents or 0) > self.caps[0]:
+            return (
+                f"--documents {documents} is above defense.group_size = {self.caps[0]}, the most records that"
+                " caps leave to a user: lower it"
+            )
+        return None
+
+    @model_validator(mode="after")
+    def _caps_go_together(self) -> Self:
+        if (self.group_size is None) != (self.entity_cap is None):
+            raise ValueError(
+                "group_size and entity_cap go together: one number for everybody caps the records of users and entities"
+            )
+        if self.entity_cap is not None and self.entities is None:
+            raise ValueError("entity_cap needs 'entities': without a source nobody knows whom a record names")
+        if self.caps and self.exposed is not None:
+            raise ValueError("exposed goes without caps: with them epsilon is for group_size + entity_cap records")
+        return self
+
+    def assumptions(self, made_of_texts: frozenset[str]) -> tuple[Statement, ...]:
+        """Entities decide what caps keep."""
+        return self.entity_assumptions(made_of_texts) if self.caps else ()
+
+    def plan(self, given: Given) -> dict[str, Any]:
+        """Records are sampled, and whoever is in them protected."""
+        return {
+            **super().plan(given),
+            "unit": "user-entity",
+            # Caps look at everybody's slots: only neighbours with the same slots keep the same records
+            # (docs/theory.md#caps-and-fixed-incidence).
+            "adjacency": "zero_out" if self.caps else "add_remove",
+            "sampled": "example",
+            "group_size": self.group_size or 1,
+            "entity_cap": self.entity_cap,
+            "exposed": None if self.caps else self.exposed or 1,
+            "record_selection": "all",
+        }
+
+
+class TextLevel(Level):
+    """A person is protected, by the number of records that the person wrote or is named in."""
+
+    unit: ClassVar[Unit | Literal["none"]] = "user-entity"
+    method: ClassVar[str] = "user-entity"
+    protects_named: ClassVar[bool] = True
+
+    @classmethod
+    def covers(cls, mechanism: "Mechanism") -> bool:
+        """Users and entities, without coins of entities."""
+        return super().covers(mechanism) and mechanism.two_level is None
+
+    def check(self) -> None:
+        """Raise InputError for user-entity sampling that no theorem covers."""
+        plan = self.mechanism
+        if plan.samples_users or not plan.sampler.by_coins:
+            raise InputError("unit user-entity is text sampling: sample examples, by Poisson coins")
+        if plan.record_selection != "all":
+            raise InputError(
+                "unit user-entity trains on all records that the caps leave: a choice by text would let others in"
+            )
+        if self._capped == (plan.exposed is not None) or (not self._capped and plan.group_size != 1):
+            raise InputError("unit user-entity has either both caps, or a number of exposed records")
+        # A cap that looks at other people's slots is no function of one's own: only with the same slots on both sides.
+        if plan.adjacency != ("zero_out" if self._capped else "add_remove"):
+            raise InputError("caps on entities go with zero_out adjacency, text sampling without caps with add_remove")
+
+    @property
+    def _capped(self) -> bool:
+        return self.mechanism.entity_cap is not None
+
+    @property
+    def members(self) -> int:
+        """group_size + entity_cap, or ``exposed``."""
+        return self.mechanism.exposed or self.mechanism.group_size + (self.mechanism.entity_cap or 0)
+
+    @property
+    def user_event(self) -> Event | None:
+        """Of a user's own records, under caps."""
+        return self.exposed_event(self.mechanism.group_size) if self._capped else None
+
+    def exposed_event(self, exposed: int) -> PoissonGaussian:
+        """One record's event, of so many records."""
+        return PoissonGaussian(self.mechanism.noise_multiplier, self.mechanism.sampler.rate, exposed)
+
+    def reasons(self) -> Sequence[Statement]:
+        """Steps that compare texts."""
+        return compares_texts(self.mechanism)
+
+    def conditions(self, refilling: Sequence[Statement]) -> Sequence[Statement]:
+        """Under caps, a choice that looks at slots is the same for both neighbours, who have the same slots."""
+        if self._capped:
+            return [GuaranteeCondition.SAME_SLOTS(), GuaranteeCondition.NAMES_NOT_RECOGNISED()]
+        return [GuaranteeCondition.AFTER_PREPROCESSING(steps=list(refilling))] if refilling else []
+
+    def fewest_units(self, population: int) -> int:
+        """The fewest users who can hold the records: at most G each, or all of them."""
+        return -(-population // self.mechanism.group_size)
+
+    def exposure(self) -> Exposure:
+        """By records."""
+        plan = self.mechanism
+        curve = tuple(EpsilonAtExposure(m, self.epsilon_at(m)) for m in self.exposure_marks())
+        group_size = plan.group_size if self._capped else None
+        return Exposure("records", self.members, curve, group_size, plan.entity_cap)
+
+    def exposure_marks(self) -> list[int]:
+        """Some numbers of records, and those of the caps."""
+        caps = (self.mechanism.group_size, self.mechanism.entity_cap) if self.mechanism.entity_cap else ()
+        return sorted({*EXPOSED, self.members, *caps})
+
+    def epsilon_at(self, exposed: int) -> float:
+        """epsilon of a person in so many records."""
+        assert self.mechanism.delta is not None
+        return accounting.epsilon(self.exposed_event(exposed), self.mechanism.steps, self.mechanism.delta)

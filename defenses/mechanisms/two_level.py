@@ -1,0 +1,219 @@
+"""Two-level sampling (UeDP-Alg of Lai et al., 2021): users and entities are drawn, a drawn user's update is clipped.
+
+It protects a user and an entity (docs/theory.md#two-level-sampling).
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from heldin.base.errors import InputError
+from heldin.base.section import Many
+from heldin.corpus.entities.config import EntitySourceConfig
+from heldin.defenses.accounting.events import Event, PoissonGaussian, TwoLevelGaussian
+from heldin.defenses.accounting.guarantees import HOLDERS, moments_epsilon, two_level_epsilon
+from heldin.defenses.choices import LocalUpdates, TwoLevel, Unit, WeightCaps
+from heldin.defenses.exposure import EpsilonAtExposure, Exposure
+from heldin.defenses.mechanisms.contract import Given, Level, compares_texts
+from heldin.defenses.mechanisms.settings import NamedPeopleDefense
+from heldin.words.guarantee import GuaranteeCondition, NoGuaranteeReason
+from heldin.words.statement import Statement
+
+if TYPE_CHECKING:
+    from heldin.defenses.mechanism import Mechanism
+
+
+class UedpDefense(NamedPeopleDefense):
+    """UeDP-Alg of Lai et al. (2021): users and entities are sampled, a drawn user's model difference is clipped."""
+
+    kind: Literal["uedp"]
+    entities: EntitySourceConfig
+    """What finds whom a record names."""
+    entity_rate: float = Field(0.5, gt=0, le=1)
+    """Probability of each recognised entity in a step, q_e."""
+    extended_rate: float = Field(1.0, ge=0, le=1)
+    """Probability of each record that names no recognised entity, q_s; 0: such records are not used (estimator f_E)."""
+    rule: Literal["any", "all"] = "any"
+    """Which of a drawn user's records are used: those of which any entity is drawn (the paper), or all."""
+    noise_scale: Literal["cohort", "clip_norm"] = "cohort"
+    """Of what the noise is a multiple: of (cohort + 1) clip norms (Algorithm 1, line 14), or of one."""
+    weight_caps: WeightCaps | None = None
+    """Weights of Algorithm 1, lines 3 and 4, which count private records; null: 1, as for records without an entity."""
+    local: LocalUpdates | None = None
+    """A drawn user's own steps (Algorithm 1, lines 20 to 28, each step going on from the last); null: one gradient."""
+    group_size: Many | None = None
+    """Most usable records of a drawn user in a step, by chance; null: all of them."""
+    account: Literal["paper", "strict"] = "paper"
+    """Whose epsilon the run claims: the paper's, which is no guarantee, or what holds of the same algorithm."""
+    sensitive_share: float | None = Field(None, gt=0, le=1)
+    """Share of records with a recognised entity: a public constant, which the paper's claim needs unless extended_rate
+    is 0."""
+    holders: Many | None = None
+    """Other users who may name an entity, for whom epsilon is stated; null: all others."""
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.noise_multiplier is None:
+            raise ValueError("kind 'uedp' takes noise_multiplier: heldin account uedp says what it gives")
+        if self._claims_the_papers and self.extended_rate > 0 and self.sensitive_share is None:
+            raise ValueError(
+                "the paper's claim needs sensitive_share, the share of records with a recognised entity (heldin corpus"
+                " entities counts them); or set account: strict"
+            )
+        if self.weight_caps is not None and self.local is None:
+            raise ValueError("weight_caps needs local: a single gradient is a mean over records")
+        if self.population < 2:
+            raise ValueError("population must be at least 2: an entity is named by others")
+        return self
+
+    @property
+    def _claims_the_papers(self) -> bool:
+        return self.account == "paper"
+
+    @property
+    def local_updates(self) -> LocalUpdates | None:
+        """As the config says."""
+        return self.local
+
+    @property
+    def needs_whole_models(self) -> tuple[str, ...]:
+        """Local updates."""
+        return ("defense.local",) if self.local is not None else ()
+
+    @property
+    def records_of_a_unit(self) -> int | None:
+        """``group_size``, or all usable ones."""
+        return self.group_size
+
+    @property
+    def pool_settings(self) -> dict[str, Any]:
+        """Entities, and how many records of a user are used."""
+        return self.model_dump(mode="json", include={"entities", "categories", "group_size"})
+
+    def retraining_problem(self, documents: int | None) -> str | None:
+        """Records that name nobody must be used in every step."""
+        if self.extended_rate < 1:
+            return (
+                "the worst-case user's documents name nobody, and would not always be used: set defense.extended_rate"
+                " to 1"
+            )
+        return None
+
+    def assumptions(self, made_of_texts: frozenset[str]) -> tuple[Statement, ...]:
+        """Entities decide what a step may use."""
+        return self.entity_assumptions(made_of_texts)
+
+    def plan(self, given: Given) -> dict[str, Any]:
+        """Users and entities are sampled."""
+        assert self.noise_multiplier is not None
+        # Algorithm 1, line 14, with weights of at most 1: z (q_u |U| + 1) beta on the sum.
+        on_sum = self.noise_multiplier * (self.cohort + 1 if self.noise_scale == "cohort" else 1)
+        return {
+            **super().plan(given),
+            "noise_multiplier": on_sum,
+            "unit": "user-entity",
+            "sampled": "user",
+            "group_size": self.group_size or 1,
+            "record_selection": "random" if self.group_size else "all",
+            "two_level": TwoLevel(
+                entity_rate=self.entity_rate,
+                extended_rate=self.extended_rate,
+                rule=self.rule,
+                holders=self.holders or self.population - 1,
+                weight_caps=self.weight_caps,
+                claimed_noise=self.noise_multiplier if self._claims_the_papers else None,
+                sensitive_share=self.sensitive_share if self._claims_the_papers else None,
+            ),
+            "local": self.local,
+        }
+
+
+class PairLevel(Level):
+    """A user and an entity are protected, by the number of other users who name the entity, its holders."""
+
+    unit: ClassVar[Unit | Literal["none"]] = "user-entity"
+    method: ClassVar[str] = "uedp"
+    protects_named: ClassVar[bool] = True
+    cannot_calibrate: ClassVar[str | None] = (
+        "two-level sampling takes a noise multiplier: heldin account uedp says what it gives"
+    )
+
+    @classmethod
+    def covers(cls, mechanism: "Mechanism") -> bool:
+        """Users and entities, with coins of entities."""
+        return super().covers(mechanism) and mechanism.two_level is not None
+
+    @property
+    def _settings(self) -> TwoLevel:
+        assert self.mechanism.two_level is not None
+        return self.mechanism.two_level
+
+    def check(self) -> None:
+        """Raise InputError for two-level sampling that nothing here trains or accounts for."""
+        plan = self.mechanism
+        if not plan.samples_users or not plan.sampler.by_coins or plan.adjacency != "add_remove":
+            raise InputError("two-level sampling draws users by Poisson coins, under add_remove adjacency")
+        if (plan.entity_cap, plan.exposed) != (None, None) or plan.record_selection not in ("all", "random"):
+            raise InputError("two-level sampling has no caps and chooses among usable records by chance alone")
+        if self._settings.weight_caps is not None and plan.local is None:
+            raise InputError("weights of records are for local updates: a single gradient is a mean")
+
+    @property
+    def event(self) -> TwoLevelGaussian:
+        """For an entity with as many holders as the plan says."""
+        return self._event_of(self._settings.holders)
+
+    def _event_of(self, holders: int) -> TwoLevelGaussian:
+        plan = self.mechanism
+        return TwoLevelGaussian(plan.noise_multiplier, plan.sampler.rate, self._settings.entity_rate, holders)
+
+    @property
+    def user_event(self) -> Event:
+        """Of a user alone."""
+        return PoissonGaussian(self.mechanism.noise_multiplier, self.mechanism.sampler.rate)
+
+    @property
+    def fallback_event(self) -> Event | None:
+        """What holds makes good for the paper's claim."""
+        return None if self._settings.claimed_noise is None else self.event
+
+    def assumed_epsilon(self) -> float:
+        """The paper's claim, that of a random record's rate (docs/theory.md#claims-of-user-entity-dp)."""
+        plan, settings = self.mechanism, self._settings
+        if settings.claimed_noise is None:
+            return super().assumed_epsilon()
+        assert plan.delta is not None
+        share = 1.0 if settings.extended_rate == 0.0 else settings.sensitive_share or 1.0
+        rate = plan.sampler.rate * settings.entity_rate * share
+        return moments_epsilon(settings.claimed_noise, rate, plan.steps, plan.delta)
+
+    def reasons(self) -> Sequence[Statement]:
+        """Steps that compare texts, the paper's claim, and weights that count records."""
+        claimed = [NoGuaranteeReason.RANDOM_RECORD_RATE()] if self._settings.claimed_noise is not None else []
+        weighted = [NoGuaranteeReason.WEIGHTS_COUNT_RECORDS()] if self._settings.weight_caps is not None else []
+        return [*compares_texts(self.mechanism), *claimed, *weighted]
+
+    def conditions(self, refilling: Sequence[Statement]) -> Sequence[Statement]:
+        """Records are compared after preprocessing; names that were missed have no coin under rule "all"."""
+        after = [GuaranteeCondition.AFTER_PREPROCESSING(steps=list(refilling))] if refilling else []
+        return [*after, *([GuaranteeCondition.NAMES_MISSED()] if self._settings.rule == "all" else [])]
+
+    def fewest_units(self, population: int) -> int:
+        """The users are the population."""
+        return population
+
+    def exposure(self) -> Exposure:
+        """By holders."""
+        curve = tuple(EpsilonAtExposure(m, self.epsilon_at(m)) for m in self.exposure_marks())
+        return Exposure("holders", self._settings.holders, curve)
+
+    def exposure_marks(self) -> list[int]:
+        """No holder, some numbers of holders, and that of the plan."""
+        return [0, *(k for k in HOLDERS if k < self._settings.holders), self._settings.holders]
+
+    def epsilon_at(self, exposed: int) -> float:
+        """epsilon of a user and an entity with so many holders."""
+        assert self.mechanism.delta is not None
+        event = self._event_of(exposed)
+        return two_level_epsilon(event, self.mechanism.steps, self.mechanism.delta, self._settings.rule)

@@ -1,0 +1,311 @@
+"""The samplers of a mechanism: which units take part in a step, what the accountant assumes of it, and how it is drawn.
+
+A unit's coins depend only on the run's key and the unit's own name. So adding or removing a unit changes no other coin,
+processes with different units together draw the sample that a single process would, and a resumed step draws the same
+units again. The generator is HMAC-SHA-256 under a 256-bit key.
+"""
+
+import functools
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Annotated, ClassVar, Literal, TypeAlias
+
+from pydantic import Field
+
+from heldin.base.coins import keyed_digest, keyed_order
+from heldin.base.errors import InputError
+from heldin.base.section import Count
+from heldin.defenses.accounting.composition import check_rounding
+from heldin.defenses.accounting.events import (
+    CappedPoissonGaussian,
+    Event,
+    FilteredGaussian,
+    PoissonGaussian,
+    UnamplifiedGaussian,
+    participations,
+)
+from heldin.defenses.choices import Adjacency, Choice, Clip, Rate
+from heldin.defenses.gaps import Gaps
+from heldin.words.guarantee import NoGuaranteeReason
+from heldin.words.statement import Statement
+
+Cohorts: TypeAlias = Callable[[int], list[int]]
+"""From the number of a step to the indices of its units, increasing."""
+
+
+class SamplerKind(Choice, ABC):
+    """A kind of sampling."""
+
+    adjacencies: ClassVar[tuple[Adjacency, ...]] = ("add_remove", "zero_out")
+    """Neighbouring relations under which an accountant covers it."""
+    by_coins: ClassVar[bool] = False
+    """Whether each unit takes part in each step by its own coin, and in no other way."""
+    draws_by_gaps: ClassVar[bool] = False
+    """Whether each time that a unit takes part is drawn by a digest."""
+    full_batch: ClassVar[bool] = False
+    """Whether every unit takes part in every step."""
+
+    def check(self, adjacency: Adjacency, members: int, delta: float, steps: int) -> None:
+        """Raise InputError for a run that no accountant of this sampler covers."""
+        if adjacency not in self.adjacencies:
+            raise InputError(self.refused_adjacency(adjacency))
+
+    def refused_adjacency(self, adjacency: Adjacency) -> str:
+        """Return why it has no accountant under an adjacency, and which to use."""
+        return f"{adjacency} adjacency has no accountant under Poisson sampling: use add_remove"
+
+    @abstractmethod
+    def event(self, noise_multiplier: float, members: int, clip: Clip) -> Event:
+        """Return one step's event as accounting assumes it.
+
+        Args:
+            members: sampled members of the protected unit.
+        """
+
+    def fallback_event(
+        self, noise_multiplier: float, members: int, adjacency: Adjacency, steps: int
+    ) -> UnamplifiedGaussian | None:
+        """Return the whole run without credit for sampling; None if the sampler has an accountant of its own."""
+        return None
+
+    def unprotected(self) -> Statement | None:
+        """Return why there is no guarantee with it; None if there is one."""
+        return None
+
+    @abstractmethod
+    def cohorts(self, key: bytes, identities: Sequence[str], steps: int) -> Cohorts:
+        """Return the draw of each step. Raises InputError for more units than a public population."""
+
+
+class PoissonSampler(SamplerKind):
+    """Each unit enters each step by its own coin with probability ``rate``; an empty sample still takes a noised step.
+
+    Attributes:
+        kind: name in configs and plans.
+        rate: probability of each coin.
+        population: public number of units, if known, for the expected cohort and the warning about delta.
+    """
+
+    by_coins: ClassVar[bool] = True
+    draws_by_gaps: ClassVar[bool] = True
+
+    kind: Literal["poisson"] = "poisson"
+    rate: Rate
+    population: Count | None = None
+
+    @classmethod
+    def of(cls, population: int, cohort: float) -> "PoissonSampler":
+        """rate = cohort / population, both public constants."""
+        return cls(rate=_rate(population, cohort), population=population)
+
+    def event(self, noise_multiplier: float, members: int, clip: Clip) -> PoissonGaussian:
+        """A Poisson-sampled Gaussian sum."""
+        return PoissonGaussian(noise_multiplier, self.rate, members)
+
+    def cohorts(self, key: bytes, identities: Sequence[str], steps: int) -> Cohorts:
+        """Each unit's own coins; right whatever the number of units."""
+        return _by_coins(self.rate, key, identities, steps)
+
+
+class CappedPoissonSampler(SamplerKind):
+    """Poisson sampling whose cohort is randomly cut to ``cap`` units, so that memory is bounded.
+
+    Attributes:
+        kind: name in configs and plans.
+        rate: probability of each unit's coin.
+        population: public upper bound on the number of units.
+        cap: most units in a step.
+    """
+
+    draws_by_gaps: ClassVar[bool] = True
+
+    kind: Literal["capped_poisson"] = "capped_poisson"
+    rate: Rate
+    population: Count
+    cap: Count
+
+    @classmethod
+    def of(cls, population: int, cohort: float, cap: int) -> "CappedPoissonSampler":
+        """rate = cohort / population, both public constants."""
+        return cls(rate=_rate(population, cohort), population=population, cap=cap)
+
+    def check(self, adjacency: Adjacency, members: int, delta: float, steps: int) -> None:
+        """Raise InputError also for groups, and for a delta below what dp-accounting resolves."""
+        super().check(adjacency, members, delta, steps)
+        # The loss distribution of a capped cohort is dp-accounting's and has no tilted form for a small delta.
+        check_rounding(delta, steps)
+        if members > 1:
+            raise InputError(
+                f"a hard cohort cap with group size {members} has no accountant: drop the cap or sample users"
+            )
+
+    def event(self, noise_multiplier: float, members: int, clip: Clip) -> CappedPoissonGaussian:
+        """dp-accounting's truncated Poisson sampling."""
+        return CappedPoissonGaussian(noise_multiplier, self.rate, self.population, self.cap)
+
+    def cohorts(self, key: bytes, identities: Sequence[str], steps: int) -> Cohorts:
+        """Each unit's own coins, and a random subset where more than ``cap`` units were drawn."""
+        _require_population(self.population, identities)
+        drawn_at = _by_coins(self.rate, key, identities, steps)
+
+        def at(step: int) -> list[int]:
+            drawn = drawn_at(step)
+            if len(drawn) <= self.cap:
+                return drawn
+            # A random subset of those drawn, by a purpose of its own, so that who is cut is independent of the
+            # coins (docs/theory.md#hard-cohort-caps).
+            index = {identities[i]: i for i in drawn}
+            return sorted(index[name] for name in keyed_order(key, f"cap {step}", list(index))[: self.cap])
+
+        return at
+
+
+class ShuffledSampler(SamplerKind):
+    """Passes over a shuffled population in cohorts of fixed size. For comparison only: no amplification theorem.
+
+    Attributes:
+        kind: name in configs and plans.
+        population: public number of units.
+        cohort: units in a step.
+        drop_incomplete: whether each pass drops its incomplete last cohort.
+    """
+
+    # Cohorts of one size need a population of one size: an absent unit leaves its place empty (zero-out) or to
+    # another (replace).
+    adjacencies: ClassVar[tuple[Adjacency, ...]] = ("zero_out", "replace")
+
+    kind: Literal["shuffled"] = "shuffled"
+    population: Count
+    cohort: Count
+    drop_incomplete: bool = False
+
+    @property
+    def rate(self) -> float:
+        """cohort / population, the sampling rate that Poisson accounting would assume."""
+        return _rate(self.population, self.cohort)
+
+    def refused_adjacency(self, adjacency: Adjacency) -> str:
+        """An absent unit's place stays."""
+        return "shuffled cohorts fix the population: use zero_out or replace adjacency"
+
+    def event(self, noise_multiplier: float, members: int, clip: Clip) -> PoissonGaussian:
+        """As if it were Poisson sampling, which ``unprotected`` says that it is not."""
+        return PoissonGaussian(noise_multiplier, self.rate, members)
+
+    def fallback_event(
+        self, noise_multiplier: float, members: int, adjacency: Adjacency, steps: int
+    ) -> UnamplifiedGaussian:
+        """At most so many participations (docs/theory.md#shuffled-cohorts)."""
+        times = participations(self.population, self.cohort, steps, drop_incomplete=self.drop_incomplete)
+        relation: Literal["zero_out", "replace"] = "replace" if adjacency == "replace" else "zero_out"
+        return UnamplifiedGaussian(noise_multiplier, times, relation, members)
+
+    def unprotected(self) -> Statement:
+        """No theorem of amplification."""
+        return NoGuaranteeReason.SHUFFLED()
+
+    def cohorts(self, key: bytes, identities: Sequence[str], steps: int) -> Cohorts:
+        """Cohorts of a pass over ``population`` slots; slots without a unit stay empty."""
+        _require_population(self.population, identities)
+        # Slots are counted, not the units present, so that a unit takes part at most once in each pass of
+        # ceil(population / cohort) steps: the fallback guarantee rests on that.
+        whole, rest = divmod(self.population, self.cohort)
+        per_pass = whole if self.drop_incomplete or not rest else whole + 1
+
+        @functools.lru_cache(maxsize=1)
+        def order(number: int) -> list[int]:
+            # Prefixed, so that no unit's name can be that of an empty slot.
+            slots = [f"unit {name}" for name in identities]
+            slots += [f"empty {i}" for i in range(self.population - len(slots))]
+            digests = sorted((keyed_digest(key, f"pass {number}", slot), i) for i, slot in enumerate(slots))
+            return [i for _, i in digests]
+
+        def at(step: int) -> list[int]:
+            number, cohort = divmod(step, per_pass)
+            taken = order(number)[cohort * self.cohort : (cohort + 1) * self.cohort]
+            # Empty slots are left out only now: they take their place in the cohort, as the absent unit of zero-out
+            # does.
+            return sorted(i for i in taken if i < len(identities))
+
+        return at
+
+
+class FullBatchSampler(SamplerKind):
+    """All users enter every step; users missing from the public ``population`` count as users of gradient zero."""
+
+    adjacencies: ClassVar[tuple[Adjacency, ...]] = ("replace",)
+    full_batch: ClassVar[bool] = True
+
+    kind: Literal["full_batch"] = "full_batch"
+    population: Count
+
+    @property
+    def rate(self) -> float:
+        """1: nobody is left out."""
+        return 1.0
+
+    def event(self, noise_multiplier: float, members: int, clip: Clip) -> FilteredGaussian:
+        """Filtered descent: nothing else goes with full batches."""
+        return FilteredGaussian(noise_multiplier, self.population, clip.filter_epsilon)
+
+    def cohorts(self, key: bytes, identities: Sequence[str], steps: int) -> Cohorts:
+        """All units."""
+        _require_population(self.population, identities)
+        return lambda _: list(range(len(identities)))
+
+
+Sampler: TypeAlias = Annotated[
+    PoissonSampler | CappedPoissonSampler | ShuffledSampler | FullBatchSampler, Field(discriminator="kind")
+]
+
+
+class Draws:
+    """The units that take part in each step of a run.
+
+    Steps are asked for in ascending order; an earlier one is found by drawing from the start again.
+
+    Args:
+        identities: a name per unit, unique and stable; never a position in a list.
+
+    Raises:
+        InputError: there are more units than the public population of the sampler.
+    """
+
+    def __init__(self, sampler: Sampler, key: bytes, identities: Sequence[str], steps: int) -> None:
+        self._cohorts, self._steps = sampler.cohorts(key, identities, steps), steps
+
+    def at(self, step: int) -> list[int]:
+        """Indices of the units that take part in a step, from 0, increasing; possibly none."""
+        if not 0 <= step < self._steps:
+            raise ValueError(f"step {step} is none of {self._steps}")
+        return self._cohorts(step)
+
+
+def _by_coins(rate: float, key: bytes, identities: Sequence[str], steps: int) -> Cohorts:
+    coins: Gaps | None = None
+
+    def at(step: int) -> list[int]:
+        nonlocal coins
+        if rate == 1.0:
+            return list(range(len(identities)))
+        if coins is None or step < coins.step:
+            coins = Gaps(rate, key, identities, steps)
+        return coins.at(step)
+
+    return at
+
+
+def _require_population(population: int, identities: Sequence[str]) -> None:
+    if len(identities) > population:
+        raise InputError(
+            f"the corpus has {len(identities)} units, more than the public population {population} that the plan"
+            " states: raise it"
+        )
+
+
+def _rate(population: int, cohort: float) -> float:
+    if population < 1:
+        raise InputError(f"a population of {population} has nobody to draw: give a number above 0")
+    if cohort > population:
+        raise InputError(f"cohort {cohort:g} is larger than the population {population}: lower the cohort")
+    return cohort / population
