@@ -48,7 +48,6 @@ from sklearn.model_selection import GridSearchCV
 
 from heldin.attacks.config import Documents
 from heldin.attacks.joint import JointAttack, TokenTable
-from heldin.attacks.joint_statistics import centred, error_zone, pooled, weighted, windows
 from heldin.attacks.kinds import get_attack
 from heldin.attacks.protocol import Uses
 from heldin.attacks.scoring import score_attacks
@@ -100,17 +99,17 @@ def features(tokens: TokenTable, edges: Array) -> Array:
     def of_texts(values: Array) -> Array:
         return np.add.reduceat(values, starts) / number
 
-    whole = pooled(tokens)
+    whole = _values("pooled", tokens)
     bins = np.searchsorted(edges, tokens.reference, "right")
     columns = [
         of_texts(sums),
         of_texts(means),
-        of_texts(centred(tokens)),
+        of_texts(_values("centred", tokens)),
         whole,
-        weighted(tokens),
+        _values("weighted", tokens),
         whole * np.sqrt(counts),
-        np.log(error_zone(tokens) + 1e-3),
-        windows(tokens),
+        np.log(_values("ez", tokens) + 1e-3),
+        _values("windows", tokens),
         # What each bin of difficulty adds to the pooled mean.
         *(of_tokens(np.where(bins == i, d, 0.0)) for i in range(BINS)),
         of_tokens(np.maximum(d - TAIL, 0.0)),
@@ -211,6 +210,12 @@ def trained(config: RunConfig, corpus: CorpusData, out: Path, reporter: Reporter
         cache.close()
     shutil.rmtree(out)
     return Measured(tokens, blind, statistics, np.array(list(member.values())))
+
+
+def _values(name: str, tokens: TokenTable) -> Array:
+    attack = get_attack(name)
+    assert isinstance(attack, JointAttack)
+    return attack.values(tokens)
 
 
 def _statistics(texts: Any, target: Any, reference: Any, cache: ScoreCache, users: list[str]) -> dict[str, Array]:

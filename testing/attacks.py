@@ -8,6 +8,7 @@ from heldin.attacks.direction import MadeTexts, made_texts, scores_the_likelier_
 from heldin.attacks.protocol import Attack, TextStatistic, Uses
 from heldin.testing.problems import require, tried, watched_files
 
+_TURNED = ["direction: a likelier text scores no higher: turn the sign around"]
 _CLOSE = 1e-6  # relative: sums over users are taken in another order
 
 
@@ -23,10 +24,11 @@ def check_attack(attack: type[Attack], name: str = "attack under test") -> None:
         name: what it is called in messages, and made with.
 
     Raises:
-        AssertionError: with everything that is wrong.
+        AssertionError: with everything that is wrong, a line each. A line begins with what was checked: made, uses,
+            needs, direction, complete, finite, determinism, files, names or order.
     """
     problems: list[str] = []
-    made = tried(lambda: attack(name), "making it with its name alone", problems)
+    made = tried(lambda: attack(name), "made: making it with its name alone", problems)
     if made is None:
         require(problems, name)
     problems += _declarations(made)
@@ -38,25 +40,30 @@ def check_attack(attack: type[Attack], name: str = "attack under test") -> None:
 def _declarations(attack: Attack) -> list[str]:
     problems = []
     if not isinstance(getattr(attack, "uses", None), Uses):
-        problems.append("'uses' is no Uses: declare whose texts and labels it learns from")
+        problems.append("uses: it is no Uses: declare whose texts and labels it learns from")
     elif not attack.uses.certifiable:
-        problems.append(f"it uses {attack.uses.value}: no bound may rest on it")
+        problems.append(f"uses: {attack.uses.value}: no bound may rest on it")
     return problems
 
 
 def _likelier_is_higher(attack: Attack) -> list[str]:
     problems: list[str] = []
-    right = tried(lambda: scores_the_likelier_higher(attack), "scoring two texts", problems)
-    return [*problems, *(["a likelier text scores no higher: turn the sign around"] if right is False else [])]
+    right = tried(lambda: scores_the_likelier_higher(attack), "direction: scoring two texts", problems)
+    return [
+        *problems,
+        *(_TURNED if right is False else []),
+    ]
 
 
 def _everybody_has_a_value(attack: Attack) -> list[str]:
     problems: list[str] = []
     texts = _world()
-    found = tried(lambda: texts.under(attack), "scoring texts", problems) or []
+    found = tried(lambda: texts.under(attack), "complete: scoring texts", problems) or []
     wanted = [(user, 0) for user in dict.fromkeys(texts.owners)] if attack.of_users else list(_places(texts))
     if not problems and [(its.user, its.text) for its in found] != wanted:
-        problems.append(f"it gives {len(found)} values for {len(wanted)}: every user and every text has one, in order")
+        problems.append(
+            f"complete: it gives {len(found)} values for {len(wanted)}: every user and every text has one, in order"
+        )
     return problems
 
 
@@ -64,37 +71,37 @@ def _certain_is_finite(attack: Attack) -> list[str]:
     problems: list[str] = []
     for logprobs in ([0.0], [-4.0] * 5, [-1e-30, -80.0]):
         texts = made_texts([logprobs, [-2.0, -3.0]])
-        found = tried(functools.partial(texts.under, attack), f"scoring {logprobs}", problems) or []
+        found = tried(functools.partial(texts.under, attack), f"finite: scoring {logprobs}", problems) or []
         if any(not math.isfinite(its.value) for its in found):
-            problems.append(f"a text with log-probabilities {logprobs} has a value that is not finite")
+            problems.append(f"finite: a text with log-probabilities {logprobs} has a value that is not finite")
     return problems
 
 
 def _nobody_is_known(attack: Attack) -> list[str]:
     problems: list[str] = []
     texts = _world()
-    first = tried(lambda: _values(attack, texts), "scoring texts", problems)
+    first = tried(lambda: _values(attack, texts), "complete: scoring texts", problems)
     with watched_files() as opened:
-        again = tried(lambda: _values(attack, texts), "scoring texts again", problems)
+        again = tried(lambda: _values(attack, texts), "determinism: scoring texts again", problems)
     if opened:
-        problems.append(f"it reads '{opened[0]}' to score a text: an attack sees texts and token scores alone")
+        problems.append(f"files: it reads '{opened[0]}' to score a text: an attack sees texts and token scores alone")
     if first != again:
-        problems.append("it is not deterministic: the same texts have other values the second time")
+        problems.append("determinism: the same texts have other values the second time")
     names = {user: f"member {len(texts.owners) - i}" for i, user in enumerate(dict.fromkeys(texts.owners))}
     renamed = MadeTexts(tuple(names[user] for user in texts.owners), texts.texts, texts.target, texts.reference)
-    called = tried(lambda: _values(attack, renamed), "scoring users with other names", problems)
+    called = tried(lambda: _values(attack, renamed), "names: scoring users with other names", problems)
     if not problems and not _alike(first, called):
-        problems.append("its values depend on what users are called")
-    turned = tried(lambda: _values(attack, _reversed(texts)), "scoring users in another order", problems)
+        problems.append("names: its values depend on what users are called")
+    turned = tried(lambda: _values(attack, _reversed(texts)), "order: scoring users in another order", problems)
     if not problems and not _alike(sorted(first), sorted(turned)):
-        problems.append("its values depend on the order of users")
+        problems.append("order: its values depend on the order of users")
     return problems
 
 
 def _needs_what_it_says(attack: Attack) -> list[str]:
     """What it does not declare is not there: a reference, or columns of token scores."""
     problems: list[str] = []
-    tried(lambda: _world().under(attack), "scoring with what it declares that it needs", problems)
+    tried(lambda: _world().under(attack), "needs: scoring with what it declares that it needs", problems)
     return problems
 
 

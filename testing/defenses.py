@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from heldin.base.progress import SilentReporter
 from heldin.corpus.document import Document
+from heldin.defenses.choices import DataStep
 from heldin.defenses.data_side.apply import apply_defenses
 from heldin.defenses.data_side.contract import DataSideDefense, StepInput, TrainingRecord
 from heldin.testing.problems import require, tried, watched_files
@@ -29,36 +30,53 @@ def check_defense(defense: DataSideDefense) -> None:
 
 
 def broken_declarations(defense: DataSideDefense) -> list[str]:
-    """Return a line for each declaration that a defense breaks."""
+    """Return a line for each declaration that a defense breaks; it begins with the declaration's name."""
     problems: list[str] = []
-    step = tried(defense.declared, "declaring it", problems)
-    whole = _records(_TEXTS)
-    everything = tried(lambda: _left(defense, whole), "applying it", problems)
-    if problems:
-        return problems
+    step = tried(defense.declared, "declared: declaring it", problems)
+    everything = tried(lambda: _left(defense, _records(_TEXTS)), "applied: applying it", problems)
+    if not problems:
+        problems += _same_again(defense, everything)
+        problems += _local(defense, step, everything)
+        problems += _limits(defense, everything)
+    return list(dict.fromkeys(problems))
+
+
+def _same_again(defense: DataSideDefense, everything: dict[int, Document]) -> list[str]:
     given = StepInput(_lengths, _lengths, 1, SilentReporter())
     with watched_files() as opened:
-        again = {record.row: record.document for record in defense.apply(whole, given)}
-    if opened:
-        problems.append(f"it reads '{opened[0]}': what it looks at is what it is given")
+        again = {record.row: record.document for record in defense.apply(_records(_TEXTS), given)}
+    problems = [f"files: it reads '{opened[0]}': what it looks at is what it is given"] if opened else []
     if again != everything:
-        problems.append("it is not deterministic: the same records are left otherwise the second time")
-    for user in sorted(set(_USERS)):
-        others = [record for record in whole if record.user != user]
-        if step.user_local and _left(defense, others) != _of(others, everything):
-            problems.append("user_local: what is left of users changes when another user goes")
-    for gone in whole:
-        others = [record for record in whole if record is not gone]
-        if step.record_local and _left(defense, others) != _of(others, everything):
-            problems.append("record_local: what becomes of records changes when another record goes")
+        problems.append("determinism: the same records are left otherwise the second time")
+    return problems
+
+
+def _local(defense: DataSideDefense, step: DataStep, everything: dict[int, Document]) -> list[str]:
+    problems, whole = [], _records(_TEXTS)
+    if step.user_local and _moved(defense, everything, [[r for r in whole if r.user != user] for user in _USERS]):
+        problems.append("user_local: what is left of users changes when another user goes")
+    if step.record_local and _moved(defense, everything, [[r for r in whole if r is not gone] for gone in whole]):
+        problems.append("record_local: what becomes of records changes when another record goes")
     if step.slots_only and _left(defense, _records(_TEXTS[::-1])).keys() != everything.keys():
         problems.append("slots_only: other texts change which records are left")
-    if defense.rewrites and len(everything) < len(whole):
+    return problems
+
+
+def _moved(
+    defense: DataSideDefense, everything: dict[int, Document], fewer: Sequence[Sequence[TrainingRecord]]
+) -> bool:
+    """Return whether fewer records leave other documents than they do among all."""
+    return any(_left(defense, others) != _of(others, everything) for others in fewer)
+
+
+def _limits(defense: DataSideDefense, everything: dict[int, Document]) -> list[str]:
+    problems = []
+    if defense.rewrites and len(everything) < len(_TEXTS):
         problems.append("rewrites: it removes records, and a step that changes texts keeps all")
-    most = max(sum(whole[row].user == user for row in everything) for user in _USERS)
+    most = max(sum(_USERS[row] == user for row in everything) for user in _USERS)
     if defense.most_records is not None and most > defense.most_records:
         problems.append(f"most_records: it leaves {most} records of a user")
-    return list(dict.fromkeys(problems))
+    return problems
 
 
 def _records(texts: Sequence[str]) -> list[TrainingRecord]:

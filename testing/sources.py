@@ -23,27 +23,28 @@ def check_source(config: SourceConfig, other: SourceConfig | None = None) -> Non
         other: one with another content, which must have another fingerprint; None: not tested.
 
     Raises:
-        AssertionError: with everything that is wrong.
+        AssertionError: with everything that is wrong, a line each. A line begins with what was checked: opened, looks,
+            paths, read, again, columns, empty, whole, ids, fingerprint, store or content.
     """
     problems: list[str] = []
-    source = tried(config.source, "opening it", problems)
+    source = tried(config.source, "opened: opening it", problems)
     if source is not None:
-        for look in tried(lambda: list(config.looks("corpus.source")), "looking at it", problems) or []:
-            tried(look, "looking at it", problems)
-        problems += [f"it names '{path}' among its paths, which is not there" for path in _absent(config)]
-        batches = tried(lambda: list(source.batches(BadRows())), "reading it", problems) or []
-        again = tried(lambda: list(source.batches(BadRows())), "reading it again", problems) or []
+        for look in tried(lambda: list(config.looks("corpus.source")), "looks: looking at it", problems) or []:
+            tried(look, "looks: looking at it", problems)
+        problems += [f"paths: it names '{path}' among its paths, which is not there" for path in _absent(config)]
+        batches = tried(lambda: list(source.batches(BadRows())), "read: reading it", problems) or []
+        again = tried(lambda: list(source.batches(BadRows())), "again: reading it again", problems) or []
         problems += _records(batches, again)
-        first, second = (tried(source.fingerprint, "its fingerprint", problems) for _ in range(2))
+        first, second = (tried(source.fingerprint, "fingerprint: its fingerprint", problems) for _ in range(2))
         if first != second:
-            problems.append("its fingerprint differs the second time, though nothing was changed")
+            problems.append("fingerprint: it differs the second time, though nothing was changed")
         if not problems:
             with tempfile.TemporaryDirectory() as folder:
-                tried(lambda: build_store(source, Path(folder)), "making a store of it", problems)
+                tried(lambda: build_store(source, Path(folder)), "store: making a store of it", problems)
     if other is not None and source is not None:
-        changed = tried(lambda: other.source().fingerprint(), "the fingerprint of the other one", problems)
-        if changed == tried(source.fingerprint, "its fingerprint", problems):
-            problems.append("another content has the same fingerprint: a store of old records would be taken for it")
+        changed = tried(lambda: other.source().fingerprint(), "content: the fingerprint of the other one", problems)
+        if changed == tried(source.fingerprint, "fingerprint: its fingerprint", problems):
+            problems.append("content: another content has the same fingerprint: an old store would be taken for it")
     require(problems, f"source '{config.kind}'")
 
 
@@ -54,17 +55,17 @@ def _absent(config: SourceConfig) -> list[Path]:
 def _records(batches: list[Any], again: list[Any]) -> list[str]:
     problems = []
     if any(batch.schema not in (SCHEMA, SCHEMA.append(SPANS)) for batch in batches):
-        return [f"its batches have other columns than {', '.join(SCHEMA.names)} (large text, and texts)"]
+        return [f"columns: its batches have other columns than {', '.join(SCHEMA.names)} (large text, and texts)"]
     rows = [row for batch in batches for row in batch.to_pylist()]
     if not rows:
-        problems.append("it has no record")
+        problems.append("empty: it has no record")
     if rows != [row for batch in again for row in batch.to_pylist()]:
-        problems.append("reading it twice gives other records")
+        problems.append("again: reading it twice gives other records")
     if any(not (row["user"] or "").strip() or not (row["text"] or "").strip() for row in rows):
-        problems.append("a record has no user or no text: give bad rows to heldin.corpus.sources.rows.batched")
+        problems.append("whole: a record has no user or no text: give bad rows to heldin.corpus.sources.rows.batched")
     ids = [row["id"] for row in rows if row["id"] is not None]
     if len(set(ids)) < len(ids):
-        problems.append("two records have one id")
+        problems.append("ids: two records have one id")
     if ids and len(ids) < len(rows):
-        problems.append("some records have ids, and others none")
+        problems.append("ids: some records have ids, and others none")
     return problems

@@ -123,22 +123,22 @@ def test_an_honest_attack_passes():
 @pytest.mark.parametrize(
     ("liar", "said"),
     [
-        (Flipped, "turn the sign around"),
-        (Fitted, "no bound may rest on it"),
-        (Undeclared, "'uses' is no Uses"),
-        (Rolling, "not deterministic"),
-        (Undefined, "not finite"),
-        (Dropping, "5 values for 6"),
-        (Hungry, "with what it declares that it needs raised AttributeError"),
-        (OfRanks, "with what it declares that it needs raised AttributeError"),
-        (Naming, "depend on what users are called"),
-        (Ordering, "depend on the order of users"),
-        (Reading, "it reads '/etc/hostname'"),
-        (Argued, "making it with its name alone raised TypeError"),
+        (Flipped, "direction"),
+        (Fitted, "uses"),
+        (Undeclared, "uses"),
+        (Rolling, "determinism"),
+        (Undefined, "finite"),
+        (Dropping, "complete"),
+        (Hungry, "needs"),
+        (OfRanks, "needs"),
+        (Naming, "names"),
+        (Ordering, "order"),
+        (Reading, "files"),
+        (Argued, "made"),
     ],
 )
 def test_a_liar_is_found(liar, said):
-    with pytest.raises(AssertionError, match=said):
+    with pytest.raises(AssertionError, match=f"- {said}: "):
         check_attack(liar)
 
 

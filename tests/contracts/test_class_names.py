@@ -22,6 +22,9 @@ def sentences(tree):
     alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
         text = node.value if isinstance(node, ast.Constant) else None
+        # An address such as package.module:Class is no sentence.
+        if isinstance(text, str) and re.fullmatch(r"[\w.]+:\w+", text):
+            continue
         if isinstance(text, str) and id(node) not in alone and len(re.findall(r"\b[a-z]+\b", text)) >= 3:
             yield text
 

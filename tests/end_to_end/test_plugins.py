@@ -7,12 +7,12 @@ import pytest
 import yaml
 
 from heldin.attacks.kinds import get_attack
-from heldin.base.errors import InputError
 from heldin.record.document import read_record
 from heldin.stages.families import FAMILIES, family
 from heldin.words.data_steps import DataStepText
 from tests.conftest import SMALL
 from tests.packages import install
+from tests.refusals import refused
 
 EXAMPLES = ("surprise", "forum", "digits")
 
@@ -83,7 +83,7 @@ def test_a_kind_that_fails_its_suite_says_why(call, packages):
     (plugin,) = json.loads(out)["plugins"]
     assert (code, plugin["suite"], len(plugin["problems"])) == (2, "failed", 1)
     # A config that names it is refused before anything is read.
-    with pytest.raises(InputError, match="turn the sign around"):
+    with refused(by="get_attack", naming="'surprise'"):
         get_attack("surprise")
 
 
@@ -92,7 +92,7 @@ def test_every_family_has_a_registry(packages):
         of_family = family(name)
         assert of_family.name == name
         assert all(issubclass(of_family.find(kind), of_family.contract) for kind in of_family.ours)
-    with pytest.raises(InputError, match="no family 'pets'"):
+    with refused(by="family", naming="'pets'"):
         family("pets")
 
 
