@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from heldin.base.errors import InputError
 from heldin.base.section import Facts
 from heldin.models.token_scores import TokenScores
+from heldin.words.attacks import AttackUses
+from heldin.words.statement import Statement
 
 # (statistics, user by user, shape (t,); index of each user's first, shape (n,)) -> scores, shape (n,)
 Aggregation = Callable[[NDArray[np.float64], NDArray[np.intp]], NDArray[np.float64]]
@@ -39,11 +41,16 @@ class Uses(StrEnum):
     audited users' coins (docs/theory.md#conditions-of-one-run).
     """
 
-    MODEL = "the model and fixed texts"
-    OTHER_TEXTS = "other users' texts"
-    REHEARSAL = "a rehearsal on other people"
-    SHADOW_MODELS = "shadow models with coins of their own"
-    COINS = "coins of audited users"
+    MODEL = "model"
+    OTHER_TEXTS = "other_texts"
+    REHEARSAL = "rehearsal"
+    SHADOW_MODELS = "shadow_models"
+    COINS = "coins"
+
+    @property
+    def stated(self) -> Statement:
+        """Return the source for a sentence."""
+        return AttackUses[self.name]()
 
     @property
     def certifiable(self) -> bool:

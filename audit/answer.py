@@ -79,38 +79,8 @@ def decision_facts(
         wording: the words for what the scores separate, if not ``fixed.wording``: canary users or trainings.
         gain: the model's gain on held-out users over the reference; None where it was not measured.
     """
-    wording = wording or fixed.wording
-    test, member, by = family.test, family.member, fixed.decision
-    margins = dict(zip(test.fprs, test.tpr_margins, strict=True))
-    rejecting = [v for j in judgements for v in j.verdicts if v.exit_code]
-    gravest = min(rejecting, key=lambda v: v.exit_code, default=None)  # 3, certified, is graver than 4, indicative
-    # The first judgement is about the users whose scores these are: a violation by anybody else must name them.
-    scored = judgements[0].verdicts[0].subjects if judgements and judgements[0].verdicts else None
-    ceilings = [claim.ceiling for claim in fixed.claims]
-    # Only rates that some score can show have a ceiling worth comparing.
-    fprs = sorted({rate.fpr for score in family.scores for rate in score.evidence.rates})
-    evidence = AnswerEvidence(
-        users=int(member.size),
-        held_out=int((~member).sum()),
-        scores=tuple(score.evidence for score in family.scores),
-        auroc_p=test.auroc_p,
-        tpr_p=test.tpr_p,
-        reversed_p=test.reversed_p,
-        auroc_margin=test.auroc_margin,
-        # None where the held-out users cannot resolve the decision's FPR.
-        tpr_margin=margins.get(by.fpr),
-        # The p-values are exact only if the redraws have the assignment's own law, which is known where heldin drew it.
-        # And only if no more was looked at, and no other text trained on, than was said.
-        exact=fixed.sides.witnessed and not fixed.sides.unmet,
-        unmet=bool(fixed.sides.unmet),
-        learned=None if gain is None else gain.lower > 0.0,
-        flaws=tuple(flaws),
-        # All claims are promised at once, so the lowest ceiling is what is allowed.
-        ceiling=min((ceiling.auroc for ceiling in ceilings), default=None),
-        ceiling_rates=tuple((f, min(ceiling.tpr_at(f) for ceiling in ceilings)) for f in fprs) if ceilings else (),
-        contradicted=gravest.standing if gravest else None,
-        contradicted_by=gravest.subjects if gravest and gravest.subjects != scored else None,
-    )
+    wording, test, by = wording or fixed.wording, family.test, fixed.decision
+    evidence = _evidence(family, fixed, flaws, judgements, gain)
     decided = decide(evidence, by)
     # A record has few digits: more would be about single users (audit.coarse). The answer and its words come before
     # the rounding: a limit just below a threshold may round up to it.
@@ -136,6 +106,47 @@ def decision_facts(
         auroc_p=test.auroc_p,
         tpr_p=test.tpr_p,
         reversed_p=test.reversed_p,
+    )
+
+
+def _evidence(
+    family: Family,
+    fixed: Preregistration,
+    flaws: Sequence[Statement],
+    judgements: Sequence[Judgement],
+    gain: AurocDifference | None,
+) -> AnswerEvidence:
+    """Collect what the answer follows from; arguments as for ``decision_facts``."""
+    test, member = family.test, family.member
+    margins = dict(zip(test.fprs, test.tpr_margins, strict=True))
+    rejecting = [v for j in judgements for v in j.verdicts if v.exit_code]
+    gravest = min(rejecting, key=lambda v: v.exit_code, default=None)  # 3, certified, is graver than 4, indicative
+    # The first judgement is about the users whose scores these are: a violation by anybody else must name them.
+    scored = judgements[0].verdicts[0].subjects if judgements and judgements[0].verdicts else None
+    ceilings = [claim.ceiling for claim in fixed.claims]
+    # Only rates that some score can show have a ceiling worth comparing.
+    fprs = sorted({rate.fpr for score in family.scores for rate in score.evidence.rates})
+    return AnswerEvidence(
+        users=int(member.size),
+        held_out=int((~member).sum()),
+        scores=tuple(score.evidence for score in family.scores),
+        auroc_p=test.auroc_p,
+        tpr_p=test.tpr_p,
+        reversed_p=test.reversed_p,
+        auroc_margin=test.auroc_margin,
+        # None where the held-out users cannot resolve the decision's FPR.
+        tpr_margin=margins.get(fixed.decision.fpr),
+        # The p-values are exact only if the redraws have the assignment's own law, which is known where heldin drew it.
+        # And only if no more was looked at, and no other text trained on, than was said.
+        exact=fixed.sides.witnessed and not fixed.sides.unmet,
+        unmet=bool(fixed.sides.unmet),
+        learned=None if gain is None else gain.lower > 0.0,
+        flaws=tuple(flaws),
+        # All claims are promised at once, so the lowest ceiling is what is allowed.
+        ceiling=min((ceiling.auroc for ceiling in ceilings), default=None),
+        ceiling_rates=tuple((f, min(ceiling.tpr_at(f) for ceiling in ceilings)) for f in fprs) if ceilings else (),
+        contradicted=gravest.standing if gravest else None,
+        contradicted_by=gravest.subjects if gravest and gravest.subjects != scored else None,
     )
 
 

@@ -229,11 +229,7 @@ def decide(evidence: AnswerEvidence, by: DecisionConfig) -> Decision:
     # An intersection-union claim: the largest limit errs only if that score's own limit does, so that the number of
     # scores costs nothing (docs/theory.md#randomisation-test).
     excluded_auroc = max(score.at_most for score in evidence.scores)
-    rates = [score.at(by.fpr) for score in evidence.scores]
-    shown = [rate for rate in rates if rate is not None]
-    # One score whose rate cannot be shown leaves the claim about all of them open.
-    of_all = len(shown) == len(rates)
-    excluded_tpr = max(rate.at_most for rate in shown) if of_all else None
+    largest_tpr, excluded_tpr = _largest_rates(evidence, by)
     # Two families, whose levels add up: 5 % with the defaults. A contradicted claim has an error level of its own.
     leaks = evidence.auroc_p <= by.auroc_level or evidence.tpr_p <= by.tpr_level or evidence.contradicted is not None
     # Flaws are about the compared users: a claim that other people's scores violate (canary users) still counts.
@@ -242,15 +238,7 @@ def decide(evidence: AnswerEvidence, by: DecisionConfig) -> Decision:
     # A score below chance has low upper limits, yet it tells the sides apart: it may not pass for "no leak found".
     backwards = evidence.reversed_p <= by.auroc_level
     small = not backwards and excluded_auroc < by.auroc and excluded_tpr is not None and excluded_tpr < by.tpr
-    if void:
-        answer = Answer.NOT_VALID
-    elif leaks:
-        answer = Answer.LEAKS
-    # A model that learned nothing leaks nothing, which says nothing of its defense.
-    elif small and evidence.learned is not False:
-        answer = Answer.NO_LEAK
-    else:
-        answer = Answer.INCONCLUSIVE
+    answer = _answer(void=void, leaks=leaks, small=small, learned=evidence.learned)
     return Decision(
         answer=answer,
         exact=evidence.exact,
@@ -261,13 +249,32 @@ def decide(evidence: AnswerEvidence, by: DecisionConfig) -> Decision:
         largest_auroc=max(score.auroc for score in evidence.scores),
         shown_auroc=max(score.lower for score in evidence.scores),
         excluded_auroc=excluded_auroc,
-        largest_tpr=max(rate.value for rate in shown) if of_all else None,
+        largest_tpr=largest_tpr,
         excluded_tpr=excluded_tpr,
         users_needed=users_needed(by, evidence.auroc_margin, evidence.tpr_margin),
         reversed=backwards,
         unlearned=small and answer is Answer.INCONCLUSIVE,
         flaws=evidence.flaws,
     )
+
+
+def _largest_rates(evidence: AnswerEvidence, by: DecisionConfig) -> tuple[float | None, float | None]:
+    """Return the largest true-positive rate, and the largest upper limit of one; None if a score shows no rate."""
+    rates = [score.at(by.fpr) for score in evidence.scores]
+    shown = [rate for rate in rates if rate is not None]
+    # One score whose rate cannot be shown leaves the claim about all of them open.
+    if len(shown) < len(rates):
+        return None, None
+    return max(rate.value for rate in shown), max(rate.at_most for rate in shown)
+
+
+def _answer(*, void: bool, leaks: bool, small: bool, learned: bool | None) -> Answer:
+    if void:
+        return Answer.NOT_VALID
+    if leaks:
+        return Answer.LEAKS
+    # A model that learned nothing leaks nothing, which says nothing of its defense.
+    return Answer.NO_LEAK if small and learned is not False else Answer.INCONCLUSIVE
 
 
 def users_needed(by: DecisionConfig, auroc_margin: float, tpr_margin: float | None) -> int:

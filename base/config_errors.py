@@ -50,6 +50,22 @@ def _explained(error: Any, model: type[BaseModel], options: Mapping[str, str]) -
     tags = {i for i, part in enumerate(place) if part in kinds and part not in _keys_at(place[:i], schema, kinds)}
     location = ".".join(str(part) for i, part in enumerate(place) if i not in tags)
     location = options.get(location, location)
+    if (of_keys := _about_keys(error, location, schema, kinds)) is not None:
+        return of_keys
+    message = _PLAIN.get(error["type"]) or error["msg"].removeprefix("Value error, ")
+    if error["type"] == "string_pattern_mismatch":
+        message = _PATTERNS.get(error["ctx"]["pattern"], message)
+    # A validator of ours has the value in its message already; a whole section would fill the screen.
+    shown = (
+        ""
+        if isinstance(error.get("input"), dict) or error["type"] == "value_error"
+        else f" (found {_shown(error['input'])})"
+    )
+    return f"{location or 'config'}: {message}{shown}"
+
+
+def _about_keys(error: Any, location: str, schema: dict[str, Any], kinds: set[str]) -> str | None:
+    """One line for an unknown key or kind, or a missing kind; None for another error."""
     if error["type"] in {"extra_forbidden", "unexpected_keyword_argument"}:
         key = str(error["loc"][-1])
         near = _nearest(key, list(_keys_at(error["loc"][:-1], schema, kinds)))
@@ -62,18 +78,9 @@ def _explained(error: Any, model: type[BaseModel], options: Mapping[str, str]) -
         hint = f"did you mean '{near}'?" if near else f"choose from {', '.join(allowed)}"
         return f"{location}.kind: there is no '{tag}'; {hint}"
     if error["type"] == "union_tag_not_found":
-        allowed = [tag for section in _sections_at(place, schema, kinds) for tag in _kinds_of(section)]
+        allowed = [tag for section in _sections_at(error["loc"], schema, kinds) for tag in _kinds_of(section)]
         return f"{location}.kind: this key is required; choose from {', '.join(dict.fromkeys(allowed))}"
-    message = _PLAIN.get(error["type"]) or error["msg"].removeprefix("Value error, ")
-    if error["type"] == "string_pattern_mismatch":
-        message = _PATTERNS.get(error["ctx"]["pattern"], message)
-    # A validator of ours has the value in its message already; a whole section would fill the screen.
-    shown = (
-        ""
-        if isinstance(error.get("input"), dict) or error["type"] == "value_error"
-        else f" (found {_shown(error['input'])})"
-    )
-    return f"{location or 'config'}: {message}{shown}"
+    return None
 
 
 def _shown(value: object) -> str:

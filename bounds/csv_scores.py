@@ -81,27 +81,8 @@ def read_scores(path: Path) -> LabelledScores:
         # Spreadsheets begin a file with a byte-order mark, which would become part of the first column's name.
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file, skipinitialspace=True, strict=True)
-            header = [str(name).strip() for name in reader.fieldnames or ()]
-            missing = [column for column in COLUMNS if column not in header]
-            if missing:
-                columns = ", ".join(header) or "none"
-                raise InputError(f"{path}: no column '{missing[0]}' (columns: {columns}): needs {', '.join(COLUMNS)}")
-            # ``DictReader`` would keep the last of two columns without a word.
-            twice = next((column for column in COLUMNS if header.count(column) > 1), None)
-            if twice:
-                raise InputError(f"{path}: the column '{twice}' appears twice: rename one")
-            reader.fieldnames = header
-            rows: dict[str, tuple[float, bool]] = {}
-            for row in reader:
-                # Where ``DictReader`` puts what has no column, for example after a comma inside a name without quotes.
-                if None in row:
-                    raise InputError(f"{path}, row {reader.line_num}: more fields than the header has")
-                user, score, member = _row(path, reader.line_num, row)
-                if user in rows and rows[user][1] != member:
-                    raise InputError(f"{path}, row {reader.line_num}: its user is in both groups")
-                if user in rows:
-                    raise InputError(f"{path}, row {reader.line_num}: its user has two scores: give one per user")
-                rows[user] = (score, member)
+            reader.fieldnames = _header(path, reader.fieldnames or ())
+            rows = _rows(path, reader)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
     except UnicodeDecodeError:
@@ -120,6 +101,36 @@ def read_scores(path: Path) -> LabelledScores:
         )
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
+
+
+def _header(path: Path, names: Sequence[str]) -> list[str]:
+    """Return the names of the columns. Raises InputError if one is missing or is there twice."""
+    header = [str(name).strip() for name in names]
+    missing = [column for column in COLUMNS if column not in header]
+    if missing:
+        columns = ", ".join(header) or "none"
+        raise InputError(f"{path}: no column '{missing[0]}' (columns: {columns}): needs {', '.join(COLUMNS)}")
+    # ``DictReader`` would keep the last of two columns without a word.
+    twice = next((column for column in COLUMNS if header.count(column) > 1), None)
+    if twice:
+        raise InputError(f"{path}: the column '{twice}' appears twice: rename one")
+    return header
+
+
+def _rows(path: Path, reader: "csv.DictReader[str]") -> dict[str, tuple[float, bool]]:
+    """Return score and membership by user. Raises InputError with the row for one that cannot be used."""
+    rows: dict[str, tuple[float, bool]] = {}
+    for row in reader:
+        # Where ``DictReader`` puts what has no column, for example after a comma inside a name without quotes.
+        if None in row:
+            raise InputError(f"{path}, row {reader.line_num}: more fields than the header has")
+        user, score, member = _row(path, reader.line_num, row)
+        if user in rows and rows[user][1] != member:
+            raise InputError(f"{path}, row {reader.line_num}: its user is in both groups")
+        if user in rows:
+            raise InputError(f"{path}, row {reader.line_num}: its user has two scores: give one per user")
+        rows[user] = (score, member)
+    return rows
 
 
 def _row(path: Path, number: int, row: dict[str, Any]) -> tuple[str, float, bool]:

@@ -324,7 +324,7 @@ def evaluate(
     # Refused before anything is computed: guesses that are fitted to one another's coins break the theorem
     # (tests/coverage/test_attack_coverage.py shows what becomes of the level).
     if not design.uses.certifiable:
-        fitted = Refusal.FITTED_TO_COINS(uses=design.uses.value)
+        fitted = Refusal.FITTED_TO_COINS(uses=design.uses.stated)
         return nothing_judged(scores.scores.size, delta, fitted, design.subjects)
     # Bonferroni over the claims, whose verdicts hold together; a bound is valid at its own level and pays for nothing.
     paid = replace(design, alpha=design.alpha / max(1, len(claims)))

@@ -100,19 +100,21 @@ def plan_purge(folder: Path, keep: Collection[str]) -> Purged:
         for path in sorted(place.iterdir())
         if path not in removed and path not in folders and path.name not in ("cells", TUNING, AUDITS)
     ]
-    gone = {path.name for path in removed}
-    lost = [_LOST["ledger"]] if "ledger" in gone else []
-    tables = {name for name in gone if name.endswith(TABLE)}
-    lost += [_LOST["scores"]] if gone & {*_SECRETS[1:], *_OF_TRAININGS} or tables else []
-    lost += [_LOST["model"]] if "checkpoints" in gone else []
     return Purged(
         folders,
         tuple(str(path.relative_to(folder)) for path in removed),
         sum(_size(path) for path in removed),
         tuple(str(path.relative_to(folder)) for path in left if path.name in mine),
         tuple(str(path.relative_to(folder)) for path in left if path.name not in mine),
-        tuple(lost),
+        _lost_with({path.name for path in removed}),
     )
+
+
+def _lost_with(gone: Collection[str]) -> tuple[str, ...]:
+    """Return what nobody can verify without these files."""
+    scores = any(name in (*_SECRETS[1:], *_OF_TRAININGS) or name.endswith(TABLE) for name in gone)
+    lost = {"ledger": "ledger" in gone, "scores": scores, "model": "checkpoints" in gone}
+    return tuple(_LOST[name] for name, is_lost in lost.items() if is_lost)
 
 
 def purge(folder: Path, keep: Collection[str]) -> Purged:

@@ -152,18 +152,42 @@ def form_line(form: FormFacts) -> str:
     )
 
 
+_BY_LOG = "by the log of the training"
+# The reasons whose sentence has no number.
+_PLAIN = {
+    Reason.DRAWN_AGAIN: (
+        "drawn again under the key, they are those that the manifest commits to; a copied key is not noticed"
+    ),
+    Reason.LOOK_NOTED: "the attack is given users and texts; this look was noted before scores met coins",
+    Reason.UNDECLARED: "nobody has declared it",
+    Reason.LOG_ABSENT: "the plan asks for a log of the training, and there is none",
+    Reason.LOG_DAMAGED: "the log of the training is damaged, or a part of it is missing",
+    Reason.LOG_OF_OTHER_MODEL: (
+        "the log of the training has no checkpoint with these weights (another run, or a model that was merged or saved"
+        " otherwise)"
+    ),
+    Reason.LOG_OF_OTHER_CONFIG: (
+        "the log of the training has these weights with another config: config.json was changed"
+    ),
+    Reason.LOG_OF_OTHER_TOKENIZER: "the log of the training has these weights with another tokenizer",
+    Reason.BASE_UNSEEN: (
+        "the adapter's base model is not the plan's reference, and the log does not show which base was used"
+    ),
+    Reason.LOG_OF_OTHER_SET: f"{_BY_LOG}, the model was trained on another planted set",
+    Reason.MODEL_CHANGED_WHILE_SERVED: "a public text's score moved while the endpoint was audited",
+    Reason.CANARIES_UNLEARNED: "the planted rows had no effect on the model, though other rows had",
+}
+
+
 def _reason(reason: Reason, condition: Condition, facts: PlantedFacts) -> str:
-    by_log = "by the log of the training"
     counts = facts.training
     if counts is not None and reason in _COUNTED:
-        return f"{by_log}, {_COUNTED[reason](counts)}"
+        return f"{_BY_LOG}, {_COUNTED[reason](counts)}"
+    if reason in _PLAIN:
+        return _PLAIN[reason]
     match reason:
-        case Reason.DRAWN_AGAIN:
-            return "drawn again under the key, they are those that the manifest commits to; a copied key is not noticed"
         case Reason.HASHES_KEPT:
             return f"plan and models have the hashes that were kept before the coins, {facts.plan[:16]}"
-        case Reason.LOOK_NOTED:
-            return "the attack is given users and texts; this look was noted before scores met coins"
         case Reason.SAME_HASH:
             return f"its hash is {facts.training_set[:16]}"
         case Reason.SET_GONE:
@@ -173,35 +197,12 @@ def _reason(reason: Reason, condition: Condition, facts: PlantedFacts) -> str:
             return f"the file was changed after heldin wrote it{look}: its hash was {facts.training_set[:16]}"
         case Reason.SIGNED:
             return f"signed by {facts.declared_by}"
-        case Reason.UNDECLARED:
-            return "nobody has declared it"
-        case Reason.LOG_ABSENT:
-            return "the plan asks for a log of the training, and there is none"
-        case Reason.LOG_DAMAGED:
-            return "the log of the training is damaged, or a part of it is missing"
-        case Reason.LOG_OF_OTHER_MODEL:
-            return (
-                "the log of the training has no checkpoint with these weights (another run, or a model that was merged"
-                " or saved otherwise)"
-            )
-        case Reason.LOG_OF_OTHER_CONFIG:
-            return "the log of the training has these weights with another config: config.json was changed"
-        case Reason.LOG_OF_OTHER_TOKENIZER:
-            return "the log of the training has these weights with another tokenizer"
-        case Reason.BASE_UNSEEN:
-            return "the adapter's base model is not the plan's reference, and the log does not show which base was used"
-        case Reason.LOG_OF_OTHER_SET:
-            return f"{by_log}, the model was trained on another planted set"
-        case Reason.MODEL_CHANGED_WHILE_SERVED:
-            return "a public text's score moved while the endpoint was audited"
         case Reason.LOOKS_WITHIN | Reason.LOOKS_EXCEEDED:
             return f"look {facts.look} of {facts.looks}"
         case Reason.CONTROL_UNDECIDED | Reason.CONTROL_UNUSABLE | Reason.CONTROL_NOT_MEASURED:
             return str(Flaw[reason.name]())
-        case Reason.CANARIES_UNLEARNED:
-            return "the planted rows had no effect on the model, though other rows had"
         case _:
-            return by_log
+            return _BY_LOG
 
 
 def _known(count: int | None) -> str:

@@ -3,10 +3,10 @@
 No number is computed here.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from heldin.attacks.protocol import how_aggregated
-from heldin.audit.results import TrainingsFacts
+from heldin.audit.results import CanaryFacts, CanaryGroup, TrainingsFacts
 from heldin.base.wording import counted
 from heldin.bounds.verdict import NO_CLAIM
 from heldin.record.document import Record
@@ -30,10 +30,13 @@ def explain_answer(record: Record) -> list[Block]:
 
 def warn(record: Record) -> list[str]:
     """Return what a reader must know before the answer: disagreement of attacks first, then what weakens the answer."""
-    training, split, words = record.training, record.split, audited_by(record)
     # Notes of the decision first: attacks that disagree, and a promise that is broken.
-    warnings = list(record.decision.notes)
-    warnings += [
+    return [*record.decision.notes, *_warn_of_training(record), *_warn_of_groups(record), *_warn_of_overlaps(record)]
+
+
+def _warn_of_training(record: Record) -> list[str]:
+    training = record.training
+    warnings = [
         f"Among canary users the blind baseline '{b.name}' separates the groups without the audited model (AUROC"
         f" {b.auroc:.2f}, p = {b.p_value:.1g}), although each has its own fair coin: chance, once in ten thousand"
         " audits for each baseline, or a leak of the coins."
@@ -45,7 +48,11 @@ def warn(record: Record) -> list[str]:
     # The name of a private defense alone would be read as a guarantee.
     if training and training.defense != "none" and training.epsilon is None:
         warnings.append(f"The defense '{training.defense}' ran, with {training.guarantee}.")
-    warnings += [sentence(w) for w in (training.warnings if training else [])]
+    return [*warnings, *(sentence(warning) for warning in (training.warnings if training else []))]
+
+
+def _warn_of_groups(record: Record) -> list[str]:
+    split, warnings = record.split, []
     if not split.certifiable:
         warnings.append(sentence(f"Indicative only: {split.standing_reason}"))
     verbatim = sorted({result.attack for result in record.attacks if result.asks.of_training_texts})
@@ -54,35 +61,35 @@ def warn(record: Record) -> list[str]:
             f"These attacks are made for training texts: {', '.join(verbatim)}. The scored texts were not trained on,"
             " so these attacks may miss what others find."
         )
-    overlaps = split.overlaps
-    if (
-        # By design where the attacker is given training texts, as in every audit of independent trainings. A count of
-        # None (not known) warns of nothing: it is among the facts.
-        overlaps.scored_texts_in_same_users_training.count
-        and record.scored_texts.kind != "training"
-        and not record.trainings
-    ):
+    return warnings
+
+
+def _warn_of_overlaps(record: Record) -> list[str]:
+    # A count of None (not known) warns of nothing: it is among the facts.
+    overlaps, words, warnings = record.split.overlaps, audited_by(record), []
+    scored = overlaps.scored_texts_in_same_users_training.count
+    # By design where the attacker is given training texts, as in every audit of independent trainings.
+    if scored and record.scored_texts.kind != "training" and not record.trainings:
         warnings.append(
-            f"{overlaps.scored_texts_in_same_users_training.count:,} of {record.attacker_texts:,} scored texts are"
-            f" word for word in the training texts of the same {words.singular}, so the attack on them is not on"
-            " fresh text."
+            f"{scored:,} of {record.attacker_texts:,} scored texts are word for word in the training texts of the same"
+            f" {words.singular}, so the attack on them is not on fresh text."
         )
-    if overlaps.held_out_texts_in_training.count and not record.trainings:
+    trained_on = overlaps.held_out_texts_in_training.count
+    if trained_on and not record.trainings:
         warnings.append(
-            f"{words.other.capitalize()} share {counted(overlaps.held_out_texts_in_training.count, 'text')} word for"
-            " word with training. To that extent they were trained on, and the difference between the groups looks"
-            " too small."
+            f"{words.other.capitalize()} share {counted(trained_on, 'text')} word for word with training. To that"
+            " extent they were trained on, and the difference between the groups looks too small."
         )
-    if overlaps.held_out_texts_in_held_in.count and not record.trainings:
+    shared = overlaps.held_out_texts_in_held_in.count
+    if shared and not record.trainings:
         warnings.append(
-            f"{words.other.capitalize()} share {counted(overlaps.held_out_texts_in_held_in.count, 'text')} word for"
-            f" word with {words.member}."
+            f"{words.other.capitalize()} share {counted(shared, 'text')} word for word with {words.member}."
         )
-    if overlaps.audited_texts_in_public.count:
-        whose = "Audited users" if split.audited == "users" else "Users who take part"
+    if public := overlaps.audited_texts_in_public.count:
+        whose = "Audited users" if record.split.audited == "users" else "Users who take part"
         warnings.append(
-            f"{whose} share {counted(overlaps.audited_texts_in_public.count, 'text')} word for word with the public"
-            " users' texts that the base model was pre-trained on."
+            f"{whose} share {counted(public, 'text')} word for word with the public users' texts that the base model"
+            " was pre-trained on."
         )
     return warnings
 
@@ -120,41 +127,60 @@ def describe_canaries(record: Record) -> str:
     c = record.canaries
     if c is None:
         return ""
-    replaced = f" {c.replaced} of them took the place of real users, who are not audited." if c.replaced else ""
     text = f"{c.decision.headline} " if c.decision else ""
-    # Of a training of somebody else's only what it was given is known.
-    took_part = "were treated like any user" if record.planted is None else "are in the planted training set"
-    text += (
-        f"{counted(c.users, 'canary user')}, planted for this audit, {took_part}: {c.held_in} were trained on and"
-        f" {c.held_out} were not, by an independent fair coin flip for each.{replaced}"
-    )
-    if c.trained_on < c.training_texts:
-        text += (
-            f" Data defenses kept {c.trained_on:,} of their {c.training_texts:,} training texts. Numbers of documents"
-            " below are those before."
-        )
+    text += _number_of_canaries(c, planted=record.planted is not None)
     if record.planted is not None:
         text += _planted_rows(record.planted)
+    return text + _empty_kinds(c.groups) + _best_canaries(c.groups, real_rows=of_real_rows(record))
+
+
+def _number_of_canaries(facts: CanaryFacts, *, planted: bool) -> str:
+    """Return how many canary users there are, and how many of their texts were trained on."""
+    # Of a training of somebody else's only what it was given is known.
+    took_part = "are in the planted training set" if planted else "were treated like any user"
+    text = (
+        f"{counted(facts.users, 'canary user')}, planted for this audit, {took_part}: {facts.held_in} were trained on"
+        f" and {facts.held_out} were not, by an independent fair coin flip for each."
+    )
+    if facts.replaced:
+        text += f" {facts.replaced} of them took the place of real users, who are not audited."
+    if facts.trained_on < facts.training_texts:
+        text += (
+            f" Data defenses kept {facts.trained_on:,} of their {facts.training_texts:,} training texts. Numbers of"
+            " documents below are those before."
+        )
+    return text
+
+
+def _empty_kinds(groups: Sequence[CanaryGroup]) -> str:
+    """Return the kinds of which one group is empty."""
+    text = ""
     # Canary users of one kind are few, and fair coins may leave a side empty: then there is nothing to compare.
-    for kind in sorted({g.kind for g in c.groups}):
-        sides = [sum(s) for s in zip(*((g.held_in, g.held_out) for g in c.groups if g.kind == kind), strict=True)]
+    for kind in sorted({group.kind for group in groups}):
+        sides = [sum(s) for s in zip(*((g.held_in, g.held_out) for g in groups if g.kind == kind), strict=True)]
         if 0 in sides:
             text += (
                 f" The coin flips left no {kind.replace('_', '-')} canary user in one group, so this audit says"
                 " nothing about them."
             )
-    measured = sorted((g for g in c.groups if g.auroc), key=lambda g: g.auroc.value if g.auroc else 0.0)
+    return text
+
+
+def _best_canaries(groups: Sequence[CanaryGroup], *, real_rows: bool) -> str:
+    """Return the highest and the lowest AUROC, and what they show."""
+    measured = sorted((g for g in groups if g.auroc), key=lambda g: g.auroc.value if g.auroc else 0.0)
     if not measured:
-        return f"{text} Too few of them are in each group to say how well the attack did."
+        return " Too few of them are in each group to say how well the attack did."
     # Highest and lowest, so that the group on which the attack does best is not taken for all.
     ends = [measured[-1]] if len(measured) == 1 else [measured[-1], measured[0]]
     reached = ", and worst on ".join(f"{group_name(g)}: {interval(g.auroc)}" for g in ends if g.auroc)
     most = "The primary attack did best on" if len(measured) > 1 else "The AUROC of the primary attack on"
-    return f"{text} {most} {reached}. " + (
+    shown = (
         "Each has rows of one real user, so they show what leaks about users with as few rows."
-        if of_real_rows(record)
+        if real_rows
         else "Canary users are made to be found: they show what can leak, not what leaks about real users."
     )
+    return f" {most} {reached}. {shown}"
 
 
 def _planted_rows(planted: PlantedFacts) -> str:

@@ -18,7 +18,7 @@ from heldin.bounds.verdict import NO_CLAIM, Outcome, Standing, Verdict
 from heldin.corpus.sources.bad_rows import skipped_by_fault
 from heldin.record.document import Record
 from heldin.record.facts import SplitFacts, TrainingFacts
-from heldin.record.planted_facts import ControlOutcome, Known, Reason, deciding
+from heldin.record.planted_facts import Condition, ControlOutcome, Known, PlantedFacts, Reason, deciding
 from heldin.record.release import Release, release_of
 from heldin.reports.blocks import Banner, Block, FactList, Paragraph, Signature
 from heldin.reports.limits import limit_facts, limit_rows
@@ -214,52 +214,57 @@ def state_canaries(record: Record) -> list[Statement]:
 def state_evidence(record: Record) -> list[Statement]:
     """Return how strong the evidence is: certified, indicative or an estimate, and why."""
     decision, planted = record.decision.decision, record.planted
-    by = record.decision.by
     if decision.answer is Answer.NOT_VALID:
         return [Evidence.NOT_VALID()]
     if planted is not None and (unmet := planted.unmet()):
-        undeclared = [condition for condition in unmet if condition.reasons == [Reason.UNDECLARED]]
-        others = [condition for condition in unmet if condition not in undeclared]
-        if others:
-            return [Evidence.NOT_MET(condition=ConditionStated[others[0].name.name]())]
-        return [Evidence.NOT_DECLARED(count=len(undeclared))]
+        return [_state_unmet(unmet)]
     if not decision.exact:
         checked = _state_training_file(record.split)
         if record.split.reason.states(SplitReason.ASSERTED_NO_COINS):
             return [Evidence.NOT_BY_COINS(), *checked]
         return [Evidence.PARTLY_CHECKED(), *checked] if checked else [Evidence.STATED()]
-    how = (Evidence.BY_HALVES if record.split.reason.states(SplitReason.EXACT_HALF) else Evidence.BY_COINS)()
     # A contradicted guarantee has the standing of its own verdict.
     if _by_claim_alone(record) and _gravest(_contradicted(record)).standing is not Standing.CERTIFIED:
         return [Evidence.NOT_BY_COINS()]
+    return [_state_exact(record), *(_state_planted(planted) if planted is not None else [])]
+
+
+def _state_unmet(unmet: Sequence[Condition]) -> Statement:
+    """Return the first condition that is not met, or how many nobody declared."""
+    others = [condition for condition in unmet if condition.reasons != [Reason.UNDECLARED]]
+    if others:
+        return Evidence.NOT_MET(condition=ConditionStated[others[0].name.name]())
+    return Evidence.NOT_DECLARED(count=len(unmet))
+
+
+def _state_exact(record: Record) -> Statement:
+    """Return the evidence of an audit whose groups were drawn by chance."""
+    by = record.decision.by
+    how = (Evidence.BY_HALVES if record.split.reason.states(SplitReason.EXACT_HALF) else Evidence.BY_COINS)()
     # Limits are estimates from one training; only a leak is tested at an exact level.
     claims = Design.alpha if any(verdict.claim != NO_CLAIM for verdict in record.judgement.verdicts) else 0.0
-    level = 100 * (by.auroc_level + by.tpr_level + claims)
-    if decision.answer is Answer.LEAKS:
-        stated = Evidence.CERTIFIED(how=how, percent=level)
-    elif record.trainings is not None:
-        stated = Evidence.OF_TRAININGS(trainings=record.trainings.runs)
-    else:
-        stated = Evidence.ESTIMATE()
-    if planted is None:
-        return [stated]
+    if record.decision.decision.answer is Answer.LEAKS:
+        return Evidence.CERTIFIED(how=how, percent=100 * (by.auroc_level + by.tpr_level + claims))
+    if record.trainings is not None:
+        return Evidence.OF_TRAININGS(trainings=record.trainings.runs)
+    return Evidence.ESTIMATE()
+
+
+def _state_planted(planted: PlantedFacts) -> list[Statement]:
+    """Return what the positive control lacks, and who declared what heldin cannot see."""
     control = planted.control
     weak = control is not None and not control.shows_effect and control.outcome in _CONTROLS
     weaknesses = [_CONTROLS[control.outcome]()] if control is not None and weak else []
     if (decisive := deciding(planted.conditions)) is None:
-        return [stated, *weaknesses]
+        return weaknesses
     declared = sum(condition.known_by is Known.DECLARED for condition in planted.conditions)
-    vouched = Evidence.DECLARED_ONE if declared == 1 else Evidence.DECLARED
-    return [
-        stated,
-        *weaknesses,
-        vouched(
-            declared_by=planted.declared_by,
-            count=declared,
-            of_all=len(planted.conditions),
-            condition=ConditionStated[decisive.name.name](),
-        ),
-    ]
+    vouched = (Evidence.DECLARED_ONE if declared == 1 else Evidence.DECLARED)(
+        declared_by=planted.declared_by,
+        count=declared,
+        of_all=len(planted.conditions),
+        condition=ConditionStated[decisive.name.name](),
+    )
+    return [*weaknesses, vouched]
 
 
 # Outcomes that contradict the training are conditions that are not met.

@@ -168,7 +168,7 @@ def _not_told(record: Record) -> str:
 
 
 def _uses(uses: Uses) -> str:
-    return "it needs no other user's texts" if uses is Uses.MODEL else f"it uses {uses.value}"
+    return "it needs no other user's texts" if uses is Uses.MODEL else f"it uses {uses.stated}"
 
 
 def describe_attacker(record: Record) -> str:

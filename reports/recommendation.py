@@ -4,7 +4,7 @@ Never a release against a contradicted guarantee. With the organisation's limits
 whether they are met, not shown to be met, or broken. Without limits it follows the answer.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
 
 from heldin.audit.answer import DecisionFacts
@@ -69,9 +69,18 @@ def recommend(record: Record) -> Statement:
 
 def _all_advice(record: Record) -> Iterator[Statement]:
     """Yield every recommendation that applies, of one grade the most important first."""
-    decision = record.decision.decision
     held = held_against(record, [limit.requirement() for limit in record.decision.by.require])
-    canaries = canaries_leak(record)
+    yield from _against_release(record, held)
+    yield from _against_this_evidence(record, held)
+    if held:
+        yield _release_within(record, held)
+    guaranteed = record.training is not None and record.training.epsilon is not None and record.ceiling() is not None
+    yield Advice.NO_LEAK(next=None if guaranteed else Next.WITHOUT_GUARANTEE())
+
+
+def _against_release(record: Record, held: Sequence[Held]) -> Iterator[Statement]:
+    """Yield what speaks against the model."""
+    decision = record.decision.decision
     if any(v.claim != NO_CLAIM and v.outcome is Outcome.CONTRADICTED for v in record.judgement.verdicts):
         yield Advice.RELEASE_NEVER(next=Next.CHECK_TRAINER())
     if broken := [limit for limit in held if limit.status is LimitStatus.BROKEN]:
@@ -80,10 +89,15 @@ def _all_advice(record: Record) -> Iterator[Statement]:
         yield Advice.ABOVE(next=Next.CHECK_TRAINER())
     if decision.answer is Answer.LEAKS and not held:
         yield _advise_on_leak(record)
+
+
+def _against_this_evidence(record: Record, held: Sequence[Held]) -> Iterator[Statement]:
+    """Yield why the evidence is not enough for a release."""
+    answer = record.decision.decision.answer
     # First, since it may be why the groups differ.
     if record.corpus.lost_unevenly:
         yield Advice.UNEVEN(next=Next.ROWS())
-    if decision.answer is Answer.NOT_VALID:
+    if answer is Answer.NOT_VALID:
         yield Advice.COMPARISON(next=_planted(record, _repair(record)))
     if record.planted is not None and record.planted.unmet():
         yield Advice.CONDITION(next=Next.DECLARE())
@@ -91,17 +105,19 @@ def _all_advice(record: Record) -> Iterator[Statement]:
         yield Advice.NOT_SHOWN(limits=_limits(unsure), next=_more(record))
     if unknown := [limit for limit in held if limit.status is LimitStatus.NOT_MEASURED]:
         yield Advice.NOT_SHOWN(limits=_limits(unknown), next=Next.NOT_MEASURED())
-    if canaries and not held:
+    if canaries_leak(record) and not held:
         yield Advice.CANARIES_LEAK(next=Next.MITIGATE())
-    if decision.answer is Answer.INCONCLUSIVE and not held:
+    if answer is Answer.INCONCLUSIVE and not held:
         yield Advice.INCONCLUSIVE(next=_planted(record, _more(record)))
-    if held:
-        releases = {Answer.LEAKS: Advice.RELEASE_LEAKS, Answer.INCONCLUSIVE: Advice.RELEASE_INCONCLUSIVE}
-        by_answer = releases.get(decision.answer, Advice.RELEASE)
-        chosen = Advice.RELEASE_CANARIES if canaries and decision.answer is not Answer.LEAKS else by_answer
-        yield chosen(limits=_limits(held), next=Next.ANNEX())
-    guaranteed = record.training is not None and record.training.epsilon is not None and record.ceiling() is not None
-    yield Advice.NO_LEAK(next=None if guaranteed else Next.WITHOUT_GUARANTEE())
+
+
+def _release_within(record: Record, held: Sequence[Held]) -> Statement:
+    """Return what the limits allow, as far as the answer goes."""
+    answer = record.decision.decision.answer
+    releases = {Answer.LEAKS: Advice.RELEASE_LEAKS, Answer.INCONCLUSIVE: Advice.RELEASE_INCONCLUSIVE}
+    by_canaries = canaries_leak(record) and answer is not Answer.LEAKS
+    chosen = Advice.RELEASE_CANARIES if by_canaries else releases.get(answer, Advice.RELEASE)
+    return chosen(limits=_limits(held), next=Next.ANNEX())
 
 
 def _advise_on_leak(record: Record) -> Statement:
@@ -164,5 +180,5 @@ def _after_broken_limit(broken: list[Held]) -> Statement:
     return (Next.SMALLER_EPSILON if all(limit.value is not None for limit in broken) else Next.GET_GUARANTEE)()
 
 
-def _limits(held: list[Held]) -> list[Statement]:
+def _limits(held: Sequence[Held]) -> list[Statement]:
     return [name_limit(limit.requirement) for limit in held]

@@ -1,9 +1,11 @@
 """The report of one run or audit: its table of contents, and the sections on facts."""
 
 from heldin.audit.results import CanaryFacts, TrainingsFacts
+from heldin.audit.utility import Utility
 from heldin.base.wording import counted
 from heldin.record.document import EffortFacts, Record
-from heldin.record.facts import Count, Overlaps
+from heldin.record.facts import Count, Overlaps, TrainingFacts
+from heldin.record.planted_facts import PlantedFacts
 from heldin.reports import annex, annex_parts, attacks, claims, extraction, figures, findings, limits, page_one
 from heldin.reports.blocks import Block, Entry, FactList, Paragraph, Place, Report, Verbatim, assemble
 from heldin.reports.wording import audited_by, command_in_lines, explain_terms, texts_of
@@ -28,22 +30,55 @@ def report_record(record: Record) -> Report:
 
 def list_facts(record: Record) -> FactList:
     """Return facts on data, split, models, training and environment."""
-    c, s, e, words = record.corpus, record.split, record.environment, audited_by(record)
     # Other rows, not empty ones: an audit of trainings has no held-in users, no overlaps and no audited model.
     if record.trainings:
         return FactList(_training_facts(record, record.trainings))
+    rows = [*_of_corpus(record), *_of_split(record), *_of_models(record)]
+    if record.canaries:
+        rows.append(_of_canaries(record, record.canaries))
+    # An audit of somebody else's model draws no coins, and has neither key nor ledger.
+    split = record.split
+    if split.key_commitment and split.ledger_commitment:
+        commitments = f"{split.key_commitment[:16]}, {split.ledger_commitment[:16]}"
+        rows.append(("commitments to key and ledger", commitments))
+    if record.training:
+        rows += _of_training(record.training)
+    if record.effort:
+        rows.append(("training took", took(record.effort)))
+    if record.planted:
+        rows += _of_planted(record.planted)
+    if record.utility:
+        rows += _of_utility(record.utility)
+    if record.cell:
+        cell = record.cell
+        rows.append(("run of a sweep", f"repetition {cell.block}, {cell.variant}; {cell.sweep[:16]}"))
+    return FactList([*rows, *_of_decision(record), *_of_environment(record)])
+
+
+def _of_corpus(record: Record) -> list[tuple[str, str]]:
+    c, users = record.corpus, record.split.audited == "users"
     rows = [
         (
             f"users in the corpus, {'sentences as records' if c.text_unit == 'sentence' else 'records'}",
             f"{c.users:,}, {c.records:,} ({sum(s.without_text + s.unusable for s in c.skipped):,} rows skipped)",
         ),
-        _records(c.records_per_audited_user, "audited user" if s.audited == "users" else "user who takes part"),
+        _records(c.records_per_audited_user, "audited user" if users else "user who takes part"),
         (
-            "users not audited" if s.audited == "users" else "users left out",
+            "users not audited" if users else "users left out",
             f"{c.dropped_by_pattern} by pattern, {c.dropped_by_minimum} with too few and {c.dropped_by_maximum} with"
             f" too many records, {c.dropped_by_sampling} by sampling",
         ),
         ("public users, their records", f"{c.public_users:,}, {c.public_records:,}"),
+        ("corpus fingerprint", c.fingerprint[:16]),
+    ]
+    if (record.config.get("corpus") or {}).get("source", {}).get("kind") == "synthetic":
+        rows.append(("corpus", "synthetic: no person wrote it"))
+    return rows
+
+
+def _of_split(record: Record) -> list[tuple[str, str]]:
+    s, words, scored = record.split, audited_by(record), record.scored_texts
+    return [
         (
             "members, non-members, always trained on",
             f"{s.held_in:,} and {s.held_out:,} {words.unit}, {counted(s.always_in, 'user')}"
@@ -51,95 +86,100 @@ def list_facts(record: Record) -> FactList:
         ),
         ("records by part", ", ".join(f"{k} {v:,}" for k, v in s.records_by_part.items())),
         ("how membership is known", "heldin drew the groups" if s.known_by == "measured" else s.known_by),
-        *_overlaps(s.overlaps, words, record.scored_texts.kind),
-        (
-            "scored texts",
-            f"{record.attacker_texts:,}, {texts_of(record.scored_texts.kind)} ({record.scored_texts.known_by})",
-        ),
+        *_overlaps(s.overlaps, words, scored.kind),
+        ("scored texts", f"{record.attacker_texts:,}, {texts_of(scored.kind)} ({scored.known_by})"),
         ("what is scored", str(record.scoring_rule)),
-        # 16 of 64 hexadecimal digits: enough to compare by eye; the whole hash is in record.json.
-        (
-            "target",
-            ", ".join(filter(None, (str(record.target.name), record.target.architecture, record.target.loaded)))
-            + f"; {record.target.fingerprint[:16]}",
-        ),
-        ("reference", f"{record.reference.name}; {record.reference.fingerprint[:16]}"),
-        ("corpus fingerprint", c.fingerprint[:16]),
     ]
-    if endpoint := record.target.endpoint:
+
+
+def _of_models(record: Record) -> list[tuple[str, str]]:
+    target = record.target
+    named = ", ".join(filter(None, (str(target.name), target.architecture, target.loaded)))
+    # 16 of 64 hexadecimal digits: enough to compare by eye; the whole hash is in record.json.
+    rows = [
+        ("target", f"{named}; {target.fingerprint[:16]}"),
+        ("reference", f"{record.reference.name}; {record.reference.fingerprint[:16]}"),
+    ]
+    if endpoint := target.endpoint:
         rows.append(("reached at", f"{endpoint.url}; {AtEndpoint.NO_FINGERPRINT()}"))
     if record.per_text:
         rows.append(("scores are compared", "per text, since the models may have different tokenizers"))
-    if (record.config.get("corpus") or {}).get("source", {}).get("kind") == "synthetic":
-        rows.append(("corpus", "synthetic: no person wrote it"))
     if record.precision:
         rows.append(("scored in", record.precision.line))
-    if record.canaries:
-        k = record.canaries
-        rows.append(
-            (
-                "canary users, trained on and not",
-                f"{k.users}, {k.held_in} and {k.held_out}; {k.replaced} in place of real users; {_taught(record, k)}"
-                f" of their texts, scored {k.attacker_texts:,}",
-            )
-        )
-    # An audit of somebody else's model draws no coins, and has neither key nor ledger.
-    if s.key_commitment and s.ledger_commitment:
-        rows.append(("commitments to key and ledger", f"{s.key_commitment[:16]}, {s.ledger_commitment[:16]}"))
-    if record.training:
-        t = record.training
-        chosen = f"{t.selection}, step {t.chosen_step:,}"
-        rows.append(("fine-tuning", f"{t.steps:,} steps ({chosen}) in {t.seconds:,.0f} s; defense: {t.defense}"))
-        rows.append(("trained on", f"{counted(t.records, 'text')} of {counted(t.users, 'user')}"))
-        if t.uncounted:
-            rows.append(("without a counted token", f"{t.uncounted:,} of these texts, which add nothing to training"))
-        rows.append(("guarantee", t.guarantee))
-        rows += [(str(r.name), f"{r.did} of {r.before:,} training records of {r.users:,} users") for r in t.removals]
-        # A plain run's noise multiplier is 0, which would read as a setting of a mechanism.
-        if t.defense != "none":
-            rows.append(("noise multiplier", f"{t.noise_multiplier:.5g}"))
-        if t.fit is not None:
-            from heldin.record.plan_fit import figures_of
+    return rows
 
-            rows.append(("plan and data", joined(figures_of(t.fit))))
-        if t.gradients is not None:
-            rows.append(("gradients", f"of {t.gradients:,} records, a record once for each step that uses it"))
-    if record.effort:
-        rows.append(("training took", took(record.effort)))
-    if record.planted:
-        p = record.planted
-        rows.append(("training set", f"{p.rows:,} rows, written {p.planted}; {p.training_set[:16]}"))
-        rows.append(("look at the training", f"{p.look} of {p.looks} that were planned"))
-        rows.append(("plan of the audit", p.plan[:16]))
-    if record.utility:
-        u = record.utility
-        levels = ("-" if level is None else f"{level:.2f}" for level in (u.perplexity, u.base_perplexity))
-        gain = f", gain {u.gain.value:.3f} ({u.gain.lower:.3f} to {u.gain.upper:.3f})" if u.gain else ""
-        rows.append(
-            (
-                "loss on test texts, nats per token",
-                f"{u.loss:.3f} on {u.texts:,} texts of {u.users:,} non-members, the mean over users; the base model"
-                f" {u.base_loss:.3f}{gain}",
-            )
-        )
-        rows.append(("perplexity of all their tokens", "{}; the base model {}".format(*levels)))
-    if record.cell:
-        rows.append(
-            (("run of a sweep"), (f"repetition {record.cell.block}, {record.cell.variant}; {record.cell.sweep[:16]}"))
-        )
-    rows += [
+
+def _of_canaries(record: Record, k: CanaryFacts) -> tuple[str, str]:
+    return (
+        "canary users, trained on and not",
+        f"{k.users}, {k.held_in} and {k.held_out}; {k.replaced} in place of real users; {_taught(record, k)} of their"
+        f" texts, scored {k.attacker_texts:,}",
+    )
+
+
+def _of_training(t: TrainingFacts) -> list[tuple[str, str]]:
+    chosen = f"{t.selection}, step {t.chosen_step:,}"
+    rows = [
+        ("fine-tuning", f"{t.steps:,} steps ({chosen}) in {t.seconds:,.0f} s; defense: {t.defense}"),
+        ("trained on", f"{counted(t.records, 'text')} of {counted(t.users, 'user')}"),
+    ]
+    if t.uncounted:
+        rows.append(("without a counted token", f"{t.uncounted:,} of these texts, which add nothing to training"))
+    rows.append(("guarantee", t.guarantee))
+    rows += [(str(r.name), f"{r.did} of {r.before:,} training records of {r.users:,} users") for r in t.removals]
+    # A plain run's noise multiplier is 0, which would read as a setting of a mechanism.
+    if t.defense != "none":
+        rows.append(("noise multiplier", f"{t.noise_multiplier:.5g}"))
+    if t.fit is not None:
+        from heldin.record.plan_fit import figures_of
+
+        rows.append(("plan and data", joined(figures_of(t.fit))))
+    if t.gradients is not None:
+        rows.append(("gradients", f"of {t.gradients:,} records, a record once for each step that uses it"))
+    return rows
+
+
+def _of_planted(p: PlantedFacts) -> list[tuple[str, str]]:
+    return [
+        ("training set", f"{p.rows:,} rows, written {p.planted}; {p.training_set[:16]}"),
+        ("look at the training", f"{p.look} of {p.looks} that were planned"),
+        ("plan of the audit", p.plan[:16]),
+    ]
+
+
+def _of_utility(u: Utility) -> list[tuple[str, str]]:
+    levels = ("-" if level is None else f"{level:.2f}" for level in (u.perplexity, u.base_perplexity))
+    gain = f", gain {u.gain.value:.3f} ({u.gain.lower:.3f} to {u.gain.upper:.3f})" if u.gain else ""
+    return [
+        (
+            "loss on test texts, nats per token",
+            f"{u.loss:.3f} on {u.texts:,} texts of {u.users:,} non-members, the mean over users; the base model"
+            f" {u.base_loss:.3f}{gain}",
+        ),
+        ("perplexity of all their tokens", "{}; the base model {}".format(*levels)),
+    ]
+
+
+def _of_decision(record: Record) -> list[tuple[str, str]]:
+    auroc = record.primary().auroc
+    return [
         ("the answer is decided by", decided_by(record)),
         (
             "interval",
-            f"{record.primary().auroc.method}, {record.resamples:,} resamples of {words.unit}, an"
-            f" {record.primary().auroc.label}; of all scores at once by DeLong's covariance",
+            f"{auroc.method}, {record.resamples:,} resamples of {audited_by(record).unit}, an {auroc.label}; of all"
+            " scores at once by DeLong's covariance",
         ),
+    ]
+
+
+def _of_environment(record: Record) -> list[tuple[str, str]]:
+    e = record.environment
+    return [
         ("heldin, Python, source", f"{e.heldin}, {e.python}, {e.git_revision or 'not a checkout'}"),
         ("packages", ", ".join(f"{k} {v}" for k, v in e.packages.items())),
         *_kinds(record),
         ("device", f"{e.device}, {e.threads} threads"),
     ]
-    return FactList(rows)
 
 
 def _kinds(record: Record) -> list[tuple[str, str]]:

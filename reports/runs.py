@@ -184,10 +184,9 @@ def _sweep(folder: Path, names: Sequence[str]) -> ListedRun:
     except InputError as error:
         return ListedRun(folder, RunKind.SWEEP, RunState.DAMAGED, problem=str(error))
     selected = result.shipping.variant if result.shipping is not None else None
-    chosen = next((variant for variant in result.variants if variant.name == selected), None)
     asked = [variant.name for variant in result.variants] if selected is None else [selected]
     first = next((cell for cell in result.cells if cell.held_in is not None), None)
-    epsilon = None if chosen is None else chosen.epsilon
+    epsilon, unit = next(((v.epsilon, v.unit) for v in result.variants if v.name == selected), (None, None))
     return ListedRun(
         path=folder,
         kind=RunKind.SWEEP,
@@ -199,7 +198,7 @@ def _sweep(folder: Path, names: Sequence[str]) -> ListedRun:
         members=None if first is None else first.held_in,
         non_members=None if first is None else first.held_out,
         epsilon=epsilon,
-        unit=None if epsilon is None or chosen is None else chosen.unit,
+        unit=None if epsilon is None else unit,
         report=_report(folder, names),
     )
 

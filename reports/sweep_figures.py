@@ -384,35 +384,40 @@ def _draw_canaries(variants: Sequence[VariantResult], marks: Mapping[str, str]) 
     with figure(3.5 * across, 2.9 * down) as (drawn, saved):
         panels = np.ravel(drawn.subplots(down, across, squeeze=False))
         for axes, kind in zip(panels, kinds, strict=False):
-            of_kind = {
-                variant.name: {point.length or 0: point.auroc for point in variant.canaries if _kind(point) == kind}
-                for variant in variants
-            }
-            lengths = sorted({length for values in of_kind.values() for length in values})
-            ends = []
-            for i, (name, values) in enumerate(of_kind.items()):
-                if not values:
-                    continue
-                # Side by side, so that those at one length do not hide each other.
-                shift = 0.06 * (i - (len(variants) - 1) / 2)
-                places = [k + shift for k, length in enumerate(lengths) if length in values]
-                areas = [values[length] for length in lengths if length in values]
-                style, colour = _line(i)
-                heights = [area.value for area in areas]
-                axes.plot(places, heights, "o" + style, color=colour, markersize=2.5, linewidth=0.8)
-                for place, area in zip(places, areas, strict=True):
-                    axes.errorbar([place], [area.value], yerr=_reach(area), color=colour, linewidth=0.5)
-                ends.append((marks[name], (places[-1], heights[-1]), colour))
-            _at_the_ends(axes, ends)
-            axes.axhline(0.5, color=GREY, linewidth=0.6)
-            axes.set_xticks(range(len(lengths)), [str(length) if length else "" for length in lengths])
-            documents = "all documents" if kind[1] < 0 else counted(kind[1], "document")
-            axes.set_title(f"{kind[0].replace('_', ' ')}, {documents}", fontsize=8)
-            axes.margins(x=0.15)
-            label(axes, "tokens in the shared substring" if any(lengths) else "", "AUROC of canary users")
+            _draw_kind(axes, kind, variants, marks)
         for axes in panels[len(kinds) :]:
             axes.axis("off")
     return saved[0]
+
+
+def _draw_kind(axes: Axes, kind: tuple[str, int], variants: Sequence[VariantResult], marks: Mapping[str, str]) -> None:
+    """A panel: AUROC of the canary users of a kind by the length of what they share."""
+    of_kind = {
+        variant.name: {point.length or 0: point.auroc for point in variant.canaries if _kind(point) == kind}
+        for variant in variants
+    }
+    lengths = sorted({length for values in of_kind.values() for length in values})
+    ends = []
+    for i, (name, values) in enumerate(of_kind.items()):
+        if not values:
+            continue
+        # Side by side, so that those at one length do not hide each other.
+        shift = 0.06 * (i - (len(variants) - 1) / 2)
+        places = [k + shift for k, length in enumerate(lengths) if length in values]
+        areas = [values[length] for length in lengths if length in values]
+        style, colour = _line(i)
+        heights = [area.value for area in areas]
+        axes.plot(places, heights, "o" + style, color=colour, markersize=2.5, linewidth=0.8)
+        for place, area in zip(places, areas, strict=True):
+            axes.errorbar([place], [area.value], yerr=_reach(area), color=colour, linewidth=0.5)
+        ends.append((marks[name], (places[-1], heights[-1]), colour))
+    _at_the_ends(axes, ends)
+    axes.axhline(0.5, color=GREY, linewidth=0.6)
+    axes.set_xticks(range(len(lengths)), [str(length) if length else "" for length in lengths])
+    documents = "all documents" if kind[1] < 0 else counted(kind[1], "document")
+    axes.set_title(f"{kind[0].replace('_', ' ')}, {documents}", fontsize=8)
+    axes.margins(x=0.15)
+    label(axes, "tokens in the shared substring" if any(lengths) else "", "AUROC of canary users")
 
 
 def _line(i: int) -> tuple[str, str]:

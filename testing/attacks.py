@@ -42,7 +42,7 @@ def _declarations(attack: Attack) -> list[str]:
     if not isinstance(getattr(attack, "uses", None), Uses):
         problems.append("uses: it is no Uses: declare whose texts and labels it learns from")
     elif not attack.uses.certifiable:
-        problems.append(f"uses: {attack.uses.value}: no bound may rest on it")
+        problems.append(f"uses: {attack.uses.stated}: no bound may rest on it")
     return problems
 
 

@@ -101,6 +101,27 @@ def csv_header(path: Path, form: TextFormat, wanted: Sequence[str]) -> CsvHeader
     Raises:
         InputError: the file is empty or damaged, or a name is given twice.
     """
+    lines = _first_lines(path, form)
+    stated = lines[0].lower().startswith(_STATED) and len(lines[0].rstrip("\r\n")) == len(_STATED) + 1
+    if stated:
+        signs = lines[0][len(_STATED)]
+        lines = lines[1:]
+    else:
+        signs = "".join(_DELIMITERS)
+    names, blanks = _columns_by_sign(path, lines, form.delimiter or signs)
+    # The first of equals, so that a comma is preferred.
+    sign = max(names, key=lambda s: (all(name in names[s] for name in wanted), len(names[s])))
+    text = "".join(names[sign])
+    if not is_unicode(text):
+        remedy = remedy_of_encoding(text, form)
+        advice = f"; {remedy}" if remedy else ""
+        raise InputError(f"{path.name}: the header line is not {name_of_encoding(form)} text{advice}")
+    require_once(names[sign], path, "the header")
+    return CsvHeader(names[sign], sign, stated, sign in blanks)
+
+
+def _first_lines(path: Path, form: TextFormat) -> list[str]:
+    """Return the lines in which the header is. Raises InputError if the file is empty or damaged."""
     try:
         with open_text(path, form, newline="") as stream:
             # A header may have line breaks within quotes.
@@ -111,28 +132,22 @@ def csv_header(path: Path, form: TextFormat, wanted: Sequence[str]) -> CsvHeader
         raise corrupt(path, "the header line", error) from error
     if not "".join(lines).strip():
         raise InputError(f"{path.name}: empty file, not even a header line")
-    stated = lines[0].lower().startswith(_STATED) and len(lines[0].rstrip("\r\n")) == len(_STATED) + 1
-    if stated:
-        signs = lines[0][len(_STATED)]
-        lines = lines[1:]
-    else:
-        signs = "".join(_DELIMITERS)
-    read = {sign: _names(lines, sign) for sign in form.delimiter or signs}
+    return lines
+
+
+def _columns_by_sign(path: Path, lines: Sequence[str], signs: str) -> tuple[dict[str, tuple[str, ...]], set[str]]:
+    """Return the columns under each delimiter, and the delimiters after which people wrote a blank.
+
+    Raises InputError if the header cannot be read with any of them.
+    """
+    read = {sign: _names(lines, sign) for sign in signs}
     names = {sign: names for sign, names in read.items() if isinstance(names, tuple)}
     if not names:
         raise InputError(f"{path.name}: broken CSV in the header line ({next(iter(read.values()))})")
     # As people write by hand: user, text.
     blanks = {sign for sign, read in names.items() if read[1:] and all(name.startswith(" ") for name in read[1:])}
-    names = {sign: tuple(name.lstrip() for name in read) if sign in blanks else read for sign, read in names.items()}
-    # The first of equals, so that a comma is preferred.
-    sign = max(names, key=lambda s: (all(name in names[s] for name in wanted), len(names[s])))
-    text = "".join(names[sign])
-    if not is_unicode(text):
-        remedy = remedy_of_encoding(text, form)
-        advice = f"; {remedy}" if remedy else ""
-        raise InputError(f"{path.name}: the header line is not {name_of_encoding(form)} text{advice}")
-    require_once(names[sign], path, "the header")
-    return CsvHeader(names[sign], sign, stated, sign in blanks)
+    bare = {sign: tuple(name.lstrip() for name in read) if sign in blanks else read for sign, read in names.items()}
+    return bare, blanks
 
 
 def _names(lines: Sequence[str], sign: str) -> tuple[str, ...] | csv.Error:

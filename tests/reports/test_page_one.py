@@ -8,6 +8,7 @@ from string import Formatter
 import numpy as np
 import pytest
 
+from heldin.attacks.kinds import get_attack
 from heldin.audit.coarse import share_limits
 from heldin.audit.decision import Answer
 from heldin.audit.flagged import AttackChoice, flagged_by
@@ -288,7 +289,8 @@ def test_fewer_than_fifty_people_are_counted_themselves(record):
     ],
 )
 def test_what_the_attack_needs_is_held_against_what_is_released(record, access, attack, code):
-    attacks = [record.attacks[0].model_copy(update={"attack": attack}).model_dump()]
+    changes = {"attack": attack, "asks": get_attack(attack).facts()}
+    attacks = [record.attacks[0].model_copy(update=changes).model_dump()]
     made = changed_record(
         record, attacks=attacks, primary_attack=attack, config={**record.config, "release": {"access": access}}
     )

@@ -149,7 +149,8 @@ def test_who_attacks_depends_on_texts_and_release(record, approved):
 
 
 def test_one_value_of_each_user_is_not_called_a_mean(record, approved):
-    both = [attack_result(0.6, 0.5, 0.7), attack_result(0.7, 0.6, 0.8, attack="pooled", curve=record.attacks[0].curve)]
+    pooled = attack_result(0.7, 0.6, 0.8, attack="pooled", aggregation="together", curve=record.attacks[0].curve)
+    both = [attack_result(0.6, 0.5, 0.7), pooled]
     its = changed_record(record, attacks=[a.model_dump() for a in both])
     assert [row[:2] for row in tabulate_attacks(its).rows] == [["likelihood-ratio", "mean"], ["pooled", "together"]]
     assert [row[0] for row in tabulate_rates(its).rows] == ["likelihood-ratio, mean", "pooled, together"]

@@ -1,0 +1,13 @@
+"""Sentences about attacks."""
+
+from heldin.words.statement import Code
+
+
+class AttackUses(Code):
+    """What an attack learns from besides the text at hand."""
+
+    MODEL = "the model and fixed texts"
+    OTHER_TEXTS = "other users' texts"
+    REHEARSAL = "a rehearsal on other people"
+    SHADOW_MODELS = "shadow models with coins of their own"
+    COINS = "coins of audited users"
