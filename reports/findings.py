@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from heldin.attacks.statistics import FOR_TRAINING_DOCUMENTS, how_aggregated
 from heldin.audit.results import TrainingsFacts
-from heldin.base.wording import counted
+from heldin.base.wording import counted, kind_words
 from heldin.bounds.verdict import NO_CLAIM
 from heldin.record.document import Record
 from heldin.record.planted_facts import PlantedFacts
@@ -140,7 +140,7 @@ def describe_canaries(record: Record) -> str:
         sides = [sum(s) for s in zip(*((g.held_in, g.held_out) for g in c.groups if g.kind == kind), strict=True)]
         if 0 in sides:
             text += (
-                f" The coin flips left no {kind.replace('_', '-')} canary user in one group, so this audit says"
+                f" The coin flips left no {kind_words(kind, '-')} canary user in one group, so this audit says"
                 " nothing about them."
             )
     measured = sorted((g for g in c.groups if g.auroc), key=lambda g: g.auroc.value if g.auroc else 0.0)
