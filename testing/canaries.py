@@ -98,13 +98,13 @@ def _in_every_record(section: CanaryConfig, base: LanguageModel, users: Sequence
             continue
         if section.whole_marks:
             # The mark, or the sentence that has it, begins at 'position'.
-            without = [r for r in user.records if mark not in r.text[r.position or 0 :]]
+            without = sum(mark not in r.text[r.position or 0 :] for r in user.records)
             others = [u for u in users if u is not user and any(mark in r.text for r in u.records)]
             # The words of a real user may be somebody else's as well.
             others = [] if user.canary.source is not None else others
         else:
             of_mark, *of_records = token_lists(base.tokenizer, [mark, *(record.text for record in user.records)])
-            without = [ids for ids in of_records if 2 * len(set(ids) & set(of_mark)) <= len(set(ids))]
+            without = sum(2 * len(set(ids) & set(of_mark)) <= len(set(ids)) for ids in of_records)
             others = []
         if without:
             problems.append("a record does not have its user's mark, or has it before 'position'")
@@ -177,7 +177,8 @@ def _whatever_others_do(section: CanaryConfig, world: _World, first: list[Canary
 def _marks(section: CanaryConfig, given: CanaryInput, users: Sequence[CanaryUser]) -> list[str]:
     problems: list[str] = []
     planted = {user.canary.mark for user in users}
-    of_key = [tried(lambda key=key: _drawn(section, given, users, key), "drawing marks", problems) for key in (1, 1, 2)]
+    draw = functools.partial(_drawn, section, given, users)
+    of_key = [tried(functools.partial(draw, key), "drawing marks", problems) for key in (1, 1, 2)]
     if problems:
         return problems
     first, again, other = of_key
@@ -241,13 +242,15 @@ def _given(section: CanaryConfig, store: CorpusStore, base: LanguageModel) -> Ca
 
 def _world(folder: Path) -> _World:
     mails = list(generate(_CORPUS))
-    stores = []
-    for name, wanted in (("all", {mail.user for mail in mails}), ("half", set(sorted({m.user for m in mails})[::2]))):
+    users = sorted({mail.user for mail in mails})
+
+    def store(name: str, kept: Sequence[str]) -> CorpusStore:
         path = folder / f"{name}.jsonl"
-        rows = ({"user": mail.user, "text": mail.text} for mail in mails if mail.user in wanted)
+        rows = ({"user": mail.user, "text": mail.text} for mail in mails if mail.user in kept)
         path.write_text("".join(strict_json(row) + "\n" for row in rows), encoding="utf-8")
-        stores.append(build_store(Json(path, Columns()), folder / "cache"))
-    return _World(*stores, _base())
+        return build_store(Json(path, Columns()), folder / "cache")
+
+    return _World(store("all", users), store("half", users[::2]), _base())
 
 
 @functools.cache
