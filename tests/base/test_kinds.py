@@ -5,12 +5,13 @@ from abc import ABC, abstractmethod
 from typing import Annotated, Literal
 
 import pytest
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from heldin.base.config_errors import checked
 from heldin.base.errors import InputError
-from heldin.base.kinds import Family, OfKind, sections_in
+from heldin.base.kinds import Family, KindsByName, OfKind, sections_in
 from heldin.base.section import Count, Section
+from tests.refusals import names
 
 
 class Pet(Section, ABC):
@@ -42,6 +43,25 @@ class Home(Section):
     pets: tuple[Annotated[Pet, OfKind(PETS)], ...] = ()
 
 
+class Named(Section, ABC):
+    @abstractmethod
+    def says(self) -> str: ...
+
+
+class Poodle(Named):
+    barks: Count = 1
+
+    def says(self) -> str:
+        return "woof " * self.barks
+
+
+PETS_BY_NAME = Family[Named]("by name", Named, {"poodle": f"{__name__}:Poodle"})
+KENNEL = """
+from tests.base.test_kinds import Named
+
+class Wolf(Named):
+    def says(self): return ""
+"""
 CAT = """
 from tests.base.test_kinds import Pet
 from pydantic import Field
@@ -95,6 +115,39 @@ def test_a_kind_of_a_package_is_found_by_its_name_and_written_out(package, name)
     origin = PETS.origin(name)
     assert (origin.package, origin.version, len(origin.sha256)) == ("strangers", "2.1", 64)
     assert Home.model_validate(home.model_dump()) == home
+
+
+class Zoo(Section):
+    pets: Annotated[dict[str, Named], KindsByName(PETS_BY_NAME)] = Field({})
+
+
+def test_a_kind_may_be_the_key_of_its_section(package):
+    package("strangers", KENNEL)
+    zoo = checked(Zoo, {"pets": {"poodle": {"barks": 2}, "strangers:Wolf": {}}}, "zoo.yaml")
+    assert [(name, pet.says()) for name, pet in zoo.pets.items()] == [("poodle", "woof woof "), ("strangers:Wolf", "")]
+    assert Zoo.model_validate(zoo.model_dump()) == zoo
+    assert Zoo.model_validate({"pets": {"poodle": None}}).pets == {}
+    assert [section.__class__ for section in sections_in(zoo)][1:] == [Poodle, type(zoo.pets["strangers:Wolf"])]
+    properties = Zoo.model_json_schema()["properties"]["pets"]["properties"]
+    assert properties.keys() == {"poodle"}
+
+
+@pytest.mark.parametrize(
+    ("pets", "place", "data"),
+    [
+        ({"podle": {}}, "pets.podle", "'poodle'"),
+        ({"poodle": {"barks": 0}}, "pets.poodle.barks", 0),
+        ({"poodle": 3}, "pets.poodle", 3),
+        ({"strangers:Cat": {}}, "pets.strangers:Cat", "AttributeError"),
+        ([], "pets", "[]"),
+    ],
+)
+def test_a_mistake_below_a_name_is_one_line_in_its_place(package, pets, place, data):
+    package("strangers", KENNEL)
+    with pytest.raises(InputError) as caught:
+        checked(Zoo, {"pets": pets}, "zoo.yaml")
+    (line,) = str(caught.value).splitlines()[1:]
+    assert (line.split(": ")[0].strip(), names(line, data)) == (place, True)
 
 
 def test_what_is_not_named_is_not_imported(package):

@@ -61,7 +61,7 @@ def poems(tmp_path, monkeypatch):
 
 def _run(small_with, **canaries):
     spec = {"kind": "poems:Poem", "users": 12, "documents": [3], **canaries}
-    return small_with(canaries=[spec], extraction={"prefix": 4, "suffix": 4, "texts_per_user": 1})
+    return small_with(canaries=[spec], measures={"marks": {}})
 
 
 def test_a_run_plants_reports_and_verifies_canary_users_of_a_package(call, small_with, tmp_path, poems):
