@@ -8,26 +8,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from heldin.base.coins import seed_key
-from heldin.base.files import strict_json, text_sha256
+from heldin.base.files import strict_json
 from heldin.base.progress import SilentReporter
 from heldin.canaries.contract import CanaryConfig, CanaryInput, MarkInput, NumberedCanaries
 from heldin.canaries.form import Forms
 from heldin.canaries.users import CanaryUser, keyed_dice
 from heldin.corpus.build import build_store
-from heldin.corpus.made_up.synthetic import SyntheticCorpus, generate
 from heldin.corpus.sources.json_rows import Json
 from heldin.corpus.sources.rows import Columns
 from heldin.corpus.store import CorpusStore, texts_of
 from heldin.models.loading import LanguageModel
-from heldin.models.model_config import TinyModel
-from heldin.models.tiny import new_tiny_model, train_tokenizer
 from heldin.models.tokens import token_lists
 from heldin.stages.sides.planting import checked_users
 from heldin.testing.problems import require, tried, watched_files
+from heldin.testing.worlds import CONTEXT, mails, tiny_model
 
-_USERS, _RECORDS, _VOCABULARY, _CONTEXT = 24, 12, 800, 64
 _MARKS = 20
-_CORPUS = SyntheticCorpus(users=_USERS, mean_records=_RECORDS, min_records=_RECORDS, seed=1)
 
 
 @dataclass(frozen=True)
@@ -62,7 +58,7 @@ def check_canaries(section: CanaryConfig) -> None:
     with tempfile.TemporaryDirectory() as folder:
         world = _world(Path(folder))
         given = _given(section, world.store, world.base)
-        first = tried(lambda: checked_users(section, given), "making its users", problems)
+        first = tried(lambda: checked_users(section, given), "make", problems)
         if first is not None:
             problems += _texts_of_their_own(first)
             problems += _in_every_record(section, world.base, first)
@@ -78,12 +74,14 @@ def _texts_of_their_own(users: Sequence[CanaryUser]) -> list[str]:
     problems = []
     texts = [record.text for user in users for record in user.records]
     if any(not text.strip() or "\0" in text for text in texts):
-        problems.append("a record is blank, or has a null character")
+        problems.append("texts: a record is blank, or has a null character")
     if len(set(texts)) < len(texts):
-        problems.append(f"{len(texts)} records have {len(set(texts))} different texts: no text may be written twice")
+        problems.append(
+            f"texts: {len(texts)} records have {len(set(texts))} different texts: no text may be written twice"
+        )
     ids = {record.id for user in users for record in user.records}
     if len(ids) < len(texts):
-        problems.append("two records have one id")
+        problems.append("ids: two records have one id")
     return problems
 
 
@@ -91,7 +89,7 @@ def _in_every_record(section: CanaryConfig, base: LanguageModel, users: Sequence
     problems = []
     marks = [user.canary.mark for user in users if user.canary.mark]
     if len(set(marks)) < len(marks):
-        problems.append("two users have one mark: one's texts would speak for the other's coin")
+        problems.append("marks: two users have one mark: one's texts would speak for the other's coin")
     for user in users:
         mark = user.canary.mark
         if not mark:
@@ -107,23 +105,23 @@ def _in_every_record(section: CanaryConfig, base: LanguageModel, users: Sequence
             without = sum(2 * len(set(ids) & set(of_mark)) <= len(set(ids)) for ids in of_records)
             others = []
         if without:
-            problems.append("a record does not have its user's mark, or has it before 'position'")
+            problems.append("marks: a record does not have its user's mark, or has it before 'position'")
         if others:
-            problems.append("a user's mark is in another user's record")
+            problems.append("marks: a user's mark is in another user's record")
     return problems
 
 
 def _follows_from_the_seed(section: CanaryConfig, given: CanaryInput, first: list[CanaryUser]) -> list[str]:
     problems: list[str] = []
     with watched_files() as opened:
-        again = tried(lambda: section.make(given), "making its users again", problems)
+        again = tried(lambda: section.make(given), "make, again", problems)
     if opened:
-        problems.append(f"it reads '{opened[0]}': what it may look at is what it is given")
+        problems.append(f"files: it reads '{opened[0]}': what it may look at is what it is given")
     if again != first:
-        problems.append("it is not deterministic: its users are others the second time")
-    other = tried(lambda: section.make(replace(given, seed=given.seed + 1)), "another seed", problems)
+        problems.append("determinism: its users are others the second time")
+    other = tried(lambda: section.make(replace(given, seed=given.seed + 1)), "make, of another seed", problems)
     if other == first:
-        problems.append("another seed gives the same users: who has seen one training set knows those of all")
+        problems.append("seed: another seed gives the same users: who has seen one training set knows those of all")
     return problems
 
 
@@ -131,15 +129,15 @@ def _replaced(given: CanaryInput, users: Sequence[CanaryUser]) -> list[str]:
     problems = []
     sources = [user.canary.source for user in users if user.canary.source is not None]
     if len(set(sources)) < len(sources) or not set(sources) <= set(given.left):
-        problems.append("it replaces a real user twice, or one whom it may not replace")
+        problems.append("source: it replaces a real user twice, or one whom it may not replace")
     for user in users:
         source = user.canary.source
         if source is None or source not in given.left:
             continue
         if len(user.records) != given.store.count(source):
-            problems.append("a user has another number of records than the real user who is replaced")
+            problems.append("source: a user has another number of records than the real user who is replaced")
         if source in user.canary.user:
-            problems.append("a canary user's name shows the real user's")
+            problems.append("source: a canary user's name shows the real user's")
     return problems
 
 
@@ -161,16 +159,18 @@ def _whatever_others_do(section: CanaryConfig, world: _World, first: list[Canary
     declared = section.needs_rows or any(not step.user_local for step in section.record_steps())
     if not declared:
         given = _given(section, world.fewer, world.base)
-        fewer = tried(lambda: section.make(given), "making its users on fewer real users", problems) or []
+        fewer = tried(lambda: section.make(given), "make, on fewer real users", problems) or []
         gone = set(world.store.users) - set(world.fewer.users)
         if [user for user in first if user.canary.source not in gone] != fewer:
-            problems.append("its users change when real users go, and record_steps declares nothing that is not local")
+            problems.append(
+                "user_local: its users change when real users go, and record_steps declares nothing that is not local"
+            )
     if isinstance(section, NumberedCanaries) and not declared:
         more = section.model_copy(update={"users": section.users + 1})
         given = _given(more, world.store, world.base)
-        users = tried(lambda: more.make(given), "making one user more", problems) or []
+        users = tried(lambda: more.make(given), "make, of one user more", problems) or []
         if not {user.canary.user: user for user in first}.items() <= {u.canary.user: u for u in users}.items():
-            problems.append("its users change when there is one more of them")
+            problems.append("others: its users change when there is one more of them")
     return problems
 
 
@@ -178,21 +178,21 @@ def _marks(section: CanaryConfig, given: CanaryInput, users: Sequence[CanaryUser
     problems: list[str] = []
     planted = {user.canary.mark for user in users}
     draw = functools.partial(_drawn, section, given, users)
-    of_key = [tried(functools.partial(draw, key), "drawing marks", problems) for key in (1, 1, 2)]
+    of_key = [tried(functools.partial(draw, key), "recipes", problems) for key in (1, 1, 2)]
     if problems:
         return problems
     first, again, other = of_key
     if first != again:
-        problems.append("the marks that it draws do not follow from the key")
+        problems.append("recipes: the marks that it draws do not follow from the key")
     if first and first == other:
-        problems.append("another key draws the same marks: who trains could know them")
+        problems.append("recipes: another key draws the same marks: who trains could know them")
     for name, (names, marks) in first.items():
         if not set(names) <= {user.canary.user for user in users}:
-            problems.append(f"recipe '{name}' names users whom the section did not make")
+            problems.append(f"recipes: '{name}' names users whom the section did not make")
         if len(marks) != _MARKS:
-            problems.append(f"recipe '{name}' draws {len(marks)} marks, and {_MARKS} are asked for")
+            problems.append(f"recipes: '{name}' draws {len(marks)} marks, and {_MARKS} are asked for")
         if marks and set(marks) <= planted:
-            problems.append(f"recipe '{name}' draws the marks that were planted")
+            problems.append(f"recipes: '{name}' draws the marks that were planted")
     return problems
 
 
@@ -216,7 +216,7 @@ def _drawn(
 
 
 def _given(section: CanaryConfig, store: CorpusStore, base: LanguageModel) -> CanaryInput:
-    texts = [mail.text for mail in generate(replace(_CORPUS, users=4, seed=2))]
+    texts = [mail.text for mail in mails(seed=2, users=4)]
     forms = None
     if section.needs_rows:
         # Nobody is audited: every user may lend rows, and rows lend a form and are trained on all the same.
@@ -233,7 +233,7 @@ def _given(section: CanaryConfig, store: CorpusStore, base: LanguageModel) -> Ca
         before=(),
         attacker_fraction=0.1,
         evaluation_fraction=0.1,
-        visible_tokens=_CONTEXT,
+        visible_tokens=CONTEXT,
         visible_characters=2000,
         forms=forms,
         reporter=SilentReporter(),
@@ -241,21 +241,12 @@ def _given(section: CanaryConfig, store: CorpusStore, base: LanguageModel) -> Ca
 
 
 def _world(folder: Path) -> _World:
-    mails = list(generate(_CORPUS))
-    users = sorted({mail.user for mail in mails})
+    users = sorted({mail.user for mail in mails()})
 
     def store(name: str, kept: Sequence[str]) -> CorpusStore:
         path = folder / f"{name}.jsonl"
-        rows = ({"user": mail.user, "text": mail.text} for mail in mails if mail.user in kept)
+        rows = ({"user": mail.user, "text": mail.text} for mail in mails() if mail.user in kept)
         path.write_text("".join(strict_json(row) + "\n" for row in rows), encoding="utf-8")
         return build_store(Json(path, Columns()), folder / "cache")
 
-    return _World(store("all", users), store("half", users[::2]), _base())
-
-
-@functools.cache
-def _base() -> LanguageModel:
-    tokenizer = train_tokenizer([mail.text for mail in generate(_CORPUS)], _VOCABULARY)
-    shape = TinyModel(vocabulary=_VOCABULARY, context=_CONTEXT, hidden=16, layers=1, heads=2, window=8)
-    model = new_tiny_model(shape, tokenizer, 0).eval()
-    return LanguageModel(model, tokenizer, "tiny", text_sha256(repr(shape)))
+    return _World(store("all", users), store("half", users[::2]), tiny_model())

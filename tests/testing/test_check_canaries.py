@@ -170,21 +170,21 @@ def test_a_kind_of_a_package_passes(tmp_path):
 @pytest.mark.parametrize(
     ("false", "problem"),
     [
-        (Drops, "made 7 users, and 8 are asked for"),
-        (FewRecords, "made a user of "),
-        (OtherNames, "names that are not the section's"),
-        (Moody, "it is not deterministic"),
-        (SeesMembership, "ledger.json'"),
-        (SameTexts, "no text may be written twice"),
-        (Unmarked, "does not have its user's mark"),
-        (OneMark, "two users have one mark"),
-        (NoSeed, "another seed gives the same users"),
-        (ReadsUsers, "declares it: reads_users"),
-        (Undeclared, "its users change when real users go"),
-        (OnceMore, "its users change when there is one more"),
-        (PublicMarks, "another key draws the same marks"),
-        (FewMarks, "draws 1 marks, and 20"),
-        (PlantedMarks, "draws the marks that were planted"),
+        (Drops, "make"),
+        (FewRecords, "make"),
+        (OtherNames, "make"),
+        (ReadsUsers, "make"),
+        (Moody, "determinism"),
+        (SeesMembership, "files"),
+        (SameTexts, "texts"),
+        (Unmarked, "marks"),
+        (OneMark, "marks"),
+        (NoSeed, "seed"),
+        (Undeclared, "user_local"),
+        (OnceMore, "others"),
+        (PublicMarks, "recipes"),
+        (FewMarks, "recipes"),
+        (PlantedMarks, "recipes"),
     ],
 )
 def test_a_false_kind_is_found(false, problem, tmp_path):
@@ -193,4 +193,4 @@ def test_a_false_kind_is_found(false, problem, tmp_path):
     (section,) = false.examples("made:False", tmp_path)
     with pytest.raises(AssertionError) as found:
         check_canaries(section)
-    assert problem in str(found.value)
+    assert problem in {line.split()[1].strip(":,") for line in str(found.value).splitlines()[1:]}
