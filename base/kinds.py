@@ -235,6 +235,47 @@ class OfKind:
         return {"oneOf": [*distinct, other]}
 
 
+@dataclass(frozen=True)
+class KindsByName(OfKind):
+    """Metadata of a config field that maps names of a family's kinds to their sections, which have no key ``kind``.
+
+    A section that is null is left out, so a file that extends another one may drop what that has.
+    """
+
+    def _validated(self, value: object) -> object:
+        if not isinstance(value, Mapping):
+            raise PydanticKnownError("dict_type")
+        details: list[InitErrorDetails] = []
+        sections: dict[str, BaseModel] = {}
+        for name, content in value.items():
+            if content is None or isinstance(content, self.family.contract):
+                sections |= {} if content is None else {name: content}
+                continue
+            if name not in self.family.names() and not _WRITTEN_OUT.fullmatch(name):
+                details.append(InitErrorDetails(type="extra_forbidden", loc=(name,), input=content))
+                continue
+            try:
+                sections[name] = self.family.find(name).model_validate(content)
+            except InputError as error:
+                wrong = PydanticCustomError("kind", "{problem}", {"problem": str(error)})
+                details.append(InitErrorDetails(type=wrong, loc=(name,), input=content))
+            except ValidationError as error:
+                details += [_moved(detail, name) for detail in error.errors()]
+        if details:
+            raise ValidationError.from_exception_data(self.family.name, details)
+        return sections
+
+    def _json_schema(self, _: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        ours = {
+            name: {
+                "anyOf": [handler(self.family.find(name).__pydantic_core_schema__), {"type": "null"}],
+                "default": None,
+            }
+            for name in self.family.ours
+        }
+        return {"type": "object", "properties": ours, "additionalProperties": {"type": ["object", "null"]}}
+
+
 def _moved(detail: Any, kind: str) -> InitErrorDetails:
     """Return an error of a section, in the place that it has among a family's kinds."""
     # A package's validator may raise types that pydantic does not know.

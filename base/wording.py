@@ -1,4 +1,4 @@
-"""Counts as English text."""
+"""Counts and names as English text."""
 
 
 def counted(number: int, noun: str) -> str:
@@ -17,3 +17,8 @@ def at_most_counted(number: int, limit: int = MANY, before: str = "") -> str:
 def in_bytes(size: int) -> str:
     """A size in memory such as "17 MiB" or "43.1 GiB"."""
     return f"{size / 2**30:,.1f} GiB" if size >= 2**30 else f"{size / 2**20:,.0f} MiB"
+
+
+def kind_words(kind: str, between: str = " ") -> str:
+    """The name of a kind as words, such as "rare phrase"; "package.module:Class" as it is written out."""
+    return kind if ":" in kind else kind.replace("_", between)

@@ -9,6 +9,7 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import ConfigDict, Field
@@ -151,6 +152,9 @@ class CanaryConfig(Section, ABC):
     needs_rows: ClassVar[bool] = False
     """Whether they are made of rows that no real user has any more, which ``heldin plant`` alone can take out."""
 
+    whole_marks: ClassVar[bool] = True
+    """Whether a record has its user's whole mark; else most of its tokens are the mark's, in another order."""
+
     @property
     def reads_users(self) -> bool:
         """Whether it looks at real users' records."""
@@ -164,7 +168,7 @@ class CanaryConfig(Section, ABC):
     def make(self, given: CanaryInput) -> list[CanaryUser]:
         """Return its users, with ``given.texts`` records each, or as many as the real user has who is replaced.
 
-        A mark is in every record that its user writes. What a user writes depends on the user's name and public inputs.
+        A user's mark is in every record (``whole_marks``). What a user writes follows from name and public inputs.
 
         Raises:
             InputError: they cannot be made.
@@ -216,6 +220,16 @@ class NumberedCanaries(CanaryConfig, ABC):
     def count(self) -> int:
         """``users`` for each number of documents."""
         return self.users * len(set(self.documents))
+
+    @classmethod
+    def examples(cls, kind: str, folder: Path) -> list["NumberedCanaries"]:
+        """Return sections to try in its suite; a kind with further keys that are required gives its own.
+
+        Args:
+            kind: the name under which it was found.
+            folder: for files that they need.
+        """
+        return [cls.model_validate({"kind": kind, "users": 4, "documents": [3, 2]})]
 
     def written(self) -> list[int]:
         """The number of documents of each user."""

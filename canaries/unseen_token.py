@@ -8,7 +8,7 @@ import functools
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal
 
 from pydantic import Field
 
@@ -34,6 +34,8 @@ _REPLACEMENT = "\ufffd"
 
 class UnseenTokenCanaries(NumberedCanaries):
     """Users who write in tokens that nobody else uses."""
+
+    whole_marks: ClassVar[bool] = False
 
     kind: Literal["unseen_token"] = KIND
     # At least 2: a record is made of stretches of two or more tokens of the cycle.

@@ -138,12 +138,12 @@ def _reports(record: "Record", folder: Path, *, html: bool) -> tuple[str | None,
 
 
 def _facts(record: "Record") -> dict[str, Any]:
-    """Return what a record's answer rests on: thresholds, bounds, verdicts, extraction and a planted set's facts."""
+    """Return what a record's answer rests on: thresholds, bounds, verdicts, measures and a planted set's facts."""
     return {
         "kind": record.kind,
         "name": record.name,
         **record.model_dump(mode="json", include={"decision", "judgement", "planted"}),
-        "extraction": None if record.extraction is None else record.extraction.model_dump(mode="json"),
+        "measures": record.measures,
     }
 
 

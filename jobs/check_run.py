@@ -270,11 +270,7 @@ def _would(config: RunConfig, out: Path, mechanism: Mechanism) -> dict[str, str]
     would["attacks"] = f"{', '.join(config.attack.names)}; against {', '.join(references)}"
     if config.attack.shadow_models:
         would["shadows"] = f"{counted(config.attack.shadow_models, 'training')} more, for the ideal attacker"
-    if extraction := config.extraction:
-        queries = ", ".join(f"{count:,}" for count in extraction.queries)
-        pieces = f"{extraction.suffix} tokens after {extraction.prefix} of each training text"
-        would["extraction"] = f"{pieces}, {queries} queries"
-    return would
+    return would | {name: options.described() for name, options in config.measures.items()}
 
 
 def _device() -> str:

@@ -20,7 +20,7 @@ from heldin.jobs.retraining import OPTIONS
 from heldin.record.document import read_record
 from heldin.record.sweep import TUNING
 from heldin.stages.families import KINDS
-from heldin.stages.measures.keys import table_names
+from heldin.stages.measures.keys import tables_in
 from heldin.stages.measures.scores import SHADOW
 from heldin.stages.train.previous import KEPT as PREVIOUS
 from heldin.watch.planted_files import LOG as TRAINING_LOG
@@ -209,7 +209,7 @@ def _removed(folder: Path, keep: Collection[str]) -> Iterator[Path]:
     gone = [
         *_SECRETS,
         # Each measure's table, as measures declare them and as the list of artefacts has them, which may be lost.
-        *dict.fromkeys((PEOPLE, CONTROL, *table_names(), *_listed_tables(folder))),
+        *dict.fromkeys((PEOPLE, CONTROL, *tables_in(folder), *_listed_tables(folder))),
         *trainings,
         *planted,
         *batch,

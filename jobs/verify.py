@@ -15,11 +15,11 @@ from heldin.jobs.planted.audit import planted_again
 from heldin.jobs.retraining.engine import body_again
 from heldin.jobs.run import run_again
 from heldin.record.differences import Difference, compared
-from heldin.record.document import Body, read_record
+from heldin.record.document import MEASURES, Body, read_record
 from heldin.stages.families import require_same_code
 
 NOT_RECOMPUTED = ("the scores themselves (no model is run)", "names, times, command and environment")
-OF_EXTRACTION = "the probabilities of extraction, and which texts stand elsewhere (no model is run)"
+OF_MEASURES = {"extraction": "the probabilities of extraction, and which texts stand elsewhere (no model is run)"}
 ALSO_NOT_RECOMPUTED = {
     "run": ("the loss curves, held against the checkpoint's log", "gradient norms of canary users' records"),
     "audit": ("the facts about the models",),
@@ -100,9 +100,13 @@ def verify(folder: Path, reporter: Reporter) -> Verification:
         (
             *NOT_RECOMPUTED,
             *ALSO_NOT_RECOMPUTED[record.kind],
-            *(() if record.extraction is None else (OF_EXTRACTION,)),
+            *(_of_measure(name) for name in record.measures if name in OF_MEASURES or name not in MEASURES),
         ),
     )
+
+
+def _of_measure(name: str) -> str:
+    return OF_MEASURES.get(name, f"the values of {name} (no model is run)")
 
 
 def _states(folder: Path) -> dict[str, State]:

@@ -3,7 +3,7 @@
 from typing import Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from heldin.base.section import Facts
 from heldin.base.wording import counted
@@ -590,3 +590,23 @@ class ScoredTexts(Facts):
 
     kind: Literal["fresh", "training", "mixed", "not known"]
     known_by: KnownBy
+
+
+class MeasuredTable(Facts):
+    """What a report shows of the facts of a measure of another package, if its facts have it under ``table``.
+
+    Attributes:
+        head: names of the columns.
+        rows: cells of each row, as many as columns.
+        note: small print below the table.
+    """
+
+    head: list[str]
+    rows: list[list[str]]
+    note: str = ""
+
+    @model_validator(mode="after")
+    def _as_many_cells(self) -> "MeasuredTable":
+        if any(len(row) != len(self.head) for row in self.rows):
+            raise ValueError(f"every row of a table has as many cells as its head, {len(self.head)}")
+        return self

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from heldin.audit.attack_results import AttackResult
 from heldin.audit.results import MarkExposure, MarkGroup, MarkSide
-from heldin.base.wording import counted
+from heldin.base.wording import counted, kind_words
 from heldin.record.document import Record
 from heldin.record.facts import CurvePoint
 from heldin.reports import figures
@@ -254,7 +254,7 @@ def _ranked(record: Record) -> list[MarkGroup]:
 
 
 def _mark_rows(group: MarkGroup) -> list[list[str]]:
-    name = group.kind.replace("_", " ")
+    name = kind_words(group.kind)
     if group.length is not None:
         name += f" of {counted(group.length, 'token')}"
     return [_mark_row(f"{name}, trained on", group.held_in), _mark_row("– not trained on", group.held_out)]

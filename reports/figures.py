@@ -20,7 +20,7 @@ from heldin.audit.attack_results import AttackResult, Curve, Histogram, Knowledg
 from heldin.audit.bootstrap import Estimate
 from heldin.audit.decision import Answer
 from heldin.audit.results import CanaryFacts, CanaryGroup
-from heldin.base.wording import counted
+from heldin.base.wording import counted, kind_words
 from heldin.record.document import Record
 from heldin.record.facts import GradientNorms
 from heldin.reports.blocks import Beside, Figure
@@ -370,7 +370,7 @@ def _canary_lines(axes: Axes, groups: list[CanaryGroup], *, of_length: bool) -> 
     for group in groups:
         documents = "all documents" if group.documents is None else counted(group.documents, "document")
         length = "" if group.length is None else f", {counted(group.length, 'token')}"
-        name = documents if of_length else f"{group.kind.replace('_', ' ')}{length}"
+        name = documents if of_length else f"{kind_words(group.kind)}{length}"
         at = group.length if of_length else group.documents
         # The panel's groups are those that have this number: see ``by_length`` and ``by_documents``.
         assert at is not None

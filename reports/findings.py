@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from heldin.attacks.protocol import how_aggregated
 from heldin.audit.results import CanaryFacts, CanaryGroup, TrainingsFacts
-from heldin.base.wording import counted
+from heldin.base.wording import counted, kind_words
 from heldin.bounds.verdict import NO_CLAIM
 from heldin.record.document import Record
 from heldin.record.planted_facts import PlantedFacts
@@ -160,7 +160,7 @@ def _empty_kinds(groups: Sequence[CanaryGroup]) -> str:
         sides = [sum(s) for s in zip(*((g.held_in, g.held_out) for g in groups if g.kind == kind), strict=True)]
         if 0 in sides:
             text += (
-                f" The coin flips left no {kind.replace('_', '-')} canary user in one group, so this audit says"
+                f" The coin flips left no {kind_words(kind, '-')} canary user in one group, so this audit says"
                 " nothing about them."
             )
     return text

@@ -6,7 +6,18 @@ from heldin.base.wording import counted
 from heldin.record.document import EffortFacts, Record
 from heldin.record.facts import Count, Overlaps, TrainingFacts
 from heldin.record.planted_facts import PlantedFacts
-from heldin.reports import annex, annex_parts, attacks, claims, extraction, figures, findings, limits, page_one
+from heldin.reports import (
+    annex,
+    annex_parts,
+    attacks,
+    claims,
+    extraction,
+    figures,
+    findings,
+    limits,
+    measures,
+    page_one,
+)
 from heldin.reports.blocks import Block, Entry, FactList, Paragraph, Place, Report, Verbatim, assemble
 from heldin.reports.wording import audited_by, command_in_lines, explain_terms, texts_of
 from heldin.words.page_one import Handling
@@ -316,6 +327,7 @@ SECTIONS: tuple[Entry[Record], ...] = (
     Entry("dials", "Other settings of the attack", attacks.tabulate_dials, level=2, whole=True),
     Entry("extraction", "Extraction", extraction.show_extraction, whole=True),
     Entry("marks", "Exposure of canary users' marks", attacks.tabulate_marks, level=2, whole=True),
+    Entry("measures", "Measures of other packages", measures.show_measures, whole=True),
     Entry("exposure", "Who is most exposed", attacks.tabulate_exposure, whole=True),
     Entry("correlations", "", attacks.tabulate_correlations, whole=True),
     Entry("canaries", "Canary users", attacks.show_canaries),

@@ -3,7 +3,7 @@
 import yaml
 
 from heldin.audit.blocks import LEAST_BLOCKS
-from heldin.base.wording import counted
+from heldin.base.wording import counted, kind_words
 from heldin.bounds.verdict import describe_outcome
 from heldin.record.sweep import CanaryPoint, CellResult, SweepResult
 from heldin.reports import sweep_annex, sweep_figures, sweep_findings
@@ -110,7 +110,7 @@ def show_canaries(result: SweepResult) -> list[Block]:
 def _kind(point: CanaryPoint) -> str:
     length = "" if point.length is None else f" of {counted(point.length, 'token')}"
     documents = "" if point.documents is None else f", {counted(point.documents, 'document')}"
-    return f"{point.kind.replace('_', ' ')}{length}{documents}"
+    return f"{kind_words(point.kind)}{length}{documents}"
 
 
 def tabulate_cells(result: SweepResult) -> Table:

@@ -9,7 +9,7 @@ from heldin.attacks.protocol import AttackFacts, how_aggregated
 from heldin.audit.bootstrap import Estimate
 from heldin.audit.requirement import Requirement
 from heldin.audit.results import CanaryGroup
-from heldin.base.wording import counted
+from heldin.base.wording import counted, kind_words
 from heldin.record.document import Record
 from heldin.reports.blocks import FactList, Place, ReportSection, texts
 from heldin.words.glossary import TERMS
@@ -63,7 +63,7 @@ def group_name(group: CanaryGroup) -> str:
     """Return a group as "substring of 10 tokens, 100 documents"."""
     length = "" if group.length is None else f" of {counted(group.length, 'token')}"
     documents = "all documents" if group.documents is None else counted(group.documents, "document")
-    return f"{group.kind.replace('_', ' ')}{length}, {documents}"
+    return f"{kind_words(group.kind)}{length}, {documents}"
 
 
 def texts_of(kind: str) -> str:

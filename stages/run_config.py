@@ -195,18 +195,16 @@ class RunConfig(MeasureKeys):
         return self
 
     @model_validator(mode="after")
-    def _windows_fit(self) -> "RunConfig":
-        if self.extraction is None:
-            return self
+    def _can_be_measured(self) -> "RunConfig":
         shape = self.model.pretrain.shape if self.model.pretrain else None
-        # For a named base model the context is known only once it was loaded (``stages.measures.extraction_measure``).
+        # For a named base model the context is known only once it was loaded (``MeasureOptions.check``).
         limits = {"finetune.sequence_length": self.finetune.sequence_length}
         limits |= {"model.pretrain.shape.context": shape.context} if shape else {}
-        for name, limit in limits.items():
-            if self.extraction.length > limit:
+        for name, options in self.measures.items():
+            options.check_lengths(limits)
+            if options.needs_canaries and not self.canaries:
                 raise ValueError(
-                    f"extraction: prefix + suffix = {self.extraction.length} tokens is above {name} = {limit}: lower"
-                    " prefix or suffix"
+                    f"measures.{name}: it is about canary users: name some under canaries, or leave it out"
                 )
         return self
 

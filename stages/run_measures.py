@@ -18,12 +18,12 @@ from heldin.models.model_names import fingerprint_folder
 from heldin.models.score_cache import ScoreCache, ScoredModel
 from heldin.record.facts import ModelFacts
 from heldin.stages.measures.losses import Losses
-from heldin.stages.measures.measure import Measure
+from heldin.stages.measures.measure import Measure, measures_asked
 from heldin.stages.measures.precision import PrecisionShift
 from heldin.stages.measures.scores import Setting, TextScores
 from heldin.stages.run_config import RunConfig
 from heldin.stages.sides.data import RunData, known_texts, subjects_of_run, test_texts, texts_under_attack
-from heldin.stages.sides.drawn_marks import marks_of_run
+from heldin.stages.sides.drawn_marks import with_marks
 from heldin.stages.train.models import reference_model
 from heldin.stages.train.shadows import Shadows
 
@@ -87,12 +87,8 @@ def measures_of_run(config: RunConfig, data: RunData, models: RunModels) -> list
     # Not behind an endpoint: it would learn whose test texts are asked for, which are those held out.
     if isinstance(models.target, LanguageModel):
         measures.append(Losses(test_texts(config, data), models.target, models.base))
-    subjects = subjects_of_run(config, data)
-    measures += [options.measure(subjects, both) for options in config.measures().values()]
-    if config.extraction is not None:
-        marks = marks_of_run(config, data, both, models.made_canaries)
-        measures += [] if marks is None else [marks]
-    return measures
+    subjects = with_marks(subjects_of_run(config, data), config, data, models.made_canaries)
+    return measures + measures_asked(config.measures, subjects, both)
 
 
 def precision_of_run(config: RunConfig, data: RunData, models: RunModels) -> list[PrecisionShift]:

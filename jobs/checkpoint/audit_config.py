@@ -166,20 +166,23 @@ class CheckpointConfig(MeasureKeys):
     """The server that runs the model, if it is not loaded here."""
 
     @model_validator(mode="after")
-    def _can_be_extracted(self) -> "CheckpointConfig":
-        if self.extraction is None:
-            return self
-        # At top-k the whole vocabulary decides which tokens are drawn at all.
-        if self.endpoint is not None:
-            raise ValueError(
-                "extraction: no endpoint gives the whole vocabulary's probabilities, which top-k sampling needs: leave"
-                " extraction out, or audit models that are loaded here"
-            )
-        if self.texts == "fresh":
-            raise ValueError(
-                "extraction: it is about training texts, and the held-in texts are declared fresh: leave extraction"
-                " out, or give training texts"
-            )
+    def _can_be_measured(self) -> "CheckpointConfig":
+        for name, options in self.measures.items():
+            # At top-k the whole vocabulary decides which tokens are drawn at all.
+            if options.needs_weights and self.endpoint is not None:
+                raise ValueError(
+                    f"measures.{name}: no endpoint gives the whole vocabulary's probabilities, which top-k sampling"
+                    " needs: leave it out, or audit models that are loaded here"
+                )
+            if options.of_training_texts and self.texts == "fresh":
+                raise ValueError(
+                    f"measures.{name}: it is about training texts, and the held-in texts are declared fresh: leave it"
+                    " out, or give training texts"
+                )
+            if options.needs_canaries:
+                raise ValueError(
+                    f"measures.{name}: it is about canary users, whom the audit of two files has not: leave it out"
+                )
         return self
 
     @model_validator(mode="after")
@@ -223,7 +226,7 @@ class CheckpointConfig(MeasureKeys):
             adapter_base=self.adapter_base,
             choice=self.attack.precision if self.attack.precision in (None, "auto") else "asked",
             attack=self.attack.config(self.reference[0]),
-            measures=self.measures(),
+            measures=self.measures,
             audit=self.audit,
             decision=self.decision,
             release=self.release,

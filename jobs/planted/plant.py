@@ -133,7 +133,7 @@ def reference_model(config: PlantConfig) -> LanguageModel:
         _require_scores_of(load_language_model(name, precision=config.attack.precision))
     base = load_language_model(config.reference, revision=config.revision)
     _require_scores_of(base)
-    for options in config.measures().values():
+    for options in config.measures.values():
         options.check(None, base)
     return base
 

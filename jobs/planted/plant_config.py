@@ -238,7 +238,7 @@ class PlantConfig(MeasureKeys):
             finetune=Recipe(sequence_length=self.sequence_length),
             canaries=self.canaries,
             attack=self.attack,
-            **self.measures(),
+            measures=self.measures,
             audit=self.audit,
             decision=DecisionConfig.model_validate({**by.model_dump(), **shared, "redraws": redraws}),
             release=self.release,

@@ -112,9 +112,10 @@ def audited_run(job: PlantedAudit, config: PlantConfig, reporter: Reporter | Non
     # Which are left out depends on the endpoint alone, and on no coin.
     reporter = reporter or LineReporter(lambda line: None)
     attack = attacks_at_endpoint(run.attack, job.remote.tokenizer, reporter)
-    for key in run.measures():
-        reporter.say(f"left out: {key}, since no endpoint gives the whole vocabulary's probabilities")
-    return run.model_copy(update={"attack": attack, **dict.fromkeys(run.measures())})
+    kept = {name: options for name, options in run.measures.items() if not options.needs_weights}
+    for name in run.measures.keys() - kept.keys():
+        reporter.say(f"left out: {name}, since no endpoint gives the whole vocabulary's probabilities")
+    return run.model_copy(update={"attack": attack, "measures": kept})
 
 
 def require_distinct(jobs: Sequence[PlantedAudit], config: PlantConfig) -> None:

@@ -94,8 +94,11 @@ def _require_supported(config: RunConfig) -> None:
         raise InputError("independent trainings train on the records as they are: take 'data_defenses' out")
     if config.attack.precision != "fp32":
         raise InputError("independent trainings are scored in float32: take 'attack.precision' out")
-    if config.extraction is not None:
-        raise InputError("independent trainings measure no extraction: take 'extraction' out (heldin run measures it)")
+    if config.measures:
+        raise InputError(
+            f"independent trainings measure only what attacks find: take 'measures' out ({', '.join(config.measures)};"
+            " heldin run measures it)"
+        )
     if config.finetune.looks_at_validation:
         raise InputError(
             "finetune.select must be 'last' and patience null: choosing a checkpoint would need validation users"

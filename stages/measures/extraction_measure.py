@@ -7,7 +7,7 @@ are counted.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +27,10 @@ _ELSEWHERE = ("in_others", "in_public")
 
 
 class ExtractionOptions(ExtractionConfig, MeasureOptions):
-    """The windows of training texts that the model is asked for: a prefix of each text and what follows it."""
+    """Whether sampling from the model would emit users' training texts: windows of these that the model is asked for, a
+    prefix of each text and what follows it."""
+
+    of_training_texts: ClassVar[bool] = True
 
     def measure(self, subjects: MeasuredUsers, models: tuple[Fingerprinted, Fingerprinted]) -> "Extraction":
         """Return the measure."""
@@ -42,6 +45,20 @@ class ExtractionOptions(ExtractionConfig, MeasureOptions):
         if subjects is not None:
             require_a_window(subjects.known(self.texts_per_user), model.tokenizer, self, subjects.visible)
 
+    def check_lengths(self, limits: Mapping[str, int]) -> None:
+        """Check that a window fits. Raises ValueError if it does not."""
+        for name, limit in limits.items():
+            if self.length > limit:
+                raise ValueError(
+                    f"measures.extraction: prefix + suffix = {self.length} tokens is above {name} = {limit}: lower"
+                    " prefix or suffix"
+                )
+
+    def described(self) -> str:
+        """Return the windows and the queries."""
+        queries = ", ".join(f"{count:,}" for count in self.queries)
+        return f"{self.suffix} tokens after {self.prefix} of each training text, {queries} queries"
+
 
 @dataclass(frozen=True)
 class Extraction(Measure[TextProbabilities]):
@@ -53,8 +70,6 @@ class Extraction(Measure[TextProbabilities]):
         models: the audited model and the reference, whose probabilities are left out if it has other tokens.
     """
 
-    name = "extraction"
-    file = "extraction.parquet"
     stage = "extraction"
 
     config: ExtractionConfig

@@ -1,28 +1,28 @@
-"""The keys of a config that ask for measurements: one for each, the same for runs, audits and planted audits."""
+"""The key of a config that asks for measurements: the same for runs, audits and planted audits."""
 
-import importlib
-import pkgutil
+from pathlib import Path
+from typing import Annotated
 
-import heldin.stages.measures
+from pydantic import Field
+
+from heldin.base.kinds import KindsByName
 from heldin.base.section import Section
-from heldin.stages.measures.extraction_measure import ExtractionOptions
-from heldin.stages.measures.measure import Measure, MeasureOptions
+from heldin.stages.measures.kinds import MEASURES
+from heldin.stages.measures.losses import Losses
+from heldin.stages.measures.measure import OF_MEASURE, MeasureOptions
+from heldin.stages.measures.precision import PrecisionShift
+from heldin.stages.measures.scores import TextScores
 
 
 class MeasureKeys(Section):
     """Measurements that a config asks for."""
 
-    extraction: ExtractionOptions | None = None
-    """Whether sampling from the model would emit users' training texts; null: this is not measured."""
-
-    def measures(self) -> dict[str, MeasureOptions]:
-        """Return the options of each wanted measurement, by key."""
-        options = {name: getattr(self, name) for name in MeasureKeys.model_fields}
-        return {name: value for name, value in options.items() if value is not None}
+    measures: Annotated[dict[str, MeasureOptions], KindsByName(MEASURES)] = Field({})
+    """What is measured besides the attacks, each by its name: heldin's own, or "package.module:Class" of another
+    package."""
 
 
-def table_names() -> list[str]:
-    """Return the names of the tables that the measures of this package leave, as each declares its own."""
-    for module in pkgutil.iter_modules(heldin.stages.measures.__path__):
-        importlib.import_module(f"heldin.stages.measures.{module.name}")
-    return sorted({measure.file for measure in Measure.__subclasses__()})
+def tables_in(folder: Path) -> list[str]:
+    """Return the names of the tables that measures may have left in a folder. No measure's code is imported."""
+    asked = sorted(path.name for path in folder.glob(f"{OF_MEASURE}*.parquet"))
+    return [*sorted(measure.file for measure in (TextScores, Losses, PrecisionShift)), *asked]

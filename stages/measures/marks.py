@@ -5,7 +5,7 @@ No number is about one canary user: a median needs ten of them (docs/decisions/0
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -14,17 +14,54 @@ from numpy.typing import NDArray
 from heldin.attacks.marks import MarkRanks, MarkScores, exposures, ranks
 from heldin.audit.coarse import LEAST_IN_GROUP, brief, share_limits
 from heldin.audit.results import MarkExposure, MarkFacts, MarkGroup, MarkSide
+from heldin.base.errors import InputError
 from heldin.base.files import text_sha256
 from heldin.base.progress import Reporter
 from heldin.canaries.users import Canary
-from heldin.stages.measures.measure import Fingerprinted, Measure, loaded_here
+from heldin.stages.measures.measure import (
+    Drawn,
+    Fingerprinted,
+    Measure,
+    MeasuredUsers,
+    MeasureOptions,
+    loaded_here,
+)
 
 if TYPE_CHECKING:
     from heldin.models.loading import LanguageModel
 
 FIRST_PERCENT = 100
-# By recipe, names of its canary users, and marks that were drawn and not planted.
-Drawn = dict[str, tuple[list[str], list[str]]]
+
+
+class MarkOptions(MeasureOptions):
+    """Exposure: whether the model finds what all texts of a canary user share likelier than what was drawn in the same
+    way and never planted."""
+
+    needs_canaries: ClassVar[bool] = True
+
+    def measure(self, subjects: MeasuredUsers, models: tuple[Fingerprinted, Fingerprinted]) -> "Marks":
+        """Return the measure. Raises InputError if no canary user has a mark."""
+        require_marks(subjects)
+        assert subjects.marks is not None
+        return Marks(subjects.canaries, models, subjects.marks, subjects.marks_from)
+
+    def check(self, subjects: MeasuredUsers | None, model: "LanguageModel") -> None:
+        """Check that there are marks. Raises InputError if no canary user has one."""
+        if subjects is not None:
+            require_marks(subjects)
+
+    def described(self) -> str:
+        """Return what is ranked."""
+        return "the mark of each canary user, among marks that were never planted"
+
+
+def require_marks(subjects: MeasuredUsers) -> None:
+    """Raise InputError if no canary user has a mark."""
+    if not any(canary.mark for canary in subjects.canaries.values()):
+        raise InputError(
+            "measures.marks: no canary user has a mark, which all texts of a user share: plant another kind, or leave"
+            " marks out"
+        )
 
 
 @dataclass(frozen=True)
@@ -38,8 +75,6 @@ class Marks(Measure[MarkScores]):
         drawn_from: what these follow from, for the name of the table.
     """
 
-    name = "marks"
-    file = "marks.parquet"
     stage = "extraction"
 
     canaries: Mapping[str, Canary]

@@ -4,6 +4,8 @@ A job and its verification are the same call: ``MeasureFolder`` computes a table
 only read. Values never know who is held in; facts for the record follow from them and membership.
 """
 
+import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
 
 
 V = TypeVar("V")
+# By recipe, names of its canary users, and marks that were drawn and not planted.
+Drawn = dict[str, tuple[list[str], list[str]]]
+OF_MEASURE = "measure-"  # how the names of tables of measures begin that a config asks for
 
 
 class Fingerprinted(Protocol):
@@ -45,14 +50,14 @@ class Measure(ABC, Generic[V]):
     """One measurement of a job.
 
     Attributes:
-        name: key of its facts in the record.
+        name: key of its facts in the record; of a measure that a config asks for, the name there (``Asked``).
         file: name of its table, which is readable by its owner only and is removed by ``heldin purge``.
         stage: stage of a job whose seconds it adds to.
     """
 
-    name: ClassVar[str]
-    file: ClassVar[str]
-    stage: ClassVar[str]
+    name: str = ""
+    file: str = ""
+    stage: str = "measures"
 
     @abstractmethod
     def made_from(self) -> str:
@@ -91,6 +96,8 @@ class MeasuredUsers:
         training: gives, for every training text, its owners and the text; None: not known.
         public: gives the public texts.
         canaries: how each canary user was made.
+        marks: draws marks that might have been planted; None where no canary user has one.
+        marks_from: what these follow from.
     """
 
     texts: "AttackTexts"
@@ -100,10 +107,19 @@ class MeasuredUsers:
     training: Callable[[], Iterable[tuple[Collection[str], str]]] | None = None
     public: Callable[[], Sequence[str]] = tuple
     canaries: "Mapping[str, Canary]" = field(default_factory=dict)
+    marks: Callable[[], Drawn] | None = None
+    marks_from: Sequence[str] = ()
 
 
-class MeasureOptions(Section):
-    """Options of a measurement that a config asks for (``stages.measures.keys``)."""
+class MeasureOptions(Section, ABC):
+    """A kind of ``measures``: options of a measurement that a config asks for."""
+
+    needs_weights: ClassVar[bool] = True
+    """Whether it runs the audited model itself, which a model behind an endpoint does not allow."""
+    needs_canaries: ClassVar[bool] = False
+    """Whether it is about canary users alone."""
+    of_training_texts: ClassVar[bool] = False
+    """Whether it is about texts that the model was trained on, so that fresh texts say nothing."""
 
     @abstractmethod
     def measure(self, subjects: MeasuredUsers, models: tuple[Fingerprinted, Fingerprinted]) -> Measure[Any]:
@@ -123,6 +139,95 @@ class MeasureOptions(Section):
         Raises:
             InputError: this cannot be measured.
         """
+
+    def check_lengths(self, limits: Mapping[str, int]) -> None:
+        """Check options against what a config says.
+
+        Args:
+            limits: numbers of tokens that a text may have, by the key that says so.
+
+        Raises:
+            ValueError: a limit is too low.
+        """
+
+    def described(self) -> str:
+        """Return what it would do, for ``heldin run --check``."""
+        return "measured"
+
+    @classmethod
+    def examples(cls, kind: str, folder: Path) -> list["MeasureOptions"]:
+        """Return options to try in its suite; a kind with keys that are required gives its own.
+
+        Args:
+            kind: the name under which it was found.
+            folder: for files that they need.
+        """
+        return [cls()]
+
+
+@dataclass(frozen=True)
+class Asked(Measure[V]):
+    """A measure under the name that a config gives it, which is that of its facts and of its table."""
+
+    measure: Measure[V]
+    name: str = ""
+
+    @property
+    def file(self) -> str:  # type: ignore[override]
+        """The table's name, which no table of heldin's own has."""
+        return table_name(self.name)
+
+    @property
+    def stage(self) -> str:  # type: ignore[override]
+        """The measure's stage."""
+        return self.measure.stage
+
+    def made_from(self) -> str:
+        """Return the measure's hash."""
+        return self.measure.made_from()
+
+    def compute(self, reporter: Reporter) -> V:
+        """Run the measure."""
+        return self.measure.compute(reporter)
+
+    def columns(self, values: V) -> Mapping[str, Any]:
+        """Return the measure's columns."""
+        return self.measure.columns(values)
+
+    def values(self, table: pa.Table) -> V:
+        """Return the measure's values of a table."""
+        return self.measure.values(table)
+
+    def facts(self, values: V, member: Mapping[str, bool]) -> Facts | None:
+        """Return the measure's facts. Raises InputError for a number that is not finite: a record has none."""
+        facts = self.measure.facts(values, member)
+        if facts is not None and not is_finite(facts.model_dump()):
+            raise InputError(f"measures.{self.name}: its facts have a number that is not finite: nothing is recorded")
+        return facts
+
+
+def is_finite(value: object) -> bool:
+    """Return whether no number in lists and mappings is infinite or "not a number"."""
+    match value:
+        case float():
+            return math.isfinite(value)
+        case Mapping():
+            return all(map(is_finite, value.values()))
+        case list() | tuple():
+            return all(map(is_finite, value))
+    return True
+
+
+def table_name(measure: str) -> str:
+    """Return the name of the table of a measure that a config asks for."""
+    return f"{OF_MEASURE}{re.sub(r'[^A-Za-z0-9_]', '.', measure)}.parquet"
+
+
+def measures_asked(
+    options: Mapping[str, MeasureOptions], subjects: MeasuredUsers, models: tuple[Fingerprinted, Fingerprinted]
+) -> list[Measure[Any]]:
+    """Return the measures that a config asks for, by name. Raises InputError if one cannot be made."""
+    return [Asked(each.measure(subjects, models), name) for name, each in options.items()]
 
 
 def no_timer(stage: str) -> AbstractContextManager[None]:

@@ -355,7 +355,7 @@ def check_measures(config: RunConfig, data: RunData, base: LanguageModel) -> Non
         ):
             texts.flat()  # of each something has to count
     subjects = subjects_of_run(config, data)
-    for options in config.measures().values():
+    for options in config.measures.values():
         options.check(subjects, base)
 
 

@@ -6,6 +6,7 @@ and they depend on no coin. 1,000 are drawn of each recipe, whatever the number 
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 from heldin.base.coins import keyed_order
 from heldin.base.progress import SilentReporter
@@ -14,8 +15,7 @@ from heldin.canaries.users import Canary, keyed_dice
 from heldin.corpus.split import Part
 from heldin.corpus.store import texts_of
 from heldin.models.loading import LanguageModel
-from heldin.stages.measures.marks import Drawn, Marks
-from heldin.stages.measures.measure import Fingerprinted
+from heldin.stages.measures.measure import Drawn, MeasuredUsers
 from heldin.stages.run_config import RunConfig
 from heldin.stages.sides.data import RunData
 from heldin.stages.sides.planting import canary_input
@@ -24,23 +24,17 @@ CANDIDATES = 1000
 _PURPOSE = "marks never planted"
 
 
-def marks_of_run(
-    config: RunConfig,
-    data: RunData,
-    models: tuple[Fingerprinted, Fingerprinted],
-    base: Callable[[], LanguageModel],
-) -> Marks | None:
-    """Return the measure of canary users' marks; None if no canary user has one.
+def with_marks(
+    subjects: MeasuredUsers, config: RunConfig, data: RunData, base: Callable[[], LanguageModel]
+) -> MeasuredUsers:
+    """Return the same with marks that might have been planted.
 
     Args:
-        models: the audited model and the reference.
         base: gives the model with which canary users were made, in float32.
     """
-    if not any(canary.mark for canary in data.canaries.values()):
-        return None
     # The fingerprint of the store covers every canary user; with another key there are other candidates.
     drawn_from = (data.store.fingerprint, str(CANDIDATES), data.ledger.coins_key.hex())
-    return Marks(data.canaries, models, lambda: drawn_of_run(config, data, base()), drawn_from)
+    return replace(subjects, marks=lambda: drawn_of_run(config, data, base()), marks_from=drawn_from)
 
 
 def drawn_of_run(config: RunConfig, data: RunData, base: LanguageModel) -> Drawn:

@@ -25,6 +25,7 @@ from heldin.audit.results import ExposureFacts, Results
 from heldin.audit.scored_users import ScoredUsers, scored_users
 from heldin.base.coins import first_in_keyed_order, seed_key
 from heldin.base.progress import Reporter
+from heldin.base.wording import kind_words
 from heldin.bounds.design import Assignment
 from heldin.bounds.judgement import Judgement
 from heldin.bounds.plan_claims import claims_of, exposed_claims
@@ -280,7 +281,7 @@ def claims_by_kind(plan: Mechanism, canaries: Mapping[str, Canary]) -> dict[str,
 
 
 def _subjects_of(kind: str) -> Statement:
-    return Subjects.CANARIES_OF_KIND(kind=kind.replace("_", "-"))
+    return Subjects.CANARIES_OF_KIND(kind=kind_words(kind, "-"))
 
 
 def people_of(fixed: Preregistration, data: RunData, table: ScoredUsers) -> list[Exposed]:

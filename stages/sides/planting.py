@@ -54,7 +54,7 @@ def plant(
     for number, spec in enumerate(config.canaries):
         reporter.say(f"canaries: making {spec.kind} users")
         before = [user.canary for user in made]
-        made += _checked(spec, canary_input(config, corpus, lambda: base, number, before, reporter, forms))
+        made += checked_users(spec, canary_input(config, corpus, lambda: base, number, before, reporter, forms))
     names = set(store.users)
     # Two users under one name would share a coin (docs/theory.md#keys-and-coins).
     clash = next((user.canary.user for user in made if user.canary.user in names), None)
@@ -107,7 +107,7 @@ def canary_input(
     )
 
 
-def _checked(spec: CanaryConfig, given: CanaryInput) -> list[CanaryUser]:
+def checked_users(spec: CanaryConfig, given: CanaryInput) -> list[CanaryUser]:
     """Return a section's users, in whom a mistake of a kind would go into the ledger unseen.
 
     Raises:

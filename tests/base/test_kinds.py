@@ -8,9 +8,10 @@ import pytest
 from pydantic import Field, model_validator
 
 from heldin.base.config_errors import checked
-from heldin.base.kinds import Family, NameOfKind, OfKind, origins_in
+from heldin.base.errors import InputError
+from heldin.base.kinds import Family, KindsByName, NameOfKind, OfKind, origins_in
 from heldin.base.section import Count, Section
-from tests.refusals import refused
+from tests.refusals import names, refused
 
 
 class Pet(Section, ABC):
@@ -45,6 +46,25 @@ class Home(Section):
     neighbour: "Home | None" = None
 
 
+class Named(Section, ABC):
+    @abstractmethod
+    def says(self) -> str: ...
+
+
+class Poodle(Named):
+    barks: Count = 1
+
+    def says(self) -> str:
+        return "woof " * self.barks
+
+
+PETS_BY_NAME = Family[Named]("by name", Named, {"poodle": f"{__name__}:Poodle"})
+KENNEL = """
+from tests.base.test_kinds import Named
+
+class Wolf(Named):
+    def says(self): return ""
+"""
 CAT = """
 from tests.base.test_kinds import Pet
 from pydantic import Field
@@ -117,6 +137,39 @@ def test_every_place_of_a_config_is_looked_at_for_kinds_of_packages(package):
         assert [origin.package for origin in origins_in(checked(Home, content, ""))] == ["strangers"]
     both = checked(Home, {"pet": {"kind": "tom"}, "pets": [cat]}, "")
     assert [(origin.kind, origin.package) for origin in origins_in(both)] == [("tom", "others"), ("cat", "strangers")]
+
+
+class Zoo(Section):
+    pets: Annotated[dict[str, Named], KindsByName(PETS_BY_NAME)] = Field({})
+
+
+def test_a_kind_may_be_the_key_of_its_section(package):
+    package("strangers", KENNEL)
+    zoo = checked(Zoo, {"pets": {"poodle": {"barks": 2}, "strangers:Wolf": {}}}, "zoo.yaml")
+    assert [(name, pet.says()) for name, pet in zoo.pets.items()] == [("poodle", "woof woof "), ("strangers:Wolf", "")]
+    assert Zoo.model_validate(zoo.model_dump()) == zoo
+    assert Zoo.model_validate({"pets": {"poodle": None}}).pets == {}
+    assert [(origin.family, origin.kind) for origin in origins_in(zoo)] == [("by name", "strangers:Wolf")]
+    properties = Zoo.model_json_schema()["properties"]["pets"]["properties"]
+    assert properties.keys() == {"poodle"}
+
+
+@pytest.mark.parametrize(
+    ("pets", "place", "data"),
+    [
+        ({"podle": {}}, "pets.podle", "'poodle'"),
+        ({"poodle": {"barks": 0}}, "pets.poodle.barks", 0),
+        ({"poodle": 3}, "pets.poodle", 3),
+        ({"strangers:Cat": {}}, "pets.strangers:Cat", "AttributeError"),
+        ([], "pets", "[]"),
+    ],
+)
+def test_a_mistake_below_a_name_is_one_line_in_its_place(package, pets, place, data):
+    package("strangers", KENNEL)
+    with pytest.raises(InputError) as caught:
+        checked(Zoo, {"pets": pets}, "zoo.yaml")
+    (line,) = str(caught.value).splitlines()[1:]
+    assert (line.split(": ")[0].strip(), names(line, data)) == (place, True)
 
 
 def test_what_is_not_named_is_not_imported(package):

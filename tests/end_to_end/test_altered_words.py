@@ -52,7 +52,7 @@ def test_a_finished_job_is_gone_on_with_under_other_words(kind, jobs, call, tmp_
 def test_documents_that_are_written_under_other_words_hold_none(jobs, call, tmp_path, monkeypatch):
     _alter(monkeypatch)
     config = yaml.safe_load((jobs["run"].folder / "config.yaml").read_text(encoding="utf-8"))
-    config |= {"defense": ULS, "canaries": [], "extraction": None, "finetune": {**config["finetune"], "select": "last"}}
+    config |= {"defense": ULS, "canaries": [], "measures": {}, "finetune": {**config["finetune"], "select": "last"}}
     config["corpus"]["users"] |= {"fraction": 0.5, "max_users": None}
     config["data_defenses"] = [{"kind": "deduplicate"}, {"kind": "cap", "records": 4}]
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")

@@ -146,7 +146,7 @@ def _finish_jobs(root):
         assert caught.value.code in (0, 3, 4), words
 
     canaries = [{"kind": "rare_phrase", "users": 8, "documents": [4]}]
-    run = {**SMALL, "canaries": canaries, "extraction": {"prefix": 8, "suffix": 8}}
+    run = {**SMALL, "canaries": canaries, "measures": {"extraction": {"prefix": 8, "suffix": 8}, "marks": {}}}
     (root / "run.yaml").write_text(yaml.safe_dump(run), encoding="utf-8")
     trial = {**TRIAL, "defense": {**TRIAL["defense"], "steps": 2}}
     (root / "trial.yaml").write_text(yaml.safe_dump(trial), encoding="utf-8")
@@ -192,7 +192,12 @@ def _planted(root):
     _Lm.tokenizer = tokenizer
     base = save_base(_Lm, root / "planted base")
     plant(
-        plan(write_lines(rows, root / "mine.jsonl"), base, extraction={"prefix": 4, "suffix": 4}, evidence="callback"),
+        plan(
+            write_lines(rows, root / "mine.jsonl"),
+            base,
+            measures={"extraction": {"prefix": 4, "suffix": 4}, "marks": {}},
+            evidence="callback",
+        ),
         root / "planted",
         QUIET,
     )
@@ -314,7 +319,8 @@ def test_the_json_of_a_command_has_what_its_record_measured(jobs, call, tmp_path
     code, out, err = call(*job.again, tmp_path / "run", "--json")
     assert code == 0, err
     answer, record = json.loads(out), json.loads((job.folder / "record.json").read_text(encoding="utf-8"))
-    assert answer["extraction"] == record["measures"]["extraction"] != {}
+    assert answer["measures"] == record["measures"]
+    assert {"extraction", "marks", "utility"} <= answer["measures"].keys()
     assert (answer["decision"], answer["judgement"]) == (record["decision"], record["judgement"])
     assert answer["planted"] is None
 

@@ -57,7 +57,7 @@ def write(tmp_path):
 @pytest.mark.slow
 def test_an_audit_of_entities_speaks_of_entities_from_check_to_report(call, write, tmp_path):
     sizes = {"finetune": {"epochs": 4, "evaluations": 2}, "attack": {"shadow_models": 4, "max_characters": 200}}
-    sizes["extraction"] = {"prefix": 4, "suffix": 6}
+    sizes["measures"] = {"extraction": {"prefix": 4, "suffix": 6}}
     path = write("plain", people=40, records=10, **sizes)
     code, out, err = call("run", path, "--out", tmp_path / "run", "--check")
     assert code == 0, err

@@ -43,7 +43,7 @@ ASKED = {"prefix": 4, "suffix": 4, "queries": [1]}
 def config_file(folder, canaries=KINDS, **changes):
     content = json.loads(json.dumps(SMALL))
     content["finetune"] |= {"epochs": 7, "select": "last", **changes.pop("finetune", {})}
-    content |= {"canaries": canaries, "extraction": ASKED, **changes}
+    content |= {"canaries": canaries, "measures": {"extraction": ASKED, "marks": {}}, **changes}
     path = folder / "small.yaml"
     path.write_text(yaml.safe_dump(content), encoding="utf-8")
     return path
@@ -95,7 +95,7 @@ def test_every_canary_user_is_ranked_and_candidates_are_planted_nowhere(exposed)
     kinds = [("high_temperature", None), ("named_person", None), ("rare_phrase", None)]
     kinds += [("substring", 2), ("substring", 5), ("unseen_token", None)]
     assert [(its.kind, its.length) for its in record.marks.groups] == kinds
-    table = pq.read_table(exposed / "marks.parquet").to_pylist()
+    table = pq.read_table(exposed / "measure-marks.parquet").to_pylist()
     recipes = {row["recipe"] for row in table}
     assert recipes == {
         "unseen_token 0",
@@ -110,7 +110,7 @@ def test_every_canary_user_is_ranked_and_candidates_are_planted_nowhere(exposed)
         assert len(drawn) == 1000
     assert {row["user"] for row in table} - {None} == {its["user"] for its in canaries}
     assert all(row["planted"] for row in table if row["user"] is not None)
-    assert (exposed / "marks.parquet").stat().st_mode & 0o077 == 0
+    assert (exposed / "measure-marks.parquet").stat().st_mode & 0o077 == 0
 
 
 @pytest.mark.slow
@@ -157,15 +157,15 @@ def test_the_report_says_it_of_groups_and_names_nobody(exposed, call):
 @pytest.mark.slow
 def test_verify_ranks_again_from_what_the_folder_keeps(fresh, call):
     assert verify(fresh, QUIET).differences == ()
-    table = pq.read_table(fresh / "marks.parquet")
+    table = pq.read_table(fresh / "measure-marks.parquet")
     values = np.where(table["user"].is_null(), 0.0, -1e6)  # as if no mark were ever likely
     changed = table.set_column(table.column_names.index("target"), "target", [values])
-    pq.write_table(changed.replace_schema_metadata(table.schema.metadata), fresh / "marks.parquet")
-    relist(fresh / "marks.parquet")
+    pq.write_table(changed.replace_schema_metadata(table.schema.metadata), fresh / "measure-marks.parquet")
+    relist(fresh / "measure-marks.parquet")
     assert any("measures.marks" in its.where for its in verify(fresh, QUIET).differences)
-    (fresh / "marks.parquet").unlink()
+    (fresh / "measure-marks.parquet").unlink()
     call("verify", fresh)
-    assert call.refused(by="MeasureFolder.values_of", naming="marks.parquet'")
+    assert call.refused(by="MeasureFolder.values_of", naming="measure-marks.parquet'")
 
 
 @pytest.mark.slow
@@ -186,7 +186,7 @@ def save_base_of(folder, to):
 @pytest.mark.slow
 def test_purge_takes_the_ranks_along(fresh):
     purge(fresh, ["record"])
-    assert not (fresh / "marks.parquet").exists()
+    assert not (fresh / "measure-marks.parquet").exists()
 
 
 @pytest.mark.slow
@@ -196,7 +196,12 @@ def test_a_planted_audit_ranks_marks_too(make_lm, tmp_path):
     rows = made_rows(users=24, records=10)
     asked = {"prefix": 3, "suffix": 5, "queries": [1]}
     plant(
-        plan(write_lines(rows, tmp_path / "mine.jsonl"), base, extraction=asked, canaries=canaries),
+        plan(
+            write_lines(rows, tmp_path / "mine.jsonl"),
+            base,
+            measures={"extraction": asked, "marks": {}},
+            canaries=canaries,
+        ),
         tmp_path / "out",
         QUIET,
     )

@@ -18,7 +18,7 @@ from heldin.jobs.planted.plant import plant
 from heldin.jobs.planted.plant_folder import read_planted
 from heldin.jobs.planted.target import PlantedAudit, audited_run
 from heldin.jobs.purge import purge
-from heldin.jobs.verify import OF_EXTRACTION, verify
+from heldin.jobs.verify import OF_MEASURES, verify
 from heldin.models.endpoint_client import Endpoint
 from heldin.models.loading import LanguageModel, load_language_model
 from heldin.models.model_config import TinyModel
@@ -89,7 +89,7 @@ def config(english, make_once):
             "attack": {"max_characters": 100, "names": ["likelihood-ratio", "loss"]},
             "audit": {"resamples": 100},
             "canaries": [{"kind": "rare_phrase", "users": 4, "documents": [6]}],
-            "extraction": ASKED,
+            "measures": {"extraction": ASKED, "marks": {}},
         }
         (root / "repeated.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
 
@@ -131,7 +131,7 @@ def test_whoever_repeats_a_text_is_found_if_held_in_and_not_if_held_out(repeated
     assert [its.users for its in held_out.emitted] == [0, 0]
     assert {its.reference for group in facts.groups for its in group.emitted} == {0}
     # One by one, in the owner's file: everybody who repeats and was held in, and nobody else, at one query.
-    table = pq.read_table(repeated / "extraction.parquet").to_pylist()
+    table = pq.read_table(repeated / "measure-extraction.parquet").to_pylist()
     emitted = {row["user"] for row in table if row["target"] >= np.log(0.5)}
     assert emitted == set(found)
 
@@ -150,7 +150,7 @@ def test_every_text_is_counted_and_shared_words_are_told_apart(repeated, config)
         assert group.too_short >= sum(data.store.text(row) == "ok" for row in rows)
         # A run from a base that exists has no public texts.
         assert group.in_public is None
-    table = pq.read_table(repeated / "extraction.parquet").to_pylist()
+    table = pq.read_table(repeated / "measure-extraction.parquet").to_pylist()
     assert len(table) == sum(group.texts + group.too_short for group in facts.groups)
     in_others = {row["user"] for row in table if row["in_others"]}
     trained = {user for user in SAME_FOOTER if ledger.roles[user] is Role.HELD_IN}
@@ -162,14 +162,14 @@ def test_every_text_is_counted_and_shared_words_are_told_apart(repeated, config)
 
 @pytest.mark.slow
 def test_offsets_depend_on_no_coin(repeated, config):
-    asked = load_config(config, ["extraction.first_tokens=null"])
+    asked = load_config(config, ["measures.extraction.first_tokens=null"])
     model = load_language_model(str(repeated / "checkpoints" / "final"))
     data = prepare_data(asked, repeated, QUIET, base=load_language_model(str(config.parent / "base")))
     turned = {Role.HELD_IN: Role.HELD_OUT, Role.HELD_OUT: Role.HELD_IN, Role.ALWAYS_IN: Role.ALWAYS_IN}
     other = replace(data, ledger=replace(data.ledger, roles={u: turned[its] for u, its in data.ledger.roles.items()}))
 
     def windows(data):
-        return asked.extraction.measure(subjects_of_run(asked, data), (model, model)).windows(model)
+        return asked.measures["extraction"].measure(subjects_of_run(asked, data), (model, model)).windows(model)
 
     mine, its = windows(data), windows(other)
     assert list(mine.users) == list(its.users)
@@ -205,22 +205,22 @@ def test_the_report_says_it_of_people_and_names_nobody(repeated, call):
 @pytest.mark.slow
 def test_verify_counts_again_from_the_probabilities_and_says_so(fresh, call):
     found = verify(fresh, QUIET)
-    assert (found.differences, OF_EXTRACTION in found.not_recomputed) == ((), True)
-    table = pq.read_table(fresh / "extraction.parquet")
+    assert (found.differences, OF_MEASURES["extraction"] in found.not_recomputed) == ((), True)
+    table = pq.read_table(fresh / "measure-extraction.parquet")
     values = np.asarray(table["target"]) - 50.0  # as if nothing were ever emitted
     lower = table.set_column(table.column_names.index("target"), "target", [values])
-    pq.write_table(lower.replace_schema_metadata(table.schema.metadata), fresh / "extraction.parquet")
-    relist(fresh / "extraction.parquet")
+    pq.write_table(lower.replace_schema_metadata(table.schema.metadata), fresh / "measure-extraction.parquet")
+    relist(fresh / "measure-extraction.parquet")
     assert any("extraction" in its.where for its in verify(fresh, QUIET).differences)
-    (fresh / "extraction.parquet").write_bytes(b"")
+    (fresh / "measure-extraction.parquet").write_bytes(b"")
     call("verify", fresh)
-    assert call.refused(by="MeasureFolder.values_of", naming="extraction.parquet'")
+    assert call.refused(by="MeasureFolder.values_of", naming="measure-extraction.parquet'")
 
 
 @pytest.mark.slow
 def test_purge_takes_the_probabilities_along(fresh):
     purge(fresh, ["record", "report"])
-    assert not (fresh / "extraction.parquet").exists()
+    assert not (fresh / "measure-extraction.parquet").exists()
     assert read_record(fresh / "record.json").extraction is not None
 
 
@@ -250,7 +250,7 @@ def audit_config(repeated, config, files, **changes):
         "bad_rows": "skip",
         "attack": {"names": ["likelihood-ratio", "loss"], "max_characters": 100},
         "audit": {"resamples": 100},
-        "extraction": ASKED,
+        "measures": {"extraction": ASKED},
         **changes,
     }
 
@@ -284,11 +284,11 @@ def test_the_audit_of_a_checkpoint_finds_the_same_people(repeated, config, files
 @pytest.mark.parametrize(
     ("changes", "naming"),
     [
-        ({"extraction": {"prefix": 50, "suffix": 50}}, ("prefix", "suffix", "100 tokens")),
-        ({"extraction": {"prefix": 30, "suffix": 34}}, ("prefix", "suffix", "64 tokens")),
+        ({"measures": {"extraction": {"prefix": 50, "suffix": 50}}}, ("prefix", "suffix", "100 tokens")),
+        ({"measures": {"extraction": {"prefix": 30, "suffix": 34}}}, ("prefix", "suffix", "64 tokens")),
         ({"texts": "fresh"}, ("extraction", "fresh")),
         ({"endpoint": {"url": "http://127.0.0.1:9/v1"}}, ("extraction", "endpoint")),
-        ({"extraction": {"top_p": 0.9}}, ("top_p",)),
+        ({"measures": {"extraction": {"top_p": 0.9}}}, ("top_p",)),
     ],
 )
 def test_what_an_audit_cannot_extract_is_one_clear_line(repeated, config, files, tmp_path, call, changes, naming):
@@ -310,7 +310,7 @@ def test_a_check_says_what_would_be_asked(config, tmp_path, call):
 @pytest.mark.parametrize(
     ("extraction", "by", "naming"),
     [
-        ({"prefix": 30, "suffix": 30}, "RunConfig._windows_fit", ("60", "finetune.sequence_length", "48")),
+        ({"prefix": 30, "suffix": 30}, "ExtractionOptions.check_lengths", ("60", "finetune.sequence_length", "48")),
         ({"prefix": 24, "suffix": 24}, "windows_of", ("48", "extraction.prefix", "extraction.suffix")),
         (
             {"prefix": 50, "suffix": 50, "first_tokens": 60},
@@ -320,7 +320,11 @@ def test_a_check_says_what_would_be_asked(config, tmp_path, call):
     ],
 )
 def test_a_run_stops_before_training_where_no_window_can_be_had(config, tmp_path, call, extraction, by, naming):
-    content = {**yaml.safe_load(config.read_text(encoding="utf-8")), "canaries": [], "extraction": extraction}
+    content = {
+        **yaml.safe_load(config.read_text(encoding="utf-8")),
+        "measures": {"extraction": extraction},
+        "canaries": [],
+    }
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
     _, _, err = call("run", tmp_path / "run.yaml", "--out", tmp_path / "run")
     assert call.refused(by=by, naming=naming)
@@ -333,7 +337,9 @@ def test_a_planted_set_fixes_the_question_before_the_coins_and_an_endpoint_leave
     base = save_base(make_lm(context=64), tmp_path / "base")
     rows = made_rows(users=24, records=10)
     asked = {"prefix": 3, "suffix": 5, "queries": [1, 1000]}
-    plant(plan(write_lines(rows, tmp_path / "mine.jsonl"), base, extraction=asked), tmp_path / "out", QUIET)
+    plant(
+        plan(write_lines(rows, tmp_path / "mine.jsonl"), base, measures={"extraction": asked}), tmp_path / "out", QUIET
+    )
     texts = [row["body"] for row in read_lines(tmp_path / "out" / "training" / "mine.jsonl")]
     model = train(base, texts, tmp_path / "model", passes=2)
     record, folder = audit_planted(
@@ -342,7 +348,7 @@ def test_a_planted_set_fixes_the_question_before_the_coins_and_an_endpoint_leave
     sides = [record.extraction.of(group) for group in ("held in", "held out")]
     assert [its.users for its in sides] == [record.split.held_in, record.split.held_out]
     assert min(its.texts for its in sides) > 0
-    assert record.config["extraction"]["suffix"] == 5
+    assert record.config["measures"]["extraction"]["suffix"] == 5
     assert verify(folder, QUIET).differences == ()
     write_report(folder)
     remote = Remote(Endpoint("http://127.0.0.1:9/v1", None), tokenizer=str(model))
@@ -352,11 +358,13 @@ def test_a_planted_set_fixes_the_question_before_the_coins_and_an_endpoint_leave
         read_planted(tmp_path / "out")[0],
         LineReporter(said.append),
     )
-    assert run.extraction is None
+    assert run.measures == {}
     assert any("left out: extraction" in line for line in said)
     with refused(naming=("40", "finetune.sequence_length", "32")):
-        plan(tmp_path / "mine.jsonl", base, extraction={"prefix": 30, "suffix": 10})
-    longer = plan(tmp_path / "mine.jsonl", base, extraction={"prefix": 60, "suffix": 10}, sequence_length=80)
+        plan(tmp_path / "mine.jsonl", base, measures={"extraction": {"prefix": 30, "suffix": 10}})
+    longer = plan(
+        tmp_path / "mine.jsonl", base, measures={"extraction": {"prefix": 60, "suffix": 10}}, sequence_length=80
+    )
     with refused(naming=("prefix", "suffix", "70 tokens")):
         plant(longer, tmp_path / "longer", QUIET)
     assert not (tmp_path / "longer" / "ledger" / "ledger.json").exists()

@@ -63,7 +63,7 @@ def repeated(data_dir, tmp_path_factory):
         "finetune": {**recipe, "epochs": 6, "batch_size": 16, "learning_rate": 0.002, "warmup_steps": 50},
         "attack": {"max_characters": 1000, "names": ["likelihood-ratio", "loss"]},
         "audit": {"resamples": 200},
-        "extraction": ASKED,
+        "measures": {"extraction": ASKED},
     }
     (root / "repeated.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
     run(load_config(root / "repeated.yaml"), root / "run", QUIET, command="heldin run repeated.yaml")
@@ -83,7 +83,7 @@ def test_they_are_found_by_extraction_and_nobody_else_is(repeated):
     assert facts.of("held out").emitted[-1].users == 0
     assert {its.reference for group in facts.groups for its in group.emitted} == {0}
     least = np.log(-np.expm1(np.log(0.5) / 10_000))
-    table = pq.read_table(repeated / "extraction.parquet").to_pylist()
+    table = pq.read_table(repeated / "measure-extraction.parquet").to_pylist()
     assert {row["user"] for row in table if row["target"] >= least} == found
 
 
@@ -117,7 +117,7 @@ def test_an_audit_of_the_checkpoint_from_two_files_finds_as_many(repeated, tmp_p
         "texts": "training",
         "attack": {"names": ["likelihood-ratio", "loss"], "max_characters": 1000},
         "audit": {"resamples": 200},
-        "extraction": ASKED,
+        "measures": {"extraction": ASKED},
     }
     (tmp_path / "audit.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
     code, out, err = call("audit", "--config", tmp_path / "audit.yaml", "--out", tmp_path / "audit", "-v")

@@ -332,9 +332,9 @@ def test_a_folder_of_another_audit_is_refused_with_what_differs(tmp_path, fixed_
             ("float32", "'attack.precision'"),
         ),
         (
-            {"extraction": {"prefix": 4, "suffix": 4}},
+            {"measures": {"extraction": {"prefix": 4, "suffix": 4}}},
             "_require_supported",
-            "'extraction'",
+            ("'measures'", "extraction"),
         ),
     ],
 )
