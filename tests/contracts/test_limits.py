@@ -63,9 +63,7 @@ def unlimited(schema, key=None):
 
 def test_every_number_of_every_section_has_a_limit():
     sections = all_sections()
-    assert {"Recipe", "TinyModel", "SweepConfig", "UlsDefense", "EndpointConfig"} <= {
-        its.__name__ for its in sections
-    }
+    assert {"Recipe", "TinyModel", "SweepConfig", "UlsDefense", "EndpointConfig"} <= {its.__name__ for its in sections}
     without = {(its.__name__, key) for its in sections for key in unlimited(TypeAdapter(its).json_schema())}
     assert without == AWAITED
 
