@@ -8,7 +8,7 @@ from heldin.base.coins import new_key
 from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter, reporter_for_this_terminal
 from heldin.defenses.mechanism import Mechanism
-from heldin.defenses.plan_file import read_plan
+from heldin.defenses.plan_file import stated_plan
 from heldin.white_box import engine
 from heldin.white_box.engine import TrainerAudit
 from heldin.white_box.outcome import accepted_kinds
@@ -58,15 +58,13 @@ def audit_trainer(
         InputError: a mechanism that is not tested here, too few or too many canaries, what cannot be accepted, or a
             step together with a trainer.
     """
-    # Read before any step runs: it is what the audit compares the step with.
-    if not isinstance(mechanism, Mechanism | str | Path):
-        raise InputError(f"mechanism = {mechanism!r:.80}: a heldin.Mechanism or the path of a plan.json was expected")
     if step is not None and trainer is not None:
         raise InputError("step and trainer are both given: audit either one step, with step, or a whole trainer")
     if directions not in get_args(Directions):
         raise InputError(f"directions = {directions!r}: choose {' or '.join(get_args(Directions))}")
     accepted = accepted_kinds(accept)
-    stated = mechanism if isinstance(mechanism, Mechanism) else read_plan(Path(mechanism))
+    # Read before any step runs: it is what the audit compares the step with.
+    stated = stated_plan(mechanism)
     reporter = LineReporter(lambda line: None) if quiet else reporter_for_this_terminal()
     parts = engine.parts(trainings, processes=processes)
     with reporter.track("white-box audit", parts, "parts") as advance:

@@ -48,6 +48,11 @@ class TrainingsFacts(Facts):
     reach: float | None
     seconds_each: float
 
+    @property
+    def is_control(self) -> bool:
+        """Whether the models were trained without the config's defense."""
+        return self.target != "defense"
+
 
 class CanaryGroup(Facts):
     """Canary users of one kind, substring length and number of training documents.

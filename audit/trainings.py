@@ -43,6 +43,11 @@ class TrainingScores:
     documents: int
     target: Literal["defense", "none"]
 
+    @property
+    def is_control(self) -> bool:
+        """Whether the models were trained without the config's defense."""
+        return self.target != "defense"
+
 
 def results_of_trainings(trainings: TrainingScores, fixed: Preregistration, *, threshold: float | None) -> Results:
     """Test the trainings' scores, judge the claims, and decide.
@@ -110,7 +115,7 @@ def _certified(trainings: TrainingScores, test: ThresholdTest | None, judgement:
     return TrainingsCertify.WHOLE(
         trainings=trainings.scores.size,
         # Trained without the config's defense: the reader must not take the number for one about it.
-        target=TrainingsCertify.WITHOUT_DEFENSE() if trainings.target == "none" else None,
+        target=TrainingsCertify.WITHOUT_DEFENSE() if trainings.is_control else None,
         least=(TrainingsCertify.AT_LEAST(epsilon=least) if least > 0 else TrainingsCertify.NOTHING()),
         threshold=threshold,
         claims=claims,

@@ -38,12 +38,17 @@ class UnitClaim:
     event: PoissonGaussian | None = None
     steps: int = 0
 
+    @property
+    def of_examples(self) -> bool:
+        """Whether it speaks of single examples, and not of users."""
+        return self.unit == "example"
+
     def of_group(self, examples: int) -> Claim | None:
         """Return the claim about users with at most so many examples; None if only an epsilon is stated.
 
         The curve of Charles et al. (2024), Theorem 1: each of the examples is sampled by a coin of its own.
         """
-        if self.unit != "example" or self.event is None:
+        if not self.of_examples or self.event is None:
             return None
         event = replace(self.event, group_size=examples)
         claim = _claim(event, accounting.epsilon(event, self.steps, self.claim.delta), self.steps, self.claim.delta)
@@ -132,7 +137,7 @@ def _curve_or_reason(mechanism: Mechanism) -> Claim | str:
     # Nothing caps a user's records here, and so nothing bounds the user's curve (docs/theory.md#poisson-accounting).
     event = mechanism.user_event
     if event is None:
-        protected = "single examples" if promise.unit == "example" else "records without a cap on a user's"
+        protected = "single examples" if mechanism.level.protects_records else "records without a cap on a user's"
         return (
             f"protects {protected}, which promises nothing finite about a user: state a user's epsilon with --claim"
             " instead"

@@ -205,18 +205,17 @@ def _numbers(option: str, given: str) -> list[float]:
 
 def _engine(kind: str) -> tuple[Callable[..., Any], Callable[[Any], str] | None]:
     """Return what computes a kind's numbers, and what makes a table of them if they are not one row."""
-    if kind == "user-entity":
-        from heldin.defenses.accounting.exposure_curve import account_user_entity, exposure_table
-
-        return account_user_entity, exposure_table
-    if kind == "uedp":
-        from heldin.defenses.accounting.uedp_claims import account_uedp, uedp_table
-
-        return account_uedp, uedp_table
     from heldin.defenses.accounting.account import account_els, account_example, account_uls
+    from heldin.defenses.accounting.exposure_curve import account_user_entity, exposure_table
+    from heldin.defenses.accounting.uedp_claims import account_uedp, uedp_table
 
-    engines: dict[str, Callable[..., Any]] = {"uls": account_uls, "example": account_example}
-    return engines.get(kind, partial(account_els, method=kind)), None
+    engines: dict[str, tuple[Callable[..., Any], Callable[[Any], str] | None]] = {
+        "uls": (account_uls, None),
+        "example": (account_example, None),
+        "user-entity": (account_user_entity, exposure_table),
+        "uedp": (account_uedp, uedp_table),
+    }
+    return engines.get(kind, (partial(account_els, method=kind), None))
 
 
 def _require_fitting(kind: str, given: Mapping[str, Any], takes: Mapping[str, inspect.Parameter]) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from heldin.defenses.choices import Adjacency, Unit
 from heldin.defenses.exposure import Exposure
 from heldin.words.data_steps import DataStepText
-from heldin.words.guarantee import GuaranteeCondition, GuaranteeText, NoGuaranteeReason, Relation
+from heldin.words.guarantee import AUDITS, GuaranteeCondition, GuaranteeText, NoGuaranteeReason, Relation
 from heldin.words.statement import Statement
 
 if TYPE_CHECKING:
@@ -41,19 +41,48 @@ class Guarantee:
     exposure: Exposure | None = None
 
     @property
-    def statement(self) -> Statement:
-        """Return the guarantee with the conditions under which it holds."""
-        promise = GuaranteeText.EPSILON(
+    def promise(self) -> Statement:
+        """Return the guarantee alone."""
+        if self.exposure:
+            return self.exposure.promise(self.delta)
+        return GuaranteeText.EPSILON(
             epsilon=self.epsilon, delta=self.delta, unit=self.unit, relation=relation(self.adjacency)
         )
-        if self.exposure:
-            promise = self.exposure.promise(self.delta)
+
+    @property
+    def statement(self) -> Statement:
+        """Return the guarantee with the conditions under which it holds."""
+        promise = self.promise
         return GuaranteeText.HOLDS(promise=promise, conditions=list(self.conditions)) if self.conditions else promise
 
     @property
     def label(self) -> str:
         """The statement in one line."""
         return str(self.statement)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeclaredGuarantee(Guarantee):
+    """A guarantee whose event another package declares.
+
+    Attributes:
+        package: with its version.
+        audit: whether a white-box audit looked at the package's step.
+    """
+
+    package: str
+    audit: Statement
+
+    @property
+    def promise(self) -> Statement:
+        """The guarantee alone, and whose word it is."""
+        return GuaranteeText.DECLARED(
+            epsilon=self.epsilon,
+            delta=self.delta,
+            unit=self.unit,
+            relation=relation(self.adjacency),
+            package=self.package,
+        )
 
 
 @dataclass(frozen=True)
@@ -97,6 +126,8 @@ def relation(adjacency: Adjacency) -> Statement:
 
 def reasons_of(mechanism: "Mechanism") -> tuple[Statement, ...]:
     """Every reason why there is no DP guarantee (docs/theory.md#rules-of-a-private-step); empty if there is one."""
+    declared = mechanism.declared
+    package = declared.of_package if declared else ""
     checks: list[tuple[bool, Statement | None]] = [
         (not mechanism.protects, NoGuaranteeReason.NO_UNIT()),
         (True, mechanism.sampler.unprotected()),
@@ -118,6 +149,7 @@ def reasons_of(mechanism: "Mechanism") -> tuple[Statement, ...]:
             mechanism.ranks_by_losses and mechanism.base_model_saw_protected,
             NoGuaranteeReason.SELECTED_BY_PROTECTED(),
         ),
+        (declared is not None and declared.failed, NoGuaranteeReason.WHITE_BOX_FAILED(package=package)),
         (mechanism.base_model_saw_protected, NoGuaranteeReason.BASE_SAW_PROTECTED()),
         (mechanism.tokenizer_saw_protected, NoGuaranteeReason.TOKENIZER_SAW_PROTECTED()),
     ]
@@ -145,6 +177,11 @@ def conditions_of(mechanism: "Mechanism") -> tuple[Statement, ...]:
         (follows is not None, GuaranteeCondition.CLIP_QUANTILE(quantile=follows.quantile if follows else 0.0)),
         (True, GuaranteeCondition.NOISE(generator=mechanism.noise_generator)),
     ]
+    if mechanism.declared is not None:
+        step = GuaranteeCondition.DECLARED_STEP(
+            package=mechanism.declared.of_package, audit=AUDITS[mechanism.declared.audit]()
+        )
+        checks.insert(0, (True, step))
     return (
         *mechanism.assumptions,
         *mechanism.level.conditions(refilling),

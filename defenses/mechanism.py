@@ -6,10 +6,10 @@ from the accounted mechanism is labelled "no DP guarantee", with the reason; it 
 """
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from dp_accounting import dp_event
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from heldin.base.errors import InputError
 from heldin.base.section import LARGEST, Count, Many, NotNegative, Positive
@@ -29,11 +29,12 @@ from heldin.defenses.choices import (
     TwoLevel,
     Unit,
 )
-from heldin.defenses.guarantee import Guarantee, NoGuarantee, conditions_of, reasons_of
+from heldin.defenses.guarantee import DeclaredGuarantee, Guarantee, NoGuarantee, conditions_of, reasons_of
 from heldin.defenses.mechanisms.contract import Checkpoint, Level
+from heldin.defenses.mechanisms.declared import Declared
 from heldin.defenses.mechanisms.levels import level_of
 from heldin.defenses.samplers import Sampler
-from heldin.words.guarantee import NoGuaranteeReason
+from heldin.words.guarantee import AUDITS, NoGuaranteeReason
 from heldin.words.statement import Statement
 
 
@@ -67,6 +68,7 @@ class Mechanism(Choice):
         target_epsilon: epsilon that the noise was calibrated to; None if the noise multiplier was given.
         protected_units: public number of protected units, for the warning about delta; None: the least number there can
             be, which is the sampler's population, or that over ``group_size`` where records are drawn.
+        declared: who declares what the steps do, if another package does them; None: heldin does.
 
     Raises:
         InputError: no accountant here covers the combination; one line with every problem.
@@ -95,6 +97,15 @@ class Mechanism(Choice):
     assumptions: tuple[Statement, ...] = ()
     target_epsilon: Positive | None = None
     protected_units: Count | None = None
+    declared: Declared | None = None
+
+    @model_serializer(mode="wrap")
+    def _without_empty_declaration(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Plans of heldin's own mechanisms are hashed: a key that none of them uses is in none of them.
+        fields: dict[str, Any] = handler(self)
+        if fields.get("declared", ...) is None:
+            del fields["declared"]
+        return fields
 
     @model_validator(mode="after")
     def _accountable(self) -> "Mechanism":
@@ -236,7 +247,7 @@ class Mechanism(Choice):
             units = self.level.fewest_units(population)
         caution = accounting.delta_caution(self.delta, units) if units is not None else None
         exposure = self.level.exposure()
-        return Guarantee(
+        promise = Guarantee(
             # Of exposure, so that a name that was missed counts too.
             epsilon=exposure.epsilon_at(exposure.exposed)
             if exposure
@@ -248,3 +259,6 @@ class Mechanism(Choice):
             cautions=() if caution is None else (caution,),
             exposure=exposure,
         )
+        if self.declared is None:
+            return promise
+        return DeclaredGuarantee(**vars(promise), package=self.declared.of_package, audit=AUDITS[self.declared.audit]())

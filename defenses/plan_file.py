@@ -67,6 +67,15 @@ def read_plan(path: Path) -> Mechanism:
     return mechanism_in(read_plan_document(path), path)
 
 
+def stated_plan(plan: Mechanism | str | Path) -> Mechanism:
+    """Return a mechanism, or that of a plan file. Raises InputError as ``read_plan``, and for anything else."""
+    if isinstance(plan, str | Path):
+        return read_plan(Path(plan))
+    if type(plan) is not Mechanism:
+        raise InputError(f"mechanism = {plan!r:.80}: a heldin.Mechanism or the path of a plan.json was expected")
+    return plan
+
+
 def read_plan_document(path: Path) -> Any:
     """Return the content of a plan file, unchecked. Raises InputError, one line, if it cannot be read as JSON."""
     try:

@@ -19,6 +19,7 @@ from heldin.defenses.gradients.per_unit_gradients import ClippedSum
 from heldin.defenses.mechanism import Mechanism
 from heldin.finetune.batches import over_processes, plain_batch_gradient
 from heldin.finetune.checkpoints import TrainingState, load_state, save_model, save_state, weights_checksum
+from heldin.finetune.declared import declared_gradient
 from heldin.finetune.filtered import filtered_gradient
 from heldin.finetune.passes import Passes, clipped_sum
 from heldin.finetune.precision import Arithmetic, autocast
@@ -127,8 +128,12 @@ def holding_of(spread: "Spread | None", private: PrivateTraining | None) -> Hold
     Raises InputError for a mechanism that needs whole models where they are spread.
     """
     filters = private is not None and private.mechanism.clip.filters
+    declared = private is not None and private.mechanism.declared is not None
     if spread is None:
-        return _whole(filtered_gradient if filters else private_gradient)
+        own = filtered_gradient if filters else private_gradient
+        return _whole(declared_gradient if declared else own)
+    if declared:
+        raise InputError("finetune.shard: the step of a package's mechanism needs whole models")
     whole = () if private is None else (private.mechanism.local, private.mechanism.clip_quantile)
     if filters or any(part is not None for part in whole):
         raise InputError(

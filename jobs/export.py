@@ -174,6 +174,12 @@ def _curve(plan: Mechanism) -> str:
 _NOT_STATED = "[More Information Needed]"  # of the template of Hugging Face, which its tools recognise
 
 
+def _declared(record: Record) -> str:
+    """Return whose word the guarantee is, if it is not heldin's."""
+    training = record.training
+    return "" if training is None or training.declared_by is None else f"{str(training.declared_by.stated).strip()}\n\n"
+
+
 def _card(record: Record, plan: Mechanism) -> str:
     """Return a model card, for the public and without any number measured on private users.
 
@@ -225,7 +231,7 @@ Finding out whose texts trained the model, or recovering these texts.
 
 {label[:1].upper() + label[1:]}.
 {_curve(plan)}
-{str(record.training.earlier_stated).strip() if record.training else ""}
+{_declared(record)}{str(record.training.earlier_stated).strip() if record.training else ""}
 
 {protection}
 

@@ -253,7 +253,7 @@ def _defense(training: TrainingFacts | None) -> str:
     if training is None:
         return "not trained here"
     parts = [str(removal.name) for removal in training.removals]
-    parts += [training.defense] if training.defense != "none" else []
+    parts += [] if training.is_plain else [training.defense]
     return " + ".join(parts) or "none"
 
 

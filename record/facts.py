@@ -9,13 +9,15 @@ from heldin.base.section import Facts
 from heldin.base.wording import counted
 from heldin.corpus.sources.bad_rows import Skipped
 from heldin.defenses.accounting.roc_ceiling import RocCeiling
-from heldin.words.guarantee import EarlierText, without_conditions
+from heldin.words.guarantee import AUDITS, EarlierText, Watched, without_conditions
+from heldin.words.page_one import Guaranteed
 from heldin.words.statement import Statement
 
 # Log-spaced, like the axis of the figure; 0 closes the curve, where delta alone allows a TPR above 0.
 CEILING_FPRS = np.concatenate([[0.0], np.geomspace(1e-4, 1, 120)])
 UNLIKELY = 0.01  # p-value below which chance does not explain that the groups lost rows unevenly
 LARGEST_DRIFT = 1e-3  # nats per token that a probe text's score may move before a model counts as changed
+PLAIN = "none"  # the name of training without a defense
 
 
 class SkippedRows(Facts):
@@ -426,6 +428,28 @@ class EarlierReleases(Facts):
         return sum(plan.times for plan in self.plans)
 
 
+class DeclaredFacts(Facts):
+    """Who declares what the steps of a training did.
+
+    Attributes:
+        package: distribution, or top-level module.
+        version: of the distribution; null for modules that were not installed.
+        sha256: of the package's Python files.
+        audit: what a white-box audit of the step found: "passed", "failed", "inconclusive" or "not run".
+    """
+
+    package: str
+    version: str | None
+    sha256: str
+    audit: Watched
+
+    @property
+    def stated(self) -> Statement:
+        """Return whose word epsilon is, and whether somebody looked."""
+        package = f"{self.package} {self.version or '(not installed)'}"
+        return Guaranteed.DECLARED(package=package, audit=AUDITS[self.audit]())
+
+
 class TrainingFacts(Facts):
     """The training of the target, and its guarantee.
 
@@ -454,6 +478,7 @@ class TrainingFacts(Facts):
         gradients: number of gradients of records, a record once for each step that uses it; null for many trainings.
         fit: the plan held against the data; null without noise.
         earlier: earlier releases about the same people; null if the config does not say whether there are any.
+        declared_by: the package that declares what the steps do; null where heldin does them.
     """
 
     defense: str
@@ -480,6 +505,17 @@ class TrainingFacts(Facts):
     gradients: int | None
     fit: PlanFit | None = None
     earlier: EarlierReleases | None = None
+    declared_by: DeclaredFacts | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether no defense of training ran."""
+        return self.defense == PLAIN
+
+    @property
+    def protects_named(self) -> bool:
+        """Whether people named in others' records are protected too."""
+        return self.unit == "user-entity"
 
     @property
     def earlier_stated(self) -> Statement:

@@ -70,7 +70,7 @@ def epsilon_per_user(training: TrainingFacts | None) -> float | None:
     """Return epsilon of every user: under user-entity DP of a user alone, only if caps or coins of users give one."""
     if training is None:
         return None
-    if training.unit != "user-entity":
+    if not training.protects_named:
         return training.epsilon if training.unit == "user" else None
     by = training.by_exposure
     if by is None:

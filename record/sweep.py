@@ -14,7 +14,7 @@ from heldin.base.errors import ExitCode, InputError
 from heldin.base.section import Facts
 from heldin.bounds.verdict import Outcome, Standing
 from heldin.record.document import Record
-from heldin.record.facts import Ceiling, CurvePoint, PlanFit
+from heldin.record.facts import PLAIN, Ceiling, CurvePoint, PlanFit
 from heldin.words.statement import Statement
 
 JOINT_ALPHA = 0.05  # of all statements of a sweep together
@@ -264,11 +264,16 @@ class VariantResult(Facts):
     dominated_by: list[str] = Field(default_factory=list)
 
     @property
+    def is_plain(self) -> bool:
+        """Whether it has no defense, on data or training."""
+        return self.defense == PLAIN
+
+    @property
     def label(self) -> str:
         """The name that reports use: "none" in a sentence would read as no variant."""
         if self.name != "none":
             return self.name
-        return "plain training" if self.defense == "none" else '"none"'
+        return "plain training" if self.is_plain else '"none"'
 
 
 class Tried(Facts):

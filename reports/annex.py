@@ -61,7 +61,7 @@ def _entities(record: Record) -> str:
     """Return what counts as an entity of a promise that names entities; "" for other promises."""
     source = record.config.get("defense", {}).get("entities") or {}
     recognised = _FOUND_BY.get(source.get("kind", ""))
-    if recognised is None or record.training is None or record.training.unit != "user-entity":
+    if recognised is None or record.training is None or not record.training.protects_named:
         return ""
     return f" An entity here is {recognised.format(which=', '.join(source.get('which', ())).replace('_', ' '))}."
 

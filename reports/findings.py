@@ -43,10 +43,10 @@ def _warn_of_training(record: Record) -> list[str]:
         for b in (record.canaries.blind if record.canaries else [])
         if b.separates
     ]
-    if record.trainings and record.trainings.target == "none":
+    if record.trainings and record.trainings.is_control:
         warnings.append("This is a control: the model was trained without the defense of the config (--target none).")
     # The name of a private defense alone would be read as a guarantee.
-    if training and training.defense != "none" and training.epsilon is None:
+    if training and not training.is_plain and training.epsilon is None:
         warnings.append(f"The defense '{training.defense}' ran, with {training.guarantee}.")
     return [*warnings, *(sentence(warning) for warning in (training.warnings if training else []))]
 

@@ -289,7 +289,7 @@ def state_learned(record: Record) -> list[Statement]:
         return [Learned.NOT_SHOWN()]
     if record.decision.decision.answer is Answer.LEAKS or canaries_leak(record):
         return [Learned.NOTHING_FOR_OTHERS()]
-    defended = record.training.defense != "none" or record.training.removals
+    defended = not record.training.is_plain or record.training.removals
     return [Learned.NOTHING(follows=(Follows.OF_DEFENSE if defended else Follows.OF_TRAINING)())]
 
 
@@ -304,8 +304,9 @@ def state_guarantee(record: Record) -> list[Statement]:
             # The first reason, where a defense ran; the facts have them all. A run without any has no reasons.
             reasons = training.promise.values.get("reasons")
             first = reasons[:1] if isinstance(reasons, list) else training.promise
-            return [Guaranteed.NO_GUARANTEE(reasons=first), *_state_earlier(training)]
-        return [Guaranteed.PLANNED(claim=training.guarantee_alone), Guaranteed.NOT_TESTED(), *_state_earlier(training)]
+            return [Guaranteed.NO_GUARANTEE(reasons=first), *_state_declared(training), *_state_earlier(training)]
+        promise = Guaranteed.PLANNED(claim=training.guarantee_alone)
+        return [promise, Guaranteed.NOT_TESTED(), *_state_declared(training), *_state_earlier(training)]
     claims = list(dict.fromkeys(verdict.claim for verdict in tested))
     statements: list[Statement] = []
     for claim in claims:
@@ -314,7 +315,12 @@ def state_guarantee(record: Record) -> list[Statement]:
         planned = record.kind == "run" or (record.kind == "trainings" and not claim.states(ClaimLabel.STATED))
         statements.append((Guaranteed.PLANNED if planned else Guaranteed.CLAIMED)(claim=claim))
         statements.append(_judge(record, verdicts))
-    return [*statements, *_state_earlier(training)]
+    return [*statements, *_state_declared(training), *_state_earlier(training)]
+
+
+def _state_declared(training: TrainingFacts | None) -> list[Statement]:
+    """Return whose word the guarantee is, if it is not heldin's."""
+    return [] if training is None or training.declared_by is None else [training.declared_by.stated]
 
 
 def _state_earlier(training: TrainingFacts | None) -> list[Statement]:

@@ -81,7 +81,7 @@ def _by_promise(record: Record) -> str:
         else:
             why = f"its epsilon is for {t.protected}, and a user may have several records"
         return f"No guarantee limits the risk to a single person: {why}."
-    if t.unit == "user-entity" and t.epsilon is not None:
+    if t.protects_named and t.epsilon is not None:
         return _of_users_and_entities(record, epsilon, t.epsilon, t.delta)
     if _too_large(epsilon):
         return (

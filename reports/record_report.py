@@ -139,7 +139,7 @@ def _of_training(t: TrainingFacts) -> list[tuple[str, str]]:
     rows.append(("guarantee", t.guarantee))
     rows += [(str(r.name), f"{r.did} of {r.before:,} training records of {r.users:,} users") for r in t.removals]
     # A plain run's noise multiplier is 0, which would read as a setting of a mechanism.
-    if t.defense != "none":
+    if not t.is_plain:
         rows.append(("noise multiplier", f"{t.noise_multiplier:.5g}"))
     if t.fit is not None:
         from heldin.record.plan_fit import figures_of

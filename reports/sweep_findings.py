@@ -162,7 +162,7 @@ def _state_others(result: SweepResult) -> list[Statement]:
 def _state_price(result: SweepResult) -> list[Statement]:
     """Return the share of plain training's gain that the selected variant keeps, and delta times its users."""
     selected = _selected(result)
-    plain = next((v for v in result.variants if v.group == selected.group and v.defense == "none"), None)
+    plain = next((v for v in result.variants if v.group == selected.group and v.is_plain), None)
     stated = []
     if plain is not None and plain is not selected and plain.gain and selected.gain and plain.gain.value > 0.0:
         stated.append(Chosen.KEEPS(percent=100 * selected.gain.value / plain.gain.value))

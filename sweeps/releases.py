@@ -26,7 +26,8 @@ def compose(
     It holds for plans that were fixed before the first release (docs/continual.md).
 
     >>> import heldin
-    >>> from heldin.defenses.choices import ConstantDivisor, FlatClip, PoissonSampler
+    >>> from heldin.defenses.choices import ConstantDivisor, FlatClip
+    >>> from heldin.defenses.samplers import PoissonSampler
     >>> week = heldin.Mechanism(
     ...     unit="user", sampled="user", sampler=PoissonSampler.of(population=1024, cohort=16),
     ...     clip=FlatClip(norm=1.0), noise_multiplier=1.5, steps=200, delta=1e-6, divisor=ConstantDivisor(value=16),
@@ -52,7 +53,7 @@ def compose(
         )
     listed: list[PlannedRelease] = []
     for plan, count in zip(plans, times or [1] * len(plans), strict=True):
-        if isinstance(plan, Mechanism):
+        if not isinstance(plan, str | Path):
             listed.append(PlannedRelease(f"plan {len(listed) + 1}", plan, count))
         elif (Path(plan) / PLAN).is_file():
             listed += [

@@ -15,6 +15,7 @@ from heldin.audit.limits import AurocDifference, auroc_difference
 from heldin.audit.utility import DIGITS, mean_difference
 from heldin.base.errors import InputError
 from heldin.record.document import Record, masked
+from heldin.record.facts import PLAIN
 from heldin.record.requirements import epsilon_per_user
 from heldin.record.sweep import Band, CanaryPoint, CellResult, VariantResult
 from heldin.stages.config_files import differences
@@ -92,53 +93,83 @@ def _variant(variant: Variant, finished: Mapping[str, Finished], results: Sequen
     first = {cell.block for cell in results if cell.variant == variant.group and cell.state == "done"}
     mine = [finished[f"{cell.block}/{variant.name}"] for cell in done]
     pairs = [(finished[f"{b}/{variant.group}"], cell) for cell in mine if (b := cell.cell.block) in first]
-    is_first = variant.name == variant.group
-    training = mine[0].record.training if mine else None
-    estimate = mine[0].record.primary().auroc if mine else None
-    gains = [cell.record.utility.gain for cell in mine if cell.record.utility and cell.record.utility.gain]
-    losses = [cell.loss for cell in mine if cell.loss is not None]
-    perplexities = [cell.perplexity for cell in done if cell.perplexity is not None]
-    # Of all blocks or of none: a mean over some of them is another number.
-    measured = bool(mine) and len(losses) == len(gains) == len(mine)
-    kinds = [*(step.kind for step in variant.config.data_defenses), variant.config.defense.kind]
-    fits = [cell.fit for cell in done if cell.fit is not None]
-    people = [flagged for cell in mine if (flagged := cell.record.flagged()) is not None]
-    counted = bool(mine) and len(people) == len(mine)
+    # The first of a group differs from nothing.
+    others = [] if variant.name == variant.group else pairs
+    defense = variant.config.defense
+    kinds = [*(step.kind for step in variant.config.data_defenses), *([] if defense.is_plain else [defense.kind])]
     bounds = [cell.epsilon_at_least for cell in done if cell.epsilon_at_least is not None]
     return VariantResult(
         name=variant.name,
         group=variant.group,
-        defense=" + ".join(kind for kind in kinds if kind != "none") or "none",
-        promise=training.promise if training else None,
-        unit=training.protected if training else None,
-        privacy_unit=training.unit if training else None,
-        trained_users=training.users if training else None,
-        epsilon=training.epsilon if training else None,
-        delta=training.delta if training else None,
+        defense=" + ".join(kinds) or PLAIN,
         cells=len(done),
-        auroc=over_blocks([cell.auroc for cell in mine], (estimate.lower, estimate.upper), least=0.0, most=1.0)
-        if estimate
-        else None,
-        auroc_difference=None if is_first else _difference(pairs, auroc_change),
-        loss=over_blocks(losses, digits=DIGITS) if measured else None,
-        perplexity=over_blocks(perplexities, least=1.0) if measured and len(perplexities) == len(mine) else None,
-        loss_difference=None if is_first else _difference(pairs, loss_change, digits=DIGITS),
-        gain=over_blocks([_gain(cell) for cell in mine], (gains[0].lower, gains[0].upper), digits=DIGITS)
-        if measured
-        else None,
-        seconds=round(float(np.mean([cell.seconds for cell in done])), 1) if done else None,
-        gradients=_mean([cell.gradients for cell in done]),
-        units_of_plan=_share([(fit.units, fit.population) for fit in fits]),
-        gradients_of_plan=_share([(fit.gradients, fit.planned) for fit in fits]),
+        **_promised(mine),
+        **_attacked(mine),
+        auroc_difference=_difference(others, auroc_change),
+        **_useful(mine, done),
+        loss_difference=_difference(others, loss_change, digits=DIGITS),
+        **_spent(done),
         jointly_contradicted=any(verdict.jointly_contradicted for cell in done for verdict in cell.verdicts),
-        epsilon_per_user=epsilon_per_user(training),
-        flagged=_members_flagged(people) if counted else None,
-        wrongly=brief(100.0 * float(np.mean([each.others_share for each in people])), 1) if counted else None,
         epsilon_at_least=max(bounds, default=None),
-        ceiling=mine[0].record.ceiling() if mine else None,
         canaries=canary_points([cell.record for cell in mine]),
         bands=bands(pairs),
     )
+
+
+def _promised(mine: Sequence[Finished]) -> dict[str, Any]:
+    """Return what the variant's plan promises, by the first of its cells."""
+    training = mine[0].record.training if mine else None
+    if training is None:
+        return dict.fromkeys(("promise", "unit", "epsilon", "delta"))
+    return {
+        "promise": training.promise,
+        "unit": training.protected,
+        "privacy_unit": training.unit,
+        "trained_users": training.users,
+        "epsilon": training.epsilon,
+        "delta": training.delta,
+        "epsilon_per_user": epsilon_per_user(training),
+    }
+
+
+def _attacked(mine: Sequence[Finished]) -> dict[str, Any]:
+    """Return what attackers achieve, over the blocks."""
+    if not mine:
+        return {"auroc": None}
+    estimate = mine[0].record.primary().auroc
+    people = [flagged for cell in mine if (flagged := cell.record.flagged()) is not None]
+    counted = len(people) == len(mine)
+    return {
+        "auroc": over_blocks([cell.auroc for cell in mine], (estimate.lower, estimate.upper), least=0.0, most=1.0),
+        "flagged": _members_flagged(people) if counted else None,
+        "wrongly": brief(100.0 * float(np.mean([each.others_share for each in people])), 1) if counted else None,
+        "ceiling": mine[0].record.ceiling(),
+    }
+
+
+def _useful(mine: Sequence[Finished], done: Sequence[CellResult]) -> dict[str, Any]:
+    """Return the loss on others' texts, over the blocks: of all blocks or of none, as a mean over some is another."""
+    gains = [cell.record.utility.gain for cell in mine if cell.record.utility and cell.record.utility.gain]
+    losses = [cell.loss for cell in mine if cell.loss is not None]
+    if not mine or not len(losses) == len(gains) == len(mine):
+        return {"loss": None, "gain": None}
+    perplexities = [cell.perplexity for cell in done if cell.perplexity is not None]
+    return {
+        "loss": over_blocks(losses, digits=DIGITS),
+        "perplexity": over_blocks(perplexities, least=1.0) if len(perplexities) == len(mine) else None,
+        "gain": over_blocks([_gain(cell) for cell in mine], (gains[0].lower, gains[0].upper), digits=DIGITS),
+    }
+
+
+def _spent(done: Sequence[CellResult]) -> dict[str, Any]:
+    """Return what the cells took, and how much of it their plans foresaw."""
+    fits = [cell.fit for cell in done if cell.fit is not None]
+    return {
+        "seconds": round(float(np.mean([cell.seconds for cell in done])), 1) if done else None,
+        "gradients": _mean([cell.gradients for cell in done]),
+        "units_of_plan": _share([(fit.units, fit.population) for fit in fits]),
+        "gradients_of_plan": _share([(fit.gradients, fit.planned) for fit in fits]),
+    }
 
 
 def _gain(cell: Finished) -> float:

@@ -20,6 +20,7 @@ from heldin.bounds.estimates import EpsilonEstimate, andrew_estimate
 from heldin.bounds.judgement import RULES, Judgement, evaluate, gaussian_curve
 from heldin.bounds.verdict import Outcome
 from heldin.defenses.mechanism import Mechanism
+from heldin.defenses.mechanisms.declared import OF_PLAN
 from heldin.white_box.canaries import Directions
 from heldin.white_box.check import Check, alarms, silent
 from heldin.white_box.cohort_checks import cohort_size_checks, loss_checks
@@ -126,6 +127,7 @@ class TrainerAudit(Tabular):
         result: certified bounds and the verdict on the accountant's curve.
         checks: the checks of the stated mechanism, each with the deviation it would have seen.
         accepted: kinds of alarms that were accepted in advance.
+        of_plan: whether the step that ran is the plan's own, by heldin's loop, not one that was given to the audit.
     """
 
     mechanism: Mechanism
@@ -141,6 +143,7 @@ class TrainerAudit(Tabular):
     checks: tuple[Check, ...]
     alarms: tuple[Check, ...]
     accepted: tuple[AlarmKind, ...] = ()
+    of_plan: bool = False
 
     @property
     def outcome(self) -> TrainerOutcome:
@@ -197,6 +200,7 @@ class TrainerAudit(Tabular):
                 for alarm in self.alarms
             ],
             "mechanism": self.mechanism.model_dump(mode="json"),
+            "step": OF_PLAN if self.of_plan else "given",
             "trainings": self.trainings,
             "model": str(self.model),
             "directions": self.directions,
@@ -277,6 +281,7 @@ def audit_trainer(
     estimates = [_estimate(stage, [s]) for s in seen] if full else []
     return TrainerAudit(
         mechanism=mechanism,
+        of_plan=trainer is loop_trainer,
         trainings=len(keys),
         model=model,
         directions=directions,

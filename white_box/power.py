@@ -3,6 +3,7 @@
 import bisect
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -22,7 +23,12 @@ from heldin.white_box import laws
 from heldin.white_box.check import LEVEL
 from heldin.white_box.stage import check_auditable
 
-KINDS = ("uls", "els", "example")
+# What each kind protects and samples.
+KINDS: dict[str, tuple[Literal["user", "example"], Literal["user", "example"]]] = {
+    "uls": ("user", "user"),
+    "els": ("user", "example"),
+    "example": ("example", "example"),
+}
 WEAKER = (2 / 3, 1 / 2, 1 / 4, 1 / 10)  # of the stated noise: trainers that the power is stated for
 _QUIET = 2000  # coordinates of the noise test, at most
 _NOISE_VALUES = 4_000_000  # float32 numbers over all steps and trainings: 16 MB
@@ -104,7 +110,7 @@ def chosen_mechanism(
         raise InputError("give --plan, or --kind with --steps, --delta and a sampling rate")
     if kind not in KINDS:
         raise InputError(f"--kind {kind} is unknown: give one of {', '.join(KINDS)}")
-    of_users = kind == "uls"
+    of_users = KINDS[kind][1] == "user"
     names, population, drawn = (
         ("--users and --cohort", users, cohort) if of_users else ("--examples and --batch", examples, batch)
     )
@@ -155,9 +161,10 @@ def trainer_mechanism(
         raise InputError(f"--kind {kind}: choose {', '.join(KINDS)}")
     if (noise_multiplier is None) == (target_epsilon is None):
         raise InputError("give exactly one of noise multiplier and target epsilon")
+    unit, sampled = KINDS[kind]
     mechanism = Mechanism(
-        unit="example" if kind == "example" else "user",
-        sampled="user" if kind == "uls" else "example",
+        unit=unit,
+        sampled=sampled,
         sampler=sampler,
         group_size=group_size,
         clip=FlatClip(norm=0.1),

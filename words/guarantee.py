@@ -1,5 +1,7 @@
 """Sentences about what a mechanism promises, what that depends on, and why there is no guarantee."""
 
+from typing import Literal, TypeAlias
+
 from heldin.words.statement import Code, Statement, code_named
 
 
@@ -16,6 +18,7 @@ class GuaranteeText(Code):
     """What is promised, and to whom."""
 
     EPSILON = "epsilon {epsilon:.4g}, delta {delta:g} per {unit} ({relation})"
+    DECLARED = "epsilon {epsilon:.4g}, delta {delta:g} per {unit} ({relation}), as declared by {package}"
     HOLDERS = (
         "epsilon {epsilon:.4g}, delta {delta:g} for a user and a recognised entity that {holders} other users may"
         " name{further}, {alone:.4g} for a user alone ({relation})"
@@ -100,7 +103,26 @@ class NoGuaranteeReason(Code):
         "the base model was trained on protected users' texts, or on texts selected by comparison with them"
     )
     TOKENIZER_SAW_PROTECTED = "the tokenizer was trained on protected users"
+    WHITE_BOX_FAILED = "a white-box audit of the step of {package} failed"
     NO_FINITE_EPSILON = "no finite epsilon at this delta"
+
+
+class DeclaredAudit(Code):
+    """Whether somebody looked at a step whose epsilon a package declares."""
+
+    PASSED = "the white-box audit of its step passed"
+    FAILED = "the white-box audit of its step failed"
+    INCONCLUSIVE = "the white-box audit of its step was inconclusive"
+    NOT_RUN = "no white-box audit of its step was run"
+
+
+Watched: TypeAlias = Literal["passed", "failed", "inconclusive", "not run"]
+AUDITS: dict[Watched, DeclaredAudit] = {
+    "passed": DeclaredAudit.PASSED,
+    "failed": DeclaredAudit.FAILED,
+    "inconclusive": DeclaredAudit.INCONCLUSIVE,
+    "not run": DeclaredAudit.NOT_RUN,
+}
 
 
 class GuaranteeCondition(Code):
@@ -118,6 +140,7 @@ class GuaranteeCondition(Code):
         "by the theorem of Asi & Liu (2024) as Chua et al. state it, not proved again; halting is an output"
     )
     CLIP_QUANTILE = "the clip norm follows a noised {quantile:g} quantile of norms, which epsilon covers"
+    DECLARED_STEP = "each step does what {package} declares; {audit}"
     NOISE = "noise by {generator}"
 
 

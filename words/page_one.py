@@ -239,6 +239,7 @@ class Guaranteed(Code):
     OUT_OF_REACH = "This audit cannot test it: only claims below epsilon {reach:.2f}."
     NOT_VALID = "The comparison is not valid, so this audit says nothing about it."
     NOT_TESTED = "This audit did not test it."
+    DECLARED = " The epsilon is as declared by {package}: {audit}."
 
 
 class NotTested(Code):

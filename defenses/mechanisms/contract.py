@@ -57,8 +57,6 @@ class DefenseConfig(Section, ABC):
     """Whether it adds noise, so that there is a plan to account for."""
     is_plain: ClassVar[bool] = False
     """Whether training is that without a defense."""
-    promises_users: ClassVar[bool] = False
-    """Whether every user has an epsilon, if the plan's guarantee holds."""
     protects_named: ClassVar[bool] = False
     """Whether people named in others' records are protected too."""
     may_halt: ClassVar[bool] = False
@@ -69,6 +67,11 @@ class DefenseConfig(Section, ABC):
     @abstractmethod
     def plan(self, given: Given) -> dict[str, Any]:
         """Return the fields of the ``Mechanism``, with a stand-in for noise that is to be calibrated."""
+
+    @property
+    def promises_users(self) -> bool:
+        """Whether every user has an epsilon, if the plan's guarantee holds."""
+        return False
 
     @property
     def calibrated_to(self) -> float | None:

@@ -201,13 +201,16 @@ class ShuffledDefense(SampledDefense, ABC):
 class UserRecords(NoisedDefense, ABC):
     """The settings of defenses that use a limited number of each user's records."""
 
-    promises_users: ClassVar[bool] = True
-
     group_size: Many = 1
     """Records of one user: at most this many in a step ("uls", "filter"), at most this many in training ("els"), or
     exactly this many ("group")."""
     record_selection: RecordSelection = "random"
     """Which records are used of a user who has more than ``group_size``; "random_chunk" is for "uls" only."""
+
+    @property
+    def promises_users(self) -> bool:
+        """Every user."""
+        return True
 
     @property
     def worst_case_documents(self) -> int:
@@ -228,12 +231,16 @@ class NamedPeopleDefense(SampledDefense, ABC):
     """The settings of defenses that know whom a record names."""
 
     protects_named: ClassVar[bool] = True
-    promises_users: ClassVar[bool] = True
 
     entities: EntitySourceConfig | None = None
     """What finds whom a record names."""
     categories: tuple[Category, ...] = Field(CATEGORIES, min_length=1)
     """Categories of Lai et al. (2021), Table I, that count as entities."""
+
+    @property
+    def promises_users(self) -> bool:
+        """Every user."""
+        return True
 
     @property
     def searched_by(self) -> EntitySourceConfig | None:

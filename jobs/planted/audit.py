@@ -346,8 +346,8 @@ def judged_as(
             effect.
     """
     run, claims = audited_run(job, config), [parse_claim_of(text) for text in job.claims]
-    of_users = [claim.claim for claim in claims if claim.unit == "user"]
-    of_examples = [claim.claim for claim in claims if claim.unit == "example"]
+    of_users = [claim.claim for claim in claims if not claim.of_examples]
+    of_examples = [claim.claim for claim in claims if claim.of_examples]
     kinds = {
         kind: [*of_users, *_of_groups(claims, data, users_of_kind(data, kind))] for kind in kinds_of(data.canaries)
     }

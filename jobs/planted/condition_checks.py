@@ -77,7 +77,7 @@ def conditions_of(
         declared_by: who declares what heldin cannot see; None: nobody.
         served: how the model was reached behind an endpoint; None: it was loaded here.
     """
-    of_examples = any(parse_claim_of(text).unit == "example" for text in look.claims)
+    of_examples = any(parse_claim_of(text).of_examples for text in look.claims)
     paid = look.number <= manifest.looks
     return [
         _checked(ConditionName.FAIR_COINS, Reason.DRAWN_AGAIN),

@@ -56,7 +56,7 @@ class TrainingsAudit:
         Raises InputError for a config that independent trainings cannot run; the message says what to change.
         """
         config = self.config
-        if self.target == "none":
+        if self.target != "defense":
             config = config.model_copy(update={"defense": NoDefense()})
         defense = config.defense
         _require_supported(config)

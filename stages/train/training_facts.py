@@ -27,6 +27,7 @@ from heldin.record.facts import (
     ByExposure,
     Ceiling,
     CurvePoint,
+    DeclaredFacts,
     ExposedShare,
     GradientNorms,
     RemovalFacts,
@@ -129,7 +130,15 @@ def promise_facts(mechanism: Mechanism) -> dict[str, Any]:
         "cautions": list(holds.cautions) if holds else [],
         "ceiling": ceiling,
         "by_exposure": _by_exposure(promise),
+        "declared_by": _declared_by(mechanism),
     }
+
+
+def _declared_by(mechanism: Mechanism) -> DeclaredFacts | None:
+    declared = mechanism.declared
+    if declared is None:
+        return None
+    return DeclaredFacts(**declared.model_dump(include={"package", "version", "sha256", "audit"}))
 
 
 def _by_exposure(promise: Guarantee | NoGuarantee) -> ByExposure | None:

@@ -1,0 +1,41 @@
+"""Events that others declare, read into the one-step event that heldin's own accountant composes.
+
+What the accountant has no theorem for is refused: an epsilon that heldin did not compute is none of its own.
+"""
+
+from dp_accounting import dp_event
+
+from heldin.base.errors import InputError
+from heldin.defenses.accounting.events import PoissonGaussian
+
+_READ = "a GaussianDpEvent, a PoissonSampledDpEvent of one, or a SelfComposedDpEvent of these"
+
+
+def declared_step(event: object, steps: int) -> PoissonGaussian:
+    """Return one step of a run whose event was declared.
+
+    Args:
+        event: of the whole run, composed ``steps`` times; of one step too where the run has one.
+
+    Raises:
+        InputError: it is no event of dp-accounting, one that heldin's accountant does not read, or of another number of
+            steps.
+    """
+    if not isinstance(event, dp_event.DpEvent):
+        raise InputError(f"dp_event is a {type(event).__name__}, which is no event of dp-accounting: give {_READ}")
+    single, count = event, 1
+    if isinstance(event, dp_event.SelfComposedDpEvent):
+        single, count = event.event, event.count
+    if count != steps:
+        raise InputError(f"dp_event composes {count:,} steps, and the run takes {steps:,}: declare the event of all")
+    rate = 1.0
+    if isinstance(single, dp_event.PoissonSampledDpEvent):
+        single, rate = single.event, single.sampling_probability
+    if isinstance(single, dp_event.NoOpDpEvent):
+        raise InputError("dp_event is a NoOpDpEvent, for a run that looks at nobody: declare what the steps release")
+    # Without noise: the plan is built, and says that there is no guarantee.
+    if isinstance(single, dp_event.NonPrivateDpEvent):
+        return PoissonGaussian(0.0, rate)
+    if not isinstance(single, dp_event.GaussianDpEvent):
+        raise InputError(f"heldin's accountant does not read a {type(single).__name__}: declare {_READ}")
+    return PoissonGaussian(float(single.noise_multiplier), float(rate))

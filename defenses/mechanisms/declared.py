@@ -1,0 +1,258 @@
+"""Mechanisms of other packages: the package's step clips and adds noise, and epsilon is that of the event it declares.
+
+heldin draws the units of each step, by the rate of the declared event, runs the step in its own loop, and accounts for
+the event with its own accountant. That the step does what the event says is the package's word: plan, report and model
+card say whose, and whether a white-box audit looked at it.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import JsonValue
+
+from heldin.base.errors import InputError
+from heldin.base.files import read_json
+from heldin.base.kinds import Origin
+from heldin.base.section import ExpandedPath, Many
+from heldin.defenses.accounting.declared_events import declared_step
+from heldin.defenses.choices import Adjacency, Choice, ConstantDivisor, FlatClip
+from heldin.defenses.mechanisms.contract import Given
+from heldin.defenses.mechanisms.settings import NoisedDefense
+from heldin.defenses.samplers import PoissonSampler
+from heldin.words.guarantee import Watched
+
+if TYPE_CHECKING:
+    import torch
+    from dp_accounting.dp_event import DpEvent
+    from transformers import PreTrainedModel
+
+    from heldin.defenses.noise import NoiseSource
+    from heldin.models.tokens import Tokens
+
+OF_PLAN = "of the plan"  # in what a white-box audit prints: it watched the plan's own step
+_SIZES = ("population", "steps", "delta", "examples", "micro_records", "secure_noise", "base_model_saw_protected")
+_OUTCOMES: dict[str, Watched] = {"consistent": "passed", "inconclusive": "inconclusive"}
+
+
+class Declared(Choice):
+    """Who declares what a plan's steps do.
+
+    Attributes:
+        kind: of ``defense``, as the config names it.
+        package: distribution; the top-level module, if none has it.
+        version: of the distribution; None for modules that were not installed.
+        sha256: of the package's Python files.
+        settings: the section of the config, from which the step is made.
+        audit: what a white-box audit of the step found.
+    """
+
+    kind: str
+    package: str
+    version: str | None
+    sha256: str
+    settings: dict[str, JsonValue]
+    audit: Watched = "not run"
+
+    @property
+    def failed(self) -> bool:
+        """Whether a white-box audit contradicts what is declared."""
+        return self.audit == "failed"
+
+    @property
+    def of_package(self) -> str:
+        """The package and its version."""
+        return f"{self.package} {self.version or '(not installed)'}"
+
+    def require_same_code(self, origin: Origin | None) -> None:
+        """Raise InputError unless the installed code is the declared one."""
+        now = None if origin is None else (origin.package, origin.version, origin.sha256)
+        if now != (self.package, self.version, self.sha256):
+            there = "gone" if origin is None else f"{origin.package} {origin.version} (code {origin.sha256[:16]})"
+            raise InputError(
+                f"the plan was made with {self.of_package} (code {self.sha256[:16]}), which is {there} now: install"
+                " what it was, or make the plan again"
+            )
+
+
+@dataclass(frozen=True)
+class DrawnUnit:
+    """A unit that takes part in a step.
+
+    Attributes:
+        records: what it is trained on; none for an auditor's canary.
+        gradient: of an auditor's canary by parameter name, to be clipped and summed like that of records; None for
+            records.
+    """
+
+    records: Sequence["Tokens"]
+    gradient: Mapping[str, "torch.Tensor"] | None = None
+
+
+@dataclass(frozen=True)
+class StepGiven:
+    """What a step gets besides the model. It takes its numbers from here: an audit changes them.
+
+    Attributes:
+        step: its number, from 0.
+        units: those that were drawn, possibly none: a step without a unit releases pure noise.
+        clip_norm: L2 norm to which each unit's gradient is clipped, all trainable parameters together.
+        noise_multiplier: standard deviation of the noise on the sum, over ``clip_norm``.
+        divisor: public constant by which the noised sum is divided.
+        pass_records: most records in one forward pass.
+        seed: secret number of this step, for a generator of the package's own.
+    """
+
+    step: int
+    units: Sequence[DrawnUnit]
+    clip_norm: float
+    noise_multiplier: float
+    divisor: float
+    pass_records: int
+    seed: int
+    source: "NoiseSource"
+
+    def gaussian(self, name: str, parameter: "torch.Tensor") -> "torch.Tensor":
+        """Return heldin's noise for the sum of a parameter's gradients, in its shape; the same on resume.
+
+        Args:
+            name: of the parameter; each has noise of its own.
+        """
+        deviation = self.noise_multiplier * self.clip_norm
+        return self.source.gaussian(self.step, name, parameter.shape, deviation, parameter.device)
+
+
+class DeclaredDefense(NoisedDefense, ABC):
+    """A mechanism of another package, whose epsilon is as the package declares."""
+
+    unit: ClassVar[Literal["user", "example"]]
+    """What is sampled, clipped and protected: a user with all records, or a record."""
+    relation: ClassVar[Adjacency] = "add_remove"
+    """Neighbours that the event is about."""
+
+    micro_records: Many = 64
+    """Most records in one backward pass; it affects memory only."""
+    white_box: ExpandedPath | None = None
+    """What ``heldin white-box --plan PLAN --json`` printed of this mechanism with the code that is installed; null: the
+    report says that no white-box audit was run."""
+
+    @abstractmethod
+    def dp_event(self) -> "DpEvent":
+        """Return the event of the whole run, as dp-accounting describes it, for one ``unit``."""
+
+    @property
+    @abstractmethod
+    def clip_norm(self) -> float:
+        """L2 norm to which each unit's gradient is clipped."""
+
+    @abstractmethod
+    def step(self, model: "PreTrainedModel", given: StepGiven) -> float | None:
+        """Leave the noised mean gradient of a step in ``.grad`` of every trainable parameter.
+
+        Return the units' mean loss, which is not private; None without a unit.
+        """
+
+    def require_model(self, model: "PreTrainedModel") -> None:
+        """Raise InputError for a model for which the step is not right."""
+
+    @property
+    def promises_users(self) -> bool:
+        """Where users are the unit."""
+        return self.protects_users
+
+    @property
+    def protects_users(self) -> bool:
+        """Whether users are the unit, not records."""
+        return self.unit == "user"
+
+    @property
+    def pass_records(self) -> int:
+        """As the config says."""
+        return self.micro_records
+
+    @property
+    def records_of_a_unit(self) -> int | None:
+        """All of a user's records, or one."""
+        return None if self.protects_users else 1
+
+    @property
+    def worst_case_documents(self) -> int | None:
+        """One where records are protected."""
+        return None if self.protects_users else 1
+
+    @property
+    def needs_whole_models(self) -> tuple[str, ...]:
+        """The package's step sees whole models."""
+        return (f"defense.kind {self.kind}",)
+
+    def plan(self, given: Given) -> dict[str, Any]:
+        """What the declared event says of sampling and noise.
+
+        Raises InputError for an event, a unit or a relation that heldin's accountant does not read.
+        """
+        if getattr(self, "unit", None) not in ("user", "example"):
+            raise InputError(f"defense '{self.kind}' declares no unit of heldin: set unit to 'user' or 'example'")
+        try:
+            event = declared_step(self.dp_event(), self.steps)
+        except InputError as error:
+            raise InputError(f"defense '{self.kind}': {error}") from error
+        declared = self.declared()
+        return {
+            **super().plan(given),
+            "unit": self.unit,
+            "sampled": self.unit,
+            "adjacency": self.relation,
+            "sampler": PoissonSampler(rate=event.rate, population=self.population),
+            "clip": FlatClip(norm=self.clip_norm),
+            "noise_multiplier": event.noise_multiplier,
+            # Public, and never the cohort that was drawn.
+            "divisor": ConstantDivisor(value=event.rate * self.population),
+            "record_selection": "all" if self.protects_users else "random",
+            "noise_generator": declared.of_package,
+            "declared": declared,
+        }
+
+    def declared(self) -> Declared:
+        """Return whose word the plan rests on. Raises InputError for a white-box audit of something else."""
+        from heldin.defenses.mechanisms.kinds import MECHANISMS
+
+        origin = MECHANISMS.origin(self.kind)
+        assert origin is not None  # each of ours has an accountant of its own
+        settings = self.model_dump(mode="json", exclude={"white_box"})
+        code = {"kind": self.kind, "package": origin.package, "version": origin.version, "sha256": origin.sha256}
+        stated = {**code, "settings": _of_step(settings), "unit": self.unit, "step": OF_PLAN}
+        found: Watched = "not run" if self.white_box is None else _audit_of(self.white_box, stated)
+        return Declared(**code, settings=settings, audit=found)
+
+
+def _of_step(settings: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    """Return the settings that decide what a step does, not how many steps there are, on how many people."""
+    return {name: value for name, value in settings.items() if name not in _SIZES}
+
+
+def _audit_of(path: Path, stated: Mapping[str, object]) -> Watched:
+    """Return what a white-box audit found. Raises InputError unless it is one of this step, by this code."""
+    try:
+        document = read_json(path)
+        plan = document["mechanism"]
+        audited = {
+            **plan["declared"],
+            "settings": _of_step(plan["declared"]["settings"]),
+            "unit": plan["unit"],
+            "step": document["step"],
+        }
+        outcome = str(document["outcome"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"defense.white_box: '{path}' is not what heldin white-box --plan PLAN --json prints for a mechanism of a"
+            " package: run it again"
+        ) from error
+    differing = ", ".join(name for name in stated if audited.get(name) != stated[name])
+    if differing:
+        raise InputError(
+            f"defense.white_box: '{path}' audited another mechanism ({differing} differ): run it again with the code"
+            " that is installed"
+        )
+    return _OUTCOMES.get(outcome, "failed")

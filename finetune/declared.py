@@ -1,0 +1,101 @@
+"""A private step of another package in heldin's loop: heldin draws, the package clips, sums, adds noise, divides."""
+
+import functools
+from collections.abc import Sequence
+
+import torch
+from transformers import PreTrainedModel
+
+from heldin.base.coins import keyed_digest
+from heldin.base.errors import InputError
+from heldin.defenses.gradients.model_parts import trainable
+from heldin.defenses.mechanism import Mechanism
+from heldin.defenses.mechanisms.declared import Declared, DeclaredDefense, DrawnUnit, StepGiven
+from heldin.defenses.mechanisms.kinds import MECHANISMS
+from heldin.finetune.passes import Passes
+from heldin.finetune.ranks import rank
+from heldin.finetune.sampled_units import SampledUnit
+from heldin.finetune.units import PrivateTraining
+from heldin.models.tokens import Tokens
+
+
+def declared_defense(mechanism: Mechanism) -> DeclaredDefense:
+    """Return the section whose step a plan runs.
+
+    Raises InputError if the package is gone or has other code than the plan was made with.
+    """
+    declared = mechanism.declared
+    assert declared is not None
+    declared.require_same_code(MECHANISMS.origin(declared.kind))
+    return _section(declared.kind, declared.model_dump_json())
+
+
+@functools.lru_cache(maxsize=8)
+def _section(kind: str, declared: str) -> DeclaredDefense:
+    section = MECHANISMS.find(kind).model_validate(Declared.model_validate_json(declared).settings)
+    if not isinstance(section, DeclaredDefense):
+        raise InputError(f"defense '{kind}' is no DeclaredDefense: it has no step of its own")
+    return section
+
+
+def declared_gradient(
+    model: PreTrainedModel,
+    training: PrivateTraining,
+    step: int,
+    sequences: Sequence[Tokens],
+    passes: Passes | None = None,
+) -> float | None:
+    """Let the package put the noised mean gradient of ``step`` into ``.grad``; return its mean loss.
+
+    Every process takes the whole step, with the same noise. A parameter without a gradient has released zeros.
+
+    Args:
+        model: whose ``.grad`` is set.
+        step: number of the step, from 0.
+        passes: where gradients are counted.
+
+    Raises:
+        InputError: the step's package has changed or refuses the model, or a gradient has another shape.
+    """
+    mechanism = training.mechanism
+    defense = declared_defense(mechanism)
+    defense.require_model(model)
+    assert mechanism.divisor.constant is not None
+    units = [_drawn(training, unit, step, sequences) for unit in training.drawn(step)]
+    if passes is not None and rank() == 0:
+        for unit in units:
+            passes.count(unit.records)
+    parameters = trainable(model)
+    for parameter in parameters.values():
+        parameter.grad = None
+    loss = defense.step(
+        model,
+        StepGiven(
+            step=step,
+            units=units,
+            clip_norm=mechanism.clip.of_units().norm,
+            noise_multiplier=mechanism.noise_multiplier,
+            divisor=mechanism.divisor.constant,
+            pass_records=training.micro_records if passes is None else passes.most,
+            seed=int.from_bytes(keyed_digest(training.key, "declared step", str(step))[:7], "big"),
+            source=training.source,
+        ),
+    )
+    for name, parameter in parameters.items():
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+        elif not torch.isfinite(parameter.grad).all():
+            raise InputError(
+                f"defense '{defense.kind}': step {step} left a gradient of '{name}' that is not finite: let a unit"
+                " without a finite gradient add zero"
+            )
+    if training.watch:
+        training.watch(step, {name: p.grad for name, p in parameters.items() if p.grad is not None})
+    return loss
+
+
+def _drawn(training: PrivateTraining, unit: SampledUnit, step: int, sequences: Sequence[Tokens]) -> DrawnUnit:
+    if unit.canary is None:
+        return DrawnUnit(tuple(training.contribution(unit, step, sequences)))
+    assert training.canaries is not None
+    return DrawnUnit((), training.canaries.gradient(unit.canary))
