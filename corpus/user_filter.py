@@ -2,14 +2,16 @@
 
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
 from heldin.base.coins import keyed_order, keyed_uniform, seed_key
 from heldin.base.errors import InputError
 from heldin.base.section import DATACLASS_SECTION, Count
-from heldin.corpus.store import CorpusStore
+
+if TYPE_CHECKING:
+    from heldin.corpus.store import CorpusStore
 
 MIN_RECORDS_TO_SPLIT = 4  # one to train on, one for the attacker, one to validate, one to test
 
@@ -63,7 +65,7 @@ class Selection:
 
 
 def select_users(
-    store: CorpusStore, rule: UserFilter, *, taken: frozenset[str] = frozenset(), seed: int, purpose: str = "user"
+    store: "CorpusStore", rule: UserFilter, *, taken: frozenset[str] = frozenset(), seed: int, purpose: str = "user"
 ) -> Selection:
     """Users admitted by ``rule``, sorted; at most ``max_users`` of them.
 

@@ -24,17 +24,18 @@ def declared_defense(mechanism: Mechanism) -> DeclaredDefense:
 
     Raises InputError if the package is gone or has other code than the plan was made with.
     """
-    declared = mechanism.declared
-    assert declared is not None
-    declared.require_same_code(MECHANISMS.origin(declared.kind))
-    return _section(declared.kind, declared.model_dump_json())
+    assert mechanism.declared is not None
+    return _section(mechanism.declared.model_dump_json())
 
 
 @functools.lru_cache(maxsize=8)
-def _section(kind: str, declared: str) -> DeclaredDefense:
-    section = MECHANISMS.find(kind).model_validate(Declared.model_validate_json(declared).settings)
+def _section(written: str) -> DeclaredDefense:
+    """Make the section once: the package's files are hashed for it."""
+    declared = Declared.model_validate_json(written)
+    declared.require_same_code(MECHANISMS.origin(declared.kind))
+    section = MECHANISMS.find(declared.kind).model_validate(declared.settings)
     if not isinstance(section, DeclaredDefense):
-        raise InputError(f"defense '{kind}' is no DeclaredDefense: it has no step of its own")
+        raise InputError(f"defense '{declared.kind}' is no DeclaredDefense: it has no step of its own")
     return section
 
 

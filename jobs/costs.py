@@ -182,7 +182,7 @@ def _of_weights(config: RunConfig, mechanism: Mechanism, weights: Weights) -> Se
     if config.finetune.shard:
         rows[-1] += f"; each shard group: {in_bytes(weights.sharded_pass)} in a pass"
     if mechanism.noise_multiplier:
-        secure = config.defense.noise() is NoiseGenerator.SECURE
+        secure = config.defense.noise_generator() is NoiseGenerator.SECURE
         # Of a shard group each process draws its part, and the rest of the blocks in which that part lies.
         # A filter may halt before a step's noise is needed.
         ahead = (

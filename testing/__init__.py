@@ -1,11 +1,36 @@
 """Checks of kinds that packages add to heldin: attacks, sources, defenses, mechanisms, canary users and measures.
 
 Each is a function to call from a test of the package. It raises AssertionError with a line for everything that is
-wrong. ``heldin plugins --check`` runs them for installed packages.
+wrong. ``heldin plugins --check`` runs them for installed packages. Each is loaded when it is first used.
 """
 
-from heldin.testing.attacks import check_attack
-from heldin.testing.defenses import check_defense
-from heldin.testing.sources import check_source
+import importlib
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["check_attack", "check_defense", "check_source"]
+if TYPE_CHECKING:
+    from heldin.testing.attacks import check_attack as check_attack
+    from heldin.testing.canaries import check_canaries as check_canaries
+    from heldin.testing.defenses import check_defense as check_defense
+    from heldin.testing.measures import check_measure as check_measure
+    from heldin.testing.mechanisms import check_mechanism as check_mechanism
+    from heldin.testing.sources import check_source as check_source
+
+_HOMES = {
+    "check_attack": "attacks",
+    "check_canaries": "canaries",
+    "check_defense": "defenses",
+    "check_measure": "measures",
+    "check_mechanism": "mechanisms",
+    "check_source": "sources",
+}
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'heldin.testing' has no attribute '{name}'")
+    return getattr(importlib.import_module(f"heldin.testing.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -78,7 +78,7 @@ class DefenseConfig(Section, ABC):
         """Epsilon that the noise is to meet; None if the plan has the noise."""
         return None
 
-    def noise(self) -> NoiseGenerator | None:
+    def noise_generator(self) -> NoiseGenerator | None:
         """Return the noise generator; None without noise."""
         return None
 

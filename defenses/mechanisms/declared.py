@@ -18,7 +18,7 @@ from heldin.base.files import read_json
 from heldin.base.kinds import Origin
 from heldin.base.section import ExpandedPath, Many
 from heldin.defenses.accounting.declared_events import declared_step
-from heldin.defenses.choices import Adjacency, Choice, ConstantDivisor, FlatClip
+from heldin.defenses.choices import Adjacency, Choice, ClipNorm, ConstantDivisor, FlatClip
 from heldin.defenses.mechanisms.contract import Given
 from heldin.defenses.mechanisms.settings import NoisedDefense
 from heldin.defenses.samplers import PoissonSampler
@@ -132,6 +132,8 @@ class DeclaredDefense(NoisedDefense, ABC):
     relation: ClassVar[Adjacency] = "add_remove"
     """Neighbours that the event is about."""
 
+    clip_norm: ClipNorm = 1.0
+    """L2 norm to which each unit's gradient is clipped."""
     micro_records: Many = 64
     """Most records in one backward pass; it affects memory only."""
     white_box: ExpandedPath | None = None
@@ -141,11 +143,6 @@ class DeclaredDefense(NoisedDefense, ABC):
     @abstractmethod
     def dp_event(self) -> "DpEvent":
         """Return the event of the whole run, as dp-accounting describes it, for one ``unit``."""
-
-    @property
-    @abstractmethod
-    def clip_norm(self) -> float:
-        """L2 norm to which each unit's gradient is clipped."""
 
     @abstractmethod
     def step(self, model: "PreTrainedModel", given: StepGiven) -> float | None:

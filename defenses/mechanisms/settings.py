@@ -73,7 +73,7 @@ class NoisedDefense(DefenseConfig, ABC):
             raise ValueError("delta: units^-1.1, the default, needs protected_users: give it, or a number for delta")
         return self
 
-    def noise(self) -> NoiseGenerator:
+    def noise_generator(self) -> NoiseGenerator:
         """The noise generator."""
         return NoiseGenerator.SECURE if self.secure_noise else NoiseGenerator.PHILOX
 
@@ -83,7 +83,7 @@ class NoisedDefense(DefenseConfig, ABC):
         return {
             "steps": self.steps,
             "delta": delta,
-            "noise_generator": self.noise().value,
+            "noise_generator": self.noise_generator().value,
             "checkpoint": given.checkpoint,
             "data_steps": given.data_steps,
             "base_model_saw_protected": self.base_model_saw_protected,

@@ -164,7 +164,7 @@ def training_job(
         losses=losses,
         named=_named(slots, rows, len(worst)) if mechanism.two_level is not None else None,
     )
-    noise = defense.noise()
+    noise = defense.noise_generator()
     # Everything that affects a training but its number and key: results of another job do not pass for this one's.
     shared = (base.fingerprint, repr(recipe), mechanism.model_dump_json(), repr(noise), repr(defense), *own)
     masks = [tokens.counted.tobytes().hex() for tokens in sequences if tokens.counted is not None]

@@ -333,7 +333,7 @@ def _private(
     slots: Slots | None,
 ) -> PrivateTraining | None:
     defense = contender.defense
-    noise = defense.noise()
+    noise = defense.noise_generator()
     if noise is None:
         return None
     named = slots.named if slots and mechanism.two_level is not None else None

@@ -263,7 +263,7 @@ def _private(
     config: RunConfig, data: RunData, base: LanguageModel, mechanism: Mechanism, sequences: TokenStore
 ) -> PrivateTraining | None:
     defense = config.defense
-    noise = defense.noise()
+    noise = defense.noise_generator()
     if noise is None:
         return None
     losses = None

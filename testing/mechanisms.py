@@ -1,0 +1,267 @@
+"""Checks of a mechanism: its plan follows from the config alone, and its step is the one that the plan states.
+
+The steps are short ones on a tiny model, in which little is random. ``heldin white-box`` looks further: at draws, at
+whole trainings, and at coins of canary users.
+"""
+
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import stats
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
+
+from heldin.base.errors import InputError
+from heldin.defenses.choices import NoiseGenerator
+from heldin.defenses.gradients.model_parts import trainable
+from heldin.defenses.mechanism import Mechanism
+from heldin.defenses.mechanisms.contract import DefenseConfig, Given
+from heldin.defenses.mechanisms.declared import DeclaredDefense
+from heldin.defenses.samplers import PoissonSampler
+from heldin.finetune.declared import declared_defense
+from heldin.finetune.holding import holding_of
+from heldin.finetune.passes import Passes
+from heldin.finetune.sampled_units import SampledUnit
+from heldin.finetune.units import PrivateRecords, PrivateTraining, plan_private_training
+from heldin.models.attention import use_exact_attention
+from heldin.models.tokens import Tokens
+from heldin.testing.problems import require, tried, watched_files
+
+LEVEL = 1e-9  # probability that a right step fails one of the tests of noise
+_GIVEN = Given(plain_steps=7, batch_size=4, clip_norm=1.0, checkpoint="last_step", data_steps=(), assumptions=())
+_VOCABULARY, _CONTEXT, _USERS = 53, 16, 2
+# How much memory there is, and modules that are imported when they are first needed.
+_OF_SYSTEM = ("/proc/", "/sys/", "/dev/", sys.base_prefix, sys.prefix, str(Path(torch.__file__).parents[1]))
+_LARGE = 50.0  # norm of a canary's gradient, in clip norms
+_NEAR = 1e-3  # relative error of clipped gradients that rounding explains
+
+
+@dataclass(frozen=True)
+class _Stage:
+    """What a step is tried on: a plan whose every unit takes part, texts, and an auditor's gradients."""
+
+    mechanism: Mechanism
+    defense: DefenseConfig
+    sequences: Sequence[Tokens]
+    records: PrivateRecords
+    model: PreTrainedModel
+
+    def release(
+        self, *, noise: float, units: Sequence[int] | None = None, canaries: Sequence[float] = (), **changes: Any
+    ) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """Return what a step releases, in clip norms of the sum, shape (d,).
+
+        Args:
+            noise: noise multiplier.
+            units: numbers of the units that there are; None: all.
+            canaries: norms of gradients of an auditor, in clip norms, along one direction.
+            changes: ``step``, ``key`` and ``most``, the records of a pass.
+        """
+        key = bytes([changes.get("key", 7)]) * 32
+        plan = Mechanism(**{**dict(self.mechanism), "noise_multiplier": noise, "target_epsilon": None})
+        training = plan_private_training(
+            plan,
+            key,
+            self.records,
+            self.defense.noise_generator() or NoiseGenerator.PHILOX,
+            chunk=_CONTEXT,
+            exactly=self.defense.repeats_records,
+        )
+        real = [training.units[i] for i in range(len(training.units)) if units is None or i in units]
+        made = [SampledUnit(f"canary {i}", (), i) for i in range(len(canaries))]
+        training = replace(training, units=[*real, *made], canaries=_Along(self, canaries))
+        self._step(training, changes.get("step", 0), changes.get("most", 64))
+        assert plan.divisor.constant is not None
+        parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in trainable(self.model).values()]
+        flat = torch.cat([part.detach().reshape(-1).double() for part in parts])
+        return np.asarray(flat.numpy() * plan.divisor.constant / plan.sensitivity)
+
+    def _step(self, training: PrivateTraining, step: int, most: int) -> None:
+        # A step that adds to ``.grad`` starts from nothing, as in the loop.
+        self.model.zero_grad(set_to_none=True)
+        holding_of(None, training).private_gradient(self.model, training, step, self.sequences, Passes(most))
+
+
+@dataclass(frozen=True)
+class _Along:
+    """Gradients of an auditor's canaries, all along one direction."""
+
+    stage: _Stage
+    norms: Sequence[float]
+
+    def gradient(self, number: int) -> Mapping[str, torch.Tensor]:
+        """Of so many clip norms, on the first coordinates of each parameter."""
+        named = trainable(self.stage.model)
+        norm = self.norms[number] * self.stage.mechanism.clip.of_units().norm / math.sqrt(len(named))
+        made = {name: torch.zeros(p.shape) for name, p in named.items()}
+        for tensor in made.values():
+            tensor.view(-1)[0] = norm
+        return made
+
+
+def check_mechanism(defense: DefenseConfig) -> None:
+    """Check that a mechanism's plan follows from the config alone, and that its step does what the plan states.
+
+    The plan looks at no private number. The step leaves a finite gradient and the weights as they were. It is a
+    function of key and step, and opens no file. It clips each unit by itself, whatever passes there are, and divides by
+    the plan's constant. It adds the stated noise once: on a step without a unit too, in every step anew.
+
+    A mechanism without noise has its plan checked alone, and so has one that looks at all users or at named entities at
+    once, which no single step shows.
+
+    Args:
+        defense: with the settings to try.
+
+    Raises:
+        AssertionError: with a line for everything that is wrong.
+    """
+    require(broken_promises(defense), f"mechanism '{defense.kind}'")
+
+
+def broken_promises(defense: DefenseConfig) -> list[str]:
+    """Return a line for everything that is wrong with a mechanism."""
+    problems: list[str] = []
+    plan = tried(lambda: _plan(defense, _GIVEN), "its plan", problems)
+    if plan is None:
+        return problems
+    if not plan.protects:
+        return [*problems, *(["it is private, and its plan protects nobody"] if defense.is_private else [])]
+    other = _plan(defense, replace(_GIVEN, plain_steps=70, batch_size=40, clip_norm=0.3))
+    if other != plan:
+        problems.append("its plan follows from the number of records, or from what a plain run measured on them")
+    promise = tried(plan.guarantee, "its guarantee", problems)
+    if promise is None or plan.clip.unit_norm is None or plan.two_level is not None:
+        return problems
+    try:
+        stage = _stage(defense, plan)
+    except InputError as error:
+        return [*problems, f"no model to try it on: {error}"]
+    tried(lambda: problems.extend(_wrong_steps(stage)), "its step", problems)
+    return problems
+
+
+def _plan(defense: DefenseConfig, given: Given) -> Mechanism:
+    plan = Mechanism(**defense.plan(given))
+    return plan if defense.calibrated_to is None else plan.calibrated(defense.calibrated_to)
+
+
+def _stage(defense: DefenseConfig, plan: Mechanism) -> _Stage:
+    generator = np.random.default_rng(3)
+    texts = [[1, *generator.integers(2, _VOCABULARY, 5 + i % 4).tolist()] for i in range(2 * _USERS)]
+    sequences = [Tokens(text) for text in texts]
+    records = PrivateRecords(
+        ids=[f"record {i}" for i in range(len(texts))],
+        users=[f"user {i // 2}" for i in range(len(texts))],
+        lengths=[tokens.bearing for tokens in sequences],
+        losses=[1.0 + i / 10 for i in range(len(texts))],
+    )
+    clip = plan.clip.of_units()
+    # Of a plan by which everybody takes part in each of few steps, as far as its sampler allows.
+    everybody = Mechanism(
+        **{**dict(plan), "clip": clip.with_norm(0.1), "sampler": PoissonSampler(rate=1.0), "steps": 3}
+    )
+    return _Stage(everybody, defense, sequences, records, _model(defense))
+
+
+def _model(defense: DefenseConfig) -> PreTrainedModel:
+    """Return the first of two tiny models that a mechanism takes: with tied embeddings and positions, or without."""
+    torch.manual_seed(0)
+    drop = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+    ids = {"vocab_size": _VOCABULARY, "bos_token_id": 1, "eos_token_id": 1}
+    tied = GPT2LMHeadModel(GPT2Config(n_positions=_CONTEXT, n_embd=16, n_layer=1, n_head=2, **drop, **ids))
+    llama = LlamaConfig(
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=_CONTEXT,
+        tie_word_embeddings=False,
+        **ids,
+    )
+    refusal = InputError("it refuses every one")
+    for model in (tied, LlamaForCausalLM(llama)):
+        use_exact_attention(model)
+        try:
+            if isinstance(defense, DeclaredDefense):
+                defense.require_model(model)
+        except InputError as error:
+            refusal = error
+        else:
+            return model.train()
+    raise refusal
+
+
+def _wrong_steps(stage: _Stage) -> list[str]:
+    problems: list[str] = []
+    before = {name: p.detach().clone() for name, p in stage.model.named_parameters()}
+    if stage.mechanism.declared is not None:
+        declared_defense(stage.mechanism)  # hashes the package's files, once
+    with watched_files() as opened:
+        clipped = stage.release(noise=0.0)
+    if read := [name for name in opened if not name.startswith(_OF_SYSTEM)]:
+        problems.append(f"its step reads '{read[0]}': what it looks at is what it is given")
+    if any(not torch.equal(p.detach(), before[name]) for name, p in stage.model.named_parameters()):
+        problems.append("its step changes the weights: that is the optimizer's")
+        stage.model.load_state_dict(before, strict=False)
+    if not np.isfinite(clipped).all():
+        return [*problems, "its step leaves a gradient that is not finite"]
+    if not np.array_equal(clipped, stage.release(noise=0.0)):
+        problems.append("its step is not deterministic: the same key and step give another gradient without noise")
+    if not np.array_equal(stage.release(noise=1.0), stage.release(noise=1.0)):
+        problems.append("its step is not deterministic: the same key and step give other noise, also on resume")
+    return [*problems, *_wrong_sums(stage, clipped), *_wrong_noise(stage, clipped)]
+
+
+def _wrong_sums(stage: _Stage, clipped: np.ndarray[Any, np.dtype[np.float64]]) -> list[str]:
+    problems: list[str] = []
+    nobody = stage.release(noise=0.0, units=[])
+    if nobody.any():
+        problems.append("a step without a unit releases something else than noise")
+    norms = [float(np.linalg.norm(stage.release(noise=0.0, units=[i]))) for i in range(2)]
+    if max(norms) > 1.0 + _NEAR:
+        problems.append(f"one unit alone adds {max(norms):.3g} clip norms to the sum")
+    # A canary of many clip norms adds one, two add two, and opposite ones nothing: each is clipped by itself.
+    for canaries, wanted in (((_LARGE,), 1.0), ((_LARGE, _LARGE), 2.0), ((_LARGE, -_LARGE), 0.0), ((0.5,), 0.5)):
+        found = float(np.linalg.norm(stage.release(noise=0.0, units=[], canaries=canaries)))
+        if abs(found - wanted) > 2 * _NEAR * max(1.0, wanted):
+            sizes = " and ".join(f"{norm:g}" for norm in canaries)
+            problems.append(f"gradients of {sizes} clip norms add {found:.4g} clip norms to the sum, not {wanted:g}")
+    for most in (1, 2):
+        again = stage.release(noise=0.0, most=most)
+        if float(np.linalg.norm(again - clipped)) > _NEAR * max(1.0, float(np.linalg.norm(clipped))):
+            problems.append(f"passes of {most} records sum to another gradient than one pass of all")
+    return problems
+
+
+def _wrong_noise(stage: _Stage, clipped: np.ndarray[Any, np.dtype[np.float64]]) -> list[str]:
+    stated = stage.mechanism.noise_multiplier
+    if stated == 0.0:
+        return []
+    problems: list[str] = []
+    nobody = stage.release(noise=stated, units=[])
+    parts = {
+        "a step without a unit": nobody,
+        "a step of all units": stage.release(noise=stated) - clipped,
+        "a step in passes of one record": stage.release(noise=stated, most=1) - clipped,
+    }
+    for where, noise in parts.items():
+        # The sum of d squares of standard normal numbers.
+        square = float(np.sum((noise / stated) ** 2))
+        low, high = stats.chi2.ppf([LEVEL / 2, 1 - LEVEL / 2], noise.size)
+        if not low <= square <= high:
+            found = stated * math.sqrt(square / noise.size)
+            problems.append(f"{where} adds noise of multiplier {found:.4g}, and the declared event has {stated:.4g}")
+    others = {"another step": stage.release(noise=stated, units=[], step=1)}
+    others["another key"] = stage.release(noise=stated, units=[], key=8)
+    for where, noise in others.items():
+        # The correlation of independent noise is normal with deviation 1 / sqrt(d).
+        both = float(nobody @ noise) / max(1e-30, float(np.linalg.norm(nobody) * np.linalg.norm(noise)))
+        if abs(both) * math.sqrt(noise.size) > stats.norm.isf(LEVEL / 2):
+            problems.append(f"the noise of {where} is not independent (correlation {both:.2g})")
+    return problems
