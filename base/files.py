@@ -196,6 +196,14 @@ def write_text(path: Path, text: str, *, private: bool = False) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+def existing(path: Path) -> Path:
+    """The path itself. Raises InputError if there is no such file."""
+    if not path.is_file():
+        where = "" if path.is_absolute() else f" in the current folder, '{Path.cwd()}'"
+        raise InputError(f"no such file: '{path}'{where}")
+    return path
+
+
 def file_sha256(path: Path) -> str:
     """SHA-256 of a file's bytes, hexadecimal."""
     with path.open("rb") as stream:

@@ -1,12 +1,13 @@
 """The sections of a config that name a source of mentions; the sources are imported when one is opened."""
 
+from collections.abc import Sequence
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field
 
+from heldin.base.files import existing
 from heldin.base.section import ExpandedName, ExpandedPath, Section
-from heldin.corpus.entities.spans import FAST, Category, EntitySource, Pattern
-from heldin.corpus.sources.text_files import existing
+from heldin.corpus.entities.spans import CATEGORIES, FAST, Category, EntitySource, Pattern
 
 
 class WordsConfig(Section):
@@ -70,3 +71,8 @@ class GoldConfig(Section):
 EntitySourceConfig: TypeAlias = Annotated[
     WordsConfig | PatternsConfig | SpacyConfig | GoldConfig, Field(discriminator="kind")
 ]
+
+
+def entities_named(kind: str, categories: Sequence[Category]) -> str:
+    """Describe the entities: the source's kind, and the categories unless all count."""
+    return kind if set(categories) == set(CATEGORIES) else f"{kind}: {', '.join(categories)}"

@@ -6,10 +6,9 @@ from functools import cached_property
 from pathlib import Path
 
 from heldin.base.errors import InputError
-from heldin.base.files import file_sha256, text_sha256
+from heldin.base.files import existing, file_sha256, text_sha256
 from heldin.corpus.entities.spans import CATEGORIES, Span, Text, category_named
 from heldin.corpus.sources.iob import Sentence, sentences
-from heldin.corpus.sources.text_files import existing
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from typing import Any
 import regex
 
 from heldin.base.errors import InputError
-from heldin.base.files import file_sha256, text_sha256
+from heldin.base.files import existing, file_sha256, text_sha256
 from heldin.corpus.entities.spans import CATEGORIES, FAST, Category, Pattern, Span, Text, category_named, words_of
-from heldin.corpus.sources.text_files import BROKEN, corrupt, existing, open_binary
+from heldin.corpus.sources.text_files import BROKEN, corrupt, open_binary
 
 _BETWEEN = regex.compile(r"[^\w\p{M}]{1,3}")  # between two words of a name: a blank, a hyphen, "J. Doe", "a@b"
 _CLASSES: dict[Pattern, str] = {

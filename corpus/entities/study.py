@@ -11,6 +11,7 @@ from typing import Any
 import duckdb
 
 from heldin.base.errors import InputError
+from heldin.base.files import existing
 from heldin.base.progress import Reporter
 from heldin.corpus.entities.exposure import EntityStatistics, entity_statistics
 from heldin.corpus.entities.gold import Gold
@@ -19,7 +20,6 @@ from heldin.corpus.entities.recognisers import Patterns, SpacyPipeline, WordList
 from heldin.corpus.entities.spans import CATEGORIES, PATTERNS, Category, EntitySource
 from heldin.corpus.sources.iob import Iob
 from heldin.corpus.sources.rows import Source
-from heldin.corpus.sources.text_files import existing
 from heldin.corpus.store import CorpusStore
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from heldin.base.errors import InputError
-from heldin.base.files import file_sha256, text_sha256
+from heldin.base.files import existing, file_sha256, text_sha256
 from heldin.base.wording import counted
 from heldin.corpus.presets.mail import enron_chua, enron_fingerprint, enron_kandpal
 from heldin.corpus.presets.posts import posts_file, stackoverflow
@@ -23,7 +23,6 @@ from heldin.corpus.presets.tables import SMALL_LAST_SECOND, arxiv, booksum, cc_n
 from heldin.corpus.sources.bad_rows import BadRows
 from heldin.corpus.sources.hub import HuggingFace
 from heldin.corpus.sources.rows import Source
-from heldin.corpus.sources.text_files import existing
 from heldin.corpus.statistics import records_percentiles
 from heldin.corpus.store import CorpusStore
 from heldin.corpus.user_filter import MIN_RECORDS_TO_SPLIT, UserFilter, select_users

@@ -18,11 +18,12 @@ from typing import Any
 import pyarrow as pa
 
 from heldin.base.errors import InputError
+from heldin.base.files import existing
 from heldin.corpus.presets.published import PresetTokens, another_format
 from heldin.corpus.sources.bad_rows import BadRows
 from heldin.corpus.sources.mail import Maildir, addresses, body, header, is_maildir, parse_message
 from heldin.corpus.sources.rows import Columns, batched
-from heldin.corpus.sources.text_files import existing, first_line
+from heldin.corpus.sources.text_files import first_line
 
 ENRON = "the Enron mails: enron_mail_*.tar.gz or its folder maildir, with ACCOUNT/FOLDER/1."
 NGRAM = 20

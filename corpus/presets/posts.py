@@ -10,10 +10,11 @@ from xml.etree import ElementTree
 import pyarrow as pa
 
 from heldin.base.errors import InputError
+from heldin.base.files import existing
 from heldin.corpus.presets.published import PresetTokens, another_format
 from heldin.corpus.sources.bad_rows import BadRows
 from heldin.corpus.sources.rows import Columns, batched
-from heldin.corpus.sources.text_files import BROKEN, corrupt, existing, first_line, open_binary
+from heldin.corpus.sources.text_files import BROKEN, corrupt, first_line, open_binary
 
 POSTS = "the Posts.xml of a Stack Exchange dump (stackoverflow.com-Posts.7z, unpacked)"
 QUESTION_OR_ANSWER = ("1", "2")

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from heldin.base.errors import InputError
+from heldin.base.files import existing
 from heldin.corpus.sources.bad_rows import BadRowError, BadRows
 from heldin.corpus.sources.open import rows_of_file
 from heldin.corpus.sources.rows import BATCH_ROWS, whole_rows
-from heldin.corpus.sources.text_files import existing, first_line
+from heldin.corpus.sources.text_files import first_line
 
 TABLE_ENDINGS = (".parquet", ".csv", ".jsonl", ".json", ".ndjson", ".gz", ".bz2", ".zst")
 

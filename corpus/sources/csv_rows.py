@@ -12,14 +12,13 @@ from typing import Any
 import pyarrow as pa
 
 from heldin.base.errors import InputError
-from heldin.base.files import file_sha256, text_sha256
+from heldin.base.files import existing, file_sha256, text_sha256
 from heldin.corpus.sources.bad_rows import BadRows
 from heldin.corpus.sources.rows import Columns, Source, batched, require_columns, require_once
 from heldin.corpus.sources.text_files import (
     BROKEN,
     TextFormat,
     corrupt,
-    existing,
     how_read,
     is_unicode,
     name_of_encoding,

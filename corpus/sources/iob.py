@@ -10,10 +10,10 @@ from pathlib import Path
 import pyarrow as pa
 
 from heldin.base.errors import InputError
-from heldin.base.files import file_sha256, text_sha256
+from heldin.base.files import existing, file_sha256, text_sha256
 from heldin.corpus.sources.bad_rows import BadRows
 from heldin.corpus.sources.rows import Columns, Source, batched
-from heldin.corpus.sources.text_files import BROKEN, corrupt, existing, open_binary
+from heldin.corpus.sources.text_files import BROKEN, corrupt, open_binary
 
 DOCUMENT = "-DOCSTART-"
 BOM = b"\xef\xbb\xbf"

@@ -14,14 +14,13 @@ from typing import Any
 import pyarrow as pa
 
 from heldin.base.errors import InputError
-from heldin.base.files import file_sha256, text_sha256
+from heldin.base.files import existing, file_sha256, text_sha256
 from heldin.corpus.sources.bad_rows import BadRows, OnBadRows
 from heldin.corpus.sources.rows import TO_NAME, Columns, Source, batched, require_columns
 from heldin.corpus.sources.text_files import (
     BROKEN,
     TextFormat,
     corrupt,
-    existing,
     first_line,
     how_read,
     name_of_encoding,

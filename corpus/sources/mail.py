@@ -18,10 +18,9 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from heldin.base.errors import InputError
-from heldin.base.files import file_sha256, text_sha256
+from heldin.base.files import existing, file_sha256, text_sha256
 from heldin.corpus.sources.bad_rows import BadRows
 from heldin.corpus.sources.rows import Columns, Source, batched
-from heldin.corpus.sources.text_files import existing
 
 MailUser = Literal["sender", "account"]
 _PARSER: "BytesParser[EmailMessage]" = BytesParser(policy=email.policy.default)

@@ -8,13 +8,13 @@ from typing import Any
 import pyarrow as pa
 
 from heldin.base.errors import InputError
-from heldin.base.files import text_sha256
+from heldin.base.files import existing, text_sha256
 from heldin.corpus.sources.bad_rows import BadRows, OnBadRows
 from heldin.corpus.sources.csv_rows import Csv, csv_rows
 from heldin.corpus.sources.json_rows import Json, json_rows
 from heldin.corpus.sources.parquet_rows import Parquet, parquet_rows
 from heldin.corpus.sources.rows import Columns, Source
-from heldin.corpus.sources.text_files import TextFormat, existing
+from heldin.corpus.sources.text_files import TextFormat
 from heldin.words.statement import Statement
 
 

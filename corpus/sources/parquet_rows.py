@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from heldin.base.errors import InputError
-from heldin.base.files import file_sha256, text_sha256
+from heldin.base.files import existing, file_sha256, text_sha256
 from heldin.corpus.sources.bad_rows import BadRows
 from heldin.corpus.sources.rows import (
     BATCH_ROWS,
@@ -22,7 +22,7 @@ from heldin.corpus.sources.rows import (
     top_columns,
     whole_rows,
 )
-from heldin.corpus.sources.text_files import existing, first_line
+from heldin.corpus.sources.text_files import first_line
 from heldin.words.statement import Statement
 
 

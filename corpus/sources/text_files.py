@@ -12,6 +12,7 @@ from typing import Any, ClassVar, cast
 import pyarrow as pa
 
 from heldin.base.errors import InputError
+from heldin.base.files import existing
 from heldin.base.section import DATACLASS_SECTION
 from heldin.words.rows import FileText, RowRemedy
 from heldin.words.statement import Statement
@@ -192,14 +193,6 @@ def is_unicode(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def existing(path: Path) -> Path:
-    """The path itself. Raises InputError if there is no such file."""
-    if not path.is_file():
-        where = "" if path.is_absolute() else f" in the current folder, '{Path.cwd()}'"
-        raise InputError(f"no such file: '{path}'{where}")
-    return path
 
 
 def first_line(error: BaseException) -> str:

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from heldin.corpus.document import Document, Spans
-from heldin.corpus.entities.config import EntitySourceConfig
+from heldin.corpus.entities.config import EntitySourceConfig, entities_named
 from heldin.corpus.entities.spans import CATEGORIES, Category, Span, Text
 from heldin.defenses.choices import DataStep
 from heldin.defenses.data_side.contract import DataSideDefense, StepInput, TrainingRecord
@@ -52,11 +52,6 @@ class DeIdentify(DataSideDefense):
                 cleaned.append(replace(record, document=document))
                 advance(1)
         return cleaned
-
-
-def entities_named(kind: str, categories: Sequence[Category]) -> str:
-    """Describe the entities: the source's kind, and the categories unless all count."""
-    return kind if set(categories) == set(CATEGORIES) else f"{kind}: {', '.join(categories)}"
 
 
 def deidentified(document: Document, mentions: Iterable[Span]) -> Document:

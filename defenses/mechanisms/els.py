@@ -6,7 +6,7 @@ from pydantic import model_validator
 
 from heldin.defenses.mechanisms.contract import Given
 from heldin.defenses.mechanisms.settings import ShuffledDefense, UserRecords
-from heldin.defenses.mechanisms.uls import UserLevel
+from heldin.defenses.mechanisms.user_level import UserLevel
 
 if TYPE_CHECKING:
     from heldin.defenses.mechanism import Mechanism

@@ -7,7 +7,7 @@ from heldin.base.section import Positive
 from heldin.defenses.choices import ConcentrationFilter, ConstantDivisor
 from heldin.defenses.mechanisms.contract import Given
 from heldin.defenses.mechanisms.settings import UserRecords
-from heldin.defenses.mechanisms.uls import UserLevel
+from heldin.defenses.mechanisms.user_level import UserLevel
 from heldin.defenses.samplers import FullBatchSampler
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from heldin.defenses.mechanisms.filtered import FilteredLevel
 from heldin.defenses.mechanisms.plain import PlainLevel
 from heldin.defenses.mechanisms.text_sampling import TextLevel
 from heldin.defenses.mechanisms.two_level import PairLevel
-from heldin.defenses.mechanisms.uls import UserLevel
+from heldin.defenses.mechanisms.user_level import UserLevel
 
 if TYPE_CHECKING:
     from heldin.defenses.mechanism import Mechanism

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from heldin.base.section import Count, Many, NotNegative, Positive
-from heldin.corpus.entities.config import EntitySourceConfig
+from heldin.corpus.entities.config import EntitySourceConfig, entities_named
 from heldin.corpus.entities.spans import CATEGORIES, Category
 from heldin.defenses.accounting.heuristics import settled_delta
 from heldin.defenses.choices import (
@@ -19,7 +19,6 @@ from heldin.defenses.choices import (
     NormalisedClip,
     RecordSelection,
 )
-from heldin.defenses.data_side.deidentify import entities_named
 from heldin.defenses.mechanisms.contract import DefenseConfig, Given
 from heldin.defenses.samplers import PoissonSampler, Sampler, ShuffledSampler
 from heldin.words.guarantee import Assumption

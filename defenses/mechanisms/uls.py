@@ -1,17 +1,14 @@
 """User-level sampling (ULS; Charles et al., Algorithm 2): users are drawn, and a user's mean gradient is clipped."""
 
-from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import model_validator
 
 from heldin.base.section import Count
-from heldin.defenses.accounting.events import Event
-from heldin.defenses.choices import LocalUpdates, Unit
-from heldin.defenses.mechanisms.contract import Given, Level, looks_across
+from heldin.defenses.choices import LocalUpdates
+from heldin.defenses.mechanisms.contract import Given
 from heldin.defenses.mechanisms.settings import ShuffledDefense, UserRecords
 from heldin.defenses.samplers import CappedPoissonSampler, Sampler
-from heldin.words.statement import Statement
 
 
 class UlsDefense(ShuffledDefense, UserRecords):
@@ -58,23 +55,3 @@ class UlsDefense(ShuffledDefense, UserRecords):
     def plan(self, given: Given) -> dict[str, Any]:
         """Users are sampled."""
         return {**super().plan(given), "sampled": "user", "local": self.local}
-
-
-class UserLevel(Level):
-    """A user is protected, who is sampled as such: one member, however many records.
-
-    Their mean gradient is clipped as one.
-    """
-
-    unit: ClassVar[Unit | Literal["none"]] = "user"
-    method: ClassVar[str] = "uls"
-    counts_users: ClassVar[bool] = True
-
-    @property
-    def user_event(self) -> Event:
-        """The event: a user is the unit."""
-        return self.event
-
-    def reasons(self) -> Sequence[Statement]:
-        """Steps that look at several users' records."""
-        return looks_across(self.mechanism)

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from heldin.base.errors import InputError
+from heldin.base.files import existing
 from heldin.corpus.build import build_store
 from heldin.corpus.made_up.source import Synthetic
 from heldin.corpus.made_up.synthetic import SyntheticCorpus
@@ -22,7 +23,6 @@ from heldin.corpus.sources.json_rows import Json
 from heldin.corpus.sources.open import open_source
 from heldin.corpus.sources.parquet_rows import Parquet
 from heldin.corpus.sources.rows import SCHEMA, Columns, Source
-from heldin.corpus.sources.text_files import existing
 
 ROWS = [
     {"who": "ann", "body": "Good morning, Bob.", "key": "r1", "when": "2001-01-02"},
