@@ -17,6 +17,9 @@ FAMILIES = {
     "attacks": "heldin.attacks.kinds:ATTACKS",
     "sources": "heldin.corpus.sources.kinds:SOURCES",
     "defenses": "heldin.defenses.data_side.kinds:DATA_DEFENSES",
+    "mechanisms": "heldin.defenses.mechanisms.kinds:MECHANISMS",
+    "canaries": "heldin.canaries.kinds:CANARIES",
+    "measures": "heldin.stages.measures.kinds:MEASURES",
 }
 
 

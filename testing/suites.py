@@ -19,6 +19,15 @@ _OF_CLASSES = {"attacks": "heldin.testing.attacks:check_attack"}
 _OF_SECTIONS = {
     "sources": "heldin.testing.sources:check_source",
     "defenses": "heldin.testing.defenses:check_defense",
+    "mechanisms": "heldin.testing.mechanisms:check_mechanism",
+    "canaries": "heldin.testing.canaries:check_canaries",
+    "measures": "heldin.testing.measures:check_measure",
+}
+
+# What every section of a family has to be given, where its class gives no examples.
+_SETTINGS: dict[str, dict[str, Any]] = {
+    "mechanisms": {"population": 60, "steps": 5, "delta": 1e-3},
+    "canaries": {"users": 4, "documents": (3, 2)},
 }
 
 
@@ -92,19 +101,20 @@ def run_suite(of_family: Family[Any], name: str) -> list[str]:
             _check(_OF_CLASSES[of_family.name])(found, name)
         else:
             with tempfile.TemporaryDirectory() as folder:
-                for section in examples_of(found, name, Path(folder)):
+                for section in examples_of(of_family.name, found, name, Path(folder)):
                     _check(_OF_SECTIONS[of_family.name])(section)
     except AssertionError as error:
         return [line.removeprefix("  - ") for line in str(error).splitlines()[1:]] or [str(error)]
     return []
 
 
-def examples_of(found: Any, name: str, folder: Path) -> list[Any]:
+def examples_of(of_family: str, found: Any, name: str, folder: Path) -> list[Any]:
     """Sections of a class to try: those of its ``examples(kind, folder)``, else one with its defaults."""
     if (examples := getattr(found, "examples", None)) is not None:
         return list(examples(name, folder))
     try:
-        return [found.model_validate({"kind": name})]
+        given = {"kind": name, **_SETTINGS.get(of_family, {})}
+        return [found.model_validate({key: value for key, value in given.items() if key in found.model_fields})]
     except ValueError as error:
         raise AssertionError(
             f"{name}:\n  - it has keys without a default: a class method examples(kind, folder) gives sections to try"
