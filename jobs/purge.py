@@ -19,8 +19,8 @@ from heldin.jobs.planted.plant_folder import AUDITS, CONTROL, SEAL
 from heldin.jobs.retraining import OPTIONS
 from heldin.record.document import read_record
 from heldin.record.sweep import TUNING
-from heldin.stages.measures.keys import tables_in
 from heldin.stages.measures.scores import SHADOW
+from heldin.stages.measures.tables import tables_in
 from heldin.stages.train.previous import KEPT as PREVIOUS
 from heldin.watch.planted_files import LOG as TRAINING_LOG
 from heldin.watch.planted_files import MANIFEST, TRAINING

@@ -158,7 +158,7 @@ def _leftovers(out: Path) -> list[Path]:
     """Return what an audit leaves that was killed while it wrote its tables, before its record."""
     if not out.is_dir():
         return []
-    from heldin.stages.measures.keys import tables_in
+    from heldin.stages.measures.tables import tables_in
 
     names = (INDEX, "plan.json", *tables_in(out))
     return [path for name in names for path in (out / name, *out.glob(f".{name}.*.tmp")) if path.is_file()]
