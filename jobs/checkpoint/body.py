@@ -29,6 +29,7 @@ from heldin.record.facts import (
     TrainingFile,
 )
 from heldin.record.overlaps import NOT_KNOWN, measured, skipped_alike, texts_in, training_flaws
+from heldin.stages.measures.keys import MeasureKeys
 from heldin.stages.measures.measure import Fingerprinted, Measure, MeasuredUsers, MeasureFolder, measures_asked
 from heldin.stages.measures.scores import Setting, TextScores, left_out, part_of_spans, scoring_rule
 from heldin.words.answer import ComparisonFlaw
@@ -165,7 +166,7 @@ def audit_body(
         left_out=left_out((*job.attack.names, *job.left_out), per_text=per_text, served=job.remote is not None),
         resamples=job.audit.resamples,
         measures=facts,
-        kinds=origins_in(job.attack),
+        kinds=[*origins_in(job.attack), *origins_in(MeasureKeys(measures=dict(job.measures)))],
     )
 
 

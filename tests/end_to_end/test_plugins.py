@@ -7,14 +7,21 @@ import pytest
 import yaml
 
 from heldin.attacks.kinds import get_attack
+from heldin.defenses.mechanism import Mechanism
+from heldin.defenses.plan_file import read_plan
 from heldin.record.document import read_record
 from heldin.stages.families import FAMILIES, family
+from heldin.sweeps import processes
 from heldin.words.data_steps import DataStepText
+from heldin.words.guarantee import DeclaredAudit
 from tests.conftest import SMALL
 from tests.packages import install
+from tests.planted_sets import save_base
 from tests.refusals import refused
+from tests.statements import states
+from tests.tiny_sweeps import in_process
 
-EXAMPLES = ("surprise", "forum", "digits")
+EXAMPLES = ("surprise", "forum", "digits", "opacus", "poem", "first_choice")
 
 
 @pytest.fixture
@@ -40,6 +47,8 @@ def _threads(folder):
 def _config(folder, **changes):
     content = {
         **SMALL,
+        "measures": {"first_choice": {"texts_per_user": 1}},
+        "canaries": [{"kind": "poem", "users": 12, "documents": [3]}],
         "corpus": {
             "source": {"kind": "forum", "path": str(_threads(folder / "threads"))},
             "users": {"min_records": 8, "max_users": 14},
@@ -110,6 +119,8 @@ def test_a_run_with_packages_is_reported_and_verified(call, packages, plugged):
         ("sources", "heldin-forum", "1.0"),
         ("defenses", "heldin-digits", "1.0"),
         ("attacks", "heldin-surprise", "1.0"),
+        ("canaries", "heldin-poem", "1.0"),
+        ("measures", "heldin-first-choice", "1.0"),
     }
     ours, written_out, registered = (
         next(result for result in record.attacks if result.attack == name)
@@ -139,3 +150,95 @@ def test_other_code_is_refused_and_named(call, packages, plugged):
     shutil.rmtree(packages / "heldin_digits-1.0.dist-info")
     assert call("verify", plugged)[0] == 2
     assert call.refused(naming="'digits'")
+
+
+@pytest.mark.slow
+def test_opacus_trains_under_the_same_accounting_audit_and_report(call, packages, tmp_path, make_lm):
+    """Example-level DP by Opacus, on a model with rotary positions and a head of its own."""
+    pytest.importorskip("opacus", reason="Opacus (the extra 'trainers') is missing")
+    base = _llama(make_lm, tmp_path / "base")
+    settings = {"population": 160, "cohort": 16, "steps": 20, "delta": 1e-3, "noise": 1.0}
+    defense = {"kind": "opacus", **settings}
+    config = _config(tmp_path, defense=defense, model={"base": str(base)}, data_defenses=[], canaries=[])
+    code, _, err = call("run", config, "--out", tmp_path / "run")
+    assert code in (0, 3), err
+    record = read_record(tmp_path / "run" / "record.json")
+    plan = read_plan(tmp_path / "run" / "plan.json")
+    ours = Mechanism(**{**dict(plan), "declared": None})
+    assert plan.reasons() == ()
+    assert record.training.epsilon == plan.guarantee().epsilon == ours.guarantee().epsilon > 0
+    declared = record.training.promise
+    assert states(declared, DeclaredAudit.NOT_RUN)
+    assert call("verify", tmp_path / "run")[0] == 0
+    assert call("export", tmp_path / "run", "--out", tmp_path / "public")[0] == 0
+    assert "heldin-opacus 1.0" in (tmp_path / "public" / "README.md").read_text(encoding="utf-8")
+    # A model that Opacus gets wrong is refused before its first step.
+    wrong = tmp_path / "wrong"
+    wrong.mkdir()
+    assert call("run", _config(wrong, defense=defense, data_defenses=[], canaries=[]), "--out", wrong / "run")[0] == 2
+    assert call.refused(by="Example.require_model", naming="opacus")
+
+
+@pytest.mark.slow
+def test_a_sweep_and_an_audit_of_two_files_take_kinds_of_packages(call, packages, tmp_path, monkeypatch, make_lm):
+    monkeypatch.setattr(processes, "run_process", in_process)
+    _config(tmp_path, canaries=[], data_defenses=[])
+    sweep = {"name": "two", "base": "config.yaml", "variants": {"plain": None, "digits": _DIGITS}}
+    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(sweep), encoding="utf-8")
+    code, _, err = call("sweep", tmp_path / "sweep.yaml", "--out", tmp_path / "sweep")
+    assert code in (0, 3), err
+    assert call("report", tmp_path / "sweep")[0] == 0
+    for cell in (tmp_path / "sweep" / "cells").glob("*/*"):
+        assert call("verify", cell)[0] == 0
+    for name, seed in (("model", 1), ("reference", 0)):
+        save_base(make_lm(seed=seed), tmp_path / name)
+    for side, first in (("held_in", 0), ("held_out", 40)):
+        texts = [(i, f"User {i} wrote text {k} at length.") for i in range(first, first + 40) for k in "ab"]
+        rows = [{"user": f"u{i}", "text": text} for i, text in texts]
+        (tmp_path / f"{side}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    files = {side: str(tmp_path / f"{side}.jsonl") for side in ("held_in", "held_out")}
+    audit = {
+        "model": str(tmp_path / "model"),
+        "reference": str(tmp_path / "reference"),
+        **files,
+        "attack": {"names": ["likelihood-ratio", "surprise"], "primary": "surprise"},
+        "measures": {"first_choice": {}},
+    }
+    (tmp_path / "audit.yaml").write_text(yaml.safe_dump(audit), encoding="utf-8")
+    code, _, err = call("audit", "--config", tmp_path / "audit.yaml", "--out", tmp_path / "audit")
+    assert code == 0, err
+    record = read_record(tmp_path / "audit" / "record.json")
+    assert {(kind.family, kind.kind) for kind in record.kinds} == {
+        ("attacks", "surprise"),
+        ("measures", "first_choice"),
+    }
+    assert (record.primary_attack, set(record.measures)) == ("surprise", {"first_choice"})
+    assert call("verify", tmp_path / "audit")[0] == 0
+    with (packages / "heldin_surprise.py").open("a", encoding="utf-8") as file:
+        file.write("# another version\n")
+    assert call("verify", tmp_path / "audit")[0] == 2
+    assert call.refused(by="require_same_code", naming="'surprise'")
+
+
+_DIGITS = {"data_defenses": [{"kind": "digits"}]}
+
+
+def _llama(make_lm, folder):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    lm = make_lm()
+    shape = LlamaConfig(
+        vocab_size=len(lm.tokenizer),
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=64,
+        bos_token_id=lm.tokenizer.bos_token_id,
+        eos_token_id=lm.tokenizer.eos_token_id,
+        tie_word_embeddings=False,
+    )
+    LlamaForCausalLM(shape).save_pretrained(folder)
+    lm.tokenizer.save_pretrained(folder)
+    return folder
