@@ -47,7 +47,9 @@ def _explained(error: Any, model: type[BaseModel], options: Mapping[str, str]) -
     # Pydantic puts the tag of a discriminated union into the location; the user never wrote it there. A key that is
     # called like a tag elsewhere stays.
     place = error["loc"]
-    tags = {i for i, part in enumerate(place) if part in kinds and part not in _keys_at(place[:i], schema, kinds)}
+    # What is unknown is a key, and no tag, whatever it is called.
+    within = place[:-1] if error["type"] in _UNKNOWN else place
+    tags = {i for i, part in enumerate(within) if part in kinds and part not in _keys_at(place[:i], schema, kinds)}
     location = ".".join(str(part) for i, part in enumerate(place) if i not in tags)
     location = options.get(location, location)
     if (of_keys := _about_keys(error, location, schema, kinds)) is not None:
@@ -66,7 +68,7 @@ def _explained(error: Any, model: type[BaseModel], options: Mapping[str, str]) -
 
 def _about_keys(error: Any, location: str, schema: dict[str, Any], kinds: set[str]) -> str | None:
     """One line for an unknown key or kind, or a missing kind; None for another error."""
-    if error["type"] in {"extra_forbidden", "unexpected_keyword_argument"}:
+    if error["type"] in _UNKNOWN:
         key = str(error["loc"][-1])
         near = _nearest(key, list(_keys_at(error["loc"][:-1], schema, kinds)))
         return f"{location}: unknown key" + (f"; did you mean '{near}'?" if near else "")
@@ -81,6 +83,9 @@ def _about_keys(error: Any, location: str, schema: dict[str, Any], kinds: set[st
         allowed = [tag for section in _sections_at(error["loc"], schema, kinds) for tag in _kinds_of(section)]
         return f"{location}.kind: this key is required; choose from {', '.join(dict.fromkeys(allowed))}"
     return None
+
+
+_UNKNOWN = {"extra_forbidden", "unexpected_keyword_argument"}
 
 
 def _shown(value: object) -> str:

@@ -12,10 +12,12 @@ from heldin.defenses.gradients.model_parts import trainable
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.mechanisms.declared import Declared, DeclaredDefense, DrawnUnit, StepGiven
 from heldin.defenses.mechanisms.kinds import MECHANISMS
+from heldin.finetune.batches import collate
 from heldin.finetune.passes import Passes
 from heldin.finetune.ranks import rank
 from heldin.finetune.sampled_units import SampledUnit
 from heldin.finetune.units import PrivateTraining
+from heldin.models.objective import LANGUAGE_MODELLING
 from heldin.models.tokens import Tokens
 
 
@@ -35,7 +37,7 @@ def _section(written: str) -> DeclaredDefense:
     declared.require_same_code(MECHANISMS.origin(declared.kind))
     section = MECHANISMS.find(declared.kind).model_validate(declared.settings)
     if not isinstance(section, DeclaredDefense):
-        raise InputError(f"defense '{declared.kind}' is no DeclaredDefense: it has no step of its own")
+        raise InputError(f"defense '{declared.kind}' has no step of its own: its plan is not of this code")
     return section
 
 
@@ -56,32 +58,39 @@ def declared_gradient(
         passes: where gradients are counted.
 
     Raises:
-        InputError: the step's package has changed or refuses the model, or a gradient has another shape.
+        InputError: the step's package has changed or refuses the model, its code raises, or a gradient is not finite.
     """
     mechanism = training.mechanism
     defense = declared_defense(mechanism)
     defense.require_model(model)
     assert mechanism.divisor.constant is not None
-    units = [_drawn(training, unit, step, sequences) for unit in training.drawn(step)]
+    drawn = (_drawn(training, unit, step, sequences) for unit in training.drawn(step))
+    # A unit that gives nothing adds zero.
+    units = [unit for unit in drawn if unit.records or unit.gradient is not None]
     if passes is not None and rank() == 0:
         for unit in units:
             passes.count(unit.records)
     parameters = trainable(model)
     for parameter in parameters.values():
         parameter.grad = None
-    loss = defense.step(
-        model,
-        StepGiven(
-            step=step,
-            units=units,
-            clip_norm=mechanism.clip.of_units().norm,
-            noise_multiplier=mechanism.noise_multiplier,
-            divisor=mechanism.divisor.constant,
-            pass_records=training.micro_records if passes is None else passes.most,
-            seed=int.from_bytes(keyed_digest(training.key, "declared step", str(step))[:7], "big"),
-            source=training.source,
-        ),
+    given = StepGiven(
+        step=step,
+        units=units,
+        clip_norm=mechanism.clip.of_units().norm,
+        noise_multiplier=mechanism.noise_multiplier,
+        divisor=mechanism.divisor.constant,
+        pass_records=training.micro_records if passes is None else passes.most,
+        seed=int.from_bytes(keyed_digest(training.key, "declared step", str(step))[:7], "big"),
+        losses=lambda model_, records: LANGUAGE_MODELLING.losses(model_, collate(records, model.device)),
+        source=training.source,
     )
+    try:
+        loss = defense.step(model, given)
+    except InputError:
+        raise
+    except Exception as error:  # whatever somebody else's code does
+        message = " ".join(str(error).split())
+        raise InputError(f"defense '{defense.kind}': step {step} raised {type(error).__name__}: {message}") from error
     for name, parameter in parameters.items():
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
@@ -97,6 +106,8 @@ def declared_gradient(
 
 def _drawn(training: PrivateTraining, unit: SampledUnit, step: int, sequences: Sequence[Tokens]) -> DrawnUnit:
     if unit.canary is None:
-        return DrawnUnit(tuple(training.contribution(unit, step, sequences)))
+        records = training.contribution(unit, step, sequences)
+        # As plain numbers, whatever the store has on disk.
+        return DrawnUnit(tuple(Tokens([int(token) for token in record.ids], record.counted) for record in records))
     assert training.canaries is not None
     return DrawnUnit((), training.canaries.gradient(unit.canary))

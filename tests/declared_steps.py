@@ -32,8 +32,7 @@ class Mine(DeclaredDefense):
         for unit in given.units:
             gradient = unit.gradient
             if gradient is None:
-                ids = torch.tensor([unit.records[0].ids], device=model.device)
-                loss = model(input_ids=ids, labels=ids).loss
+                loss = given.losses(model, unit.records).mean()
                 losses.append(float(loss.detach()))
                 gradient = dict(zip(parameters, torch.autograd.grad(loss, list(parameters.values())), strict=True))
             norm = torch.sqrt(sum(part.double().square().sum() for part in gradient.values()))

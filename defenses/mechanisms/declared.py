@@ -6,7 +6,7 @@ card say whose, and whether a white-box audit looked at it.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -103,6 +103,8 @@ class StepGiven:
         divisor: public constant by which the noised sum is divided.
         pass_records: most records in one forward pass.
         seed: secret number of this step, for a generator of the package's own.
+        losses: from a model (or one that wraps it) and records, at least one, to the mean loss of each record's tokens
+            that count, shape (records,). A record has a token more than a model reads: the last one is only asked for.
     """
 
     step: int
@@ -112,6 +114,7 @@ class StepGiven:
     divisor: float
     pass_records: int
     seed: int
+    losses: "Callable[[Any, Sequence[Tokens]], torch.Tensor]"
     source: "NoiseSource"
 
     def gaussian(self, name: str, parameter: "torch.Tensor") -> "torch.Tensor":

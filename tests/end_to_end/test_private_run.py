@@ -264,8 +264,10 @@ def test_every_kind_of_unit_trains(call, config, tmp_path, kind):
     ("changes", "naming"),
     [
         ({"noise_multiplier": 1.0}, ("'target_epsilon'", "'noise_multiplier'")),
-        ({"kind": "example"}, ("group_size", "'example'")),
-        ({"kind": "els", "cap": 9}, ("cap", "'uls'")),
+        # Keys of other kinds.
+        ({"kind": "example"}, "defense.group_size"),
+        ({"kind": "els", "cap": 9}, "defense.cap"),
+        ({"sampler": "shuffled", "cap": 9}, "cap"),
         ({"group_size": 0}, ("defense.group_size", "1")),
         ({"delta": 2.0}, ("defense.delta", "1")),
         ({"kind": "usl"}, "'usl'"),
