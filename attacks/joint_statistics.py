@@ -115,7 +115,7 @@ class ErrorZone(JointAttack):
         return np.where(errors < LEAST_ERRORS, 0.0, rise / np.maximum(fall, LEAST_FALL))
 
 
-class Windows(JointAttack):
+class SlidingWindows(JointAttack):
     """Share of sliding windows in which the reference's loss exceeds the target's, mean over window sizes, shape (n,).
 
     WBC (arXiv 2601.02751, window sizes of its code), with the windows of a user's texts counted together. As in the

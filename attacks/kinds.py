@@ -25,7 +25,7 @@ ATTACKS = Family[Attack](
         "pooled": "heldin.attacks.joint_statistics:Pooled",
         "weighted": "heldin.attacks.joint_statistics:Weighted",
         "ez": "heldin.attacks.joint_statistics:ErrorZone",
-        "windows": "heldin.attacks.joint_statistics:Windows",
+        "windows": "heldin.attacks.joint_statistics:SlidingWindows",
     },
 )
 
@@ -37,11 +37,11 @@ def get_attack(name: str) -> Attack:
     Raises InputError, listing all attacks, if there is none, and for one of a package that cannot be made or that gives
     likelier texts a lower score.
     """
-    found = ATTACKS.find(name)
+    kind = ATTACKS.find(name)
     if name in ATTACKS.ours:  # tested here
-        return found(name)
+        return kind(name)
     try:
-        attack = found(name)
+        attack = kind(name)
         right = scores_the_likelier_higher(attack)
     except Exception as error:  # whatever somebody else's code does
         raise InputError(f"attack '{name}' failed on made-up scores: {type(error).__name__}: {error}") from error

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from heldin.audit.coarse import brief
 from heldin.audit.decision import Answer, AnswerEvidence, Decision, DecisionConfig, decide
-from heldin.audit.family import Family
+from heldin.audit.family import ScoreFamily
 from heldin.audit.flagged import AttackChoice, CountedAttack, Flagged, best_of, flagged_by
 from heldin.audit.headline import headline, notes
 from heldin.audit.limits import AurocDifference
@@ -59,7 +59,7 @@ class DecisionFacts(Facts):
 
 
 def decision_facts(
-    family: Family,
+    family: ScoreFamily,
     fixed: Preregistration,
     *,
     flaws: Sequence[Statement] = (),
@@ -110,7 +110,7 @@ def decision_facts(
 
 
 def _evidence(
-    family: Family,
+    family: ScoreFamily,
     fixed: Preregistration,
     flaws: Sequence[Statement],
     judgements: Sequence[Judgement],
@@ -150,7 +150,7 @@ def _evidence(
     )
 
 
-def _people(family: Family, decision: Decision, fpr: float) -> tuple[Flagged | None, Flagged | None]:
+def _people(family: ScoreFamily, decision: Decision, fpr: float) -> tuple[Flagged | None, Flagged | None]:
     """Return the people whom page one counts, and those of the best attack where chance explains it.
 
     The first are those of the deciding attack, or of the primary one if no attack passes the test of all. The second is

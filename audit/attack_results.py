@@ -15,7 +15,7 @@ from heldin.attacks.protocol import AGGREGATIONS, AttackFacts
 from heldin.audit.bootstrap import Estimate, Interval
 from heldin.audit.coarse import brief
 from heldin.audit.decision import RateEvidence
-from heldin.audit.family import Family, FamilyScore
+from heldin.audit.family import FamilyScore, ScoreFamily
 from heldin.audit.limits import AurocDifference, auroc_difference
 from heldin.audit.scored_users import ScoredUsers
 from heldin.base.section import Facts
@@ -115,7 +115,7 @@ class DialSetting(Facts):
     adjusted_p: float
 
 
-def attack_results(family: Family, fprs: tuple[float, ...], shown: Collection[int]) -> list[AttackResult]:
+def attack_results(family: ScoreFamily, fprs: tuple[float, ...], shown: Collection[int]) -> list[AttackResult]:
     """Every attack under every aggregation, the leading one first.
 
     Args:
@@ -162,7 +162,7 @@ def _rate(fpr: float, interval: Interval | None, evidence: RateEvidence | None) 
     return TprAt(fpr=fpr, estimate=Estimate.of(shown), adjusted_p=evidence.adjusted_p)
 
 
-def dial_settings(family: Family, attack: AttackConfig) -> list[DialSetting]:
+def dial_settings(family: ScoreFamily, attack: AttackConfig) -> list[DialSetting]:
     """The primary attack with one dial changed at a time, next to the leading setting; empty if none was changed.
 
     Args:

@@ -67,7 +67,7 @@ class FamilyScore:
 
 
 @dataclass(frozen=True, eq=False)
-class Family:
+class ScoreFamily:
     """All scores of an audit.
 
     Attributes:
@@ -111,7 +111,7 @@ def evaluate_family(
     lengths: Array | None = None,
     least: int = LEAST_IN_GROUP,
     advance: Callable[[int], object] | None = None,
-) -> Family:
+) -> ScoreFamily:
     """Evaluate scores and test them together.
 
     Args:
@@ -154,7 +154,7 @@ def evaluate_family(
             rates=_rates(row, groups, interval, adjusted),
         )
         scores.append(FamilyScore(variant, row, groups, interval, evidence, _with_length(row, lengths)))
-    return Family(tuple(scores), test, member)
+    return ScoreFamily(tuple(scores), test, member)
 
 
 def family_of(
@@ -163,7 +163,7 @@ def family_of(
     *,
     lengths: Array | None = None,
     advance: Callable[[int], object] | None = None,
-) -> Family:
+) -> ScoreFamily:
     """Evaluate all scores of a table together; see ``evaluate_family``.
 
     Args:

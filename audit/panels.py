@@ -13,7 +13,7 @@ from heldin.attacks.protocol import TextStatistic
 from heldin.audit.answer import decision_facts, shown_of
 from heldin.audit.attack_results import attack_results, attacker_knowledge, dial_settings
 from heldin.audit.blind import Blind, blind_baselines, blind_by_chance, blind_flaws
-from heldin.audit.family import Family, family_of, variants_of
+from heldin.audit.family import ScoreFamily, family_of, variants_of
 from heldin.audit.preregistration import Preregistration
 from heldin.audit.results import Results
 from heldin.audit.scored_users import ScoredUsers, scored_users
@@ -142,7 +142,7 @@ def results_of(
     )
 
 
-def empty_scores(family: Family) -> list[Statement]:
+def empty_scores(family: ScoreFamily) -> list[Statement]:
     """A flaw if all users have the same score, as when all texts are equal: then nothing is compared."""
     leading = family.scores[0]
     if np.ptp(leading.values) > 0:

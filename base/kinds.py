@@ -101,14 +101,14 @@ class Family(Generic[KindClass]):
         if target in self.ours.values():
             return cast("type[KindClass]", _attribute(target))
         try:
-            found = _attribute(target)
+            kind_class = _attribute(target)
         except Exception as error:  # whatever somebody else's module does when it is imported
             raise InputError(f"{self.name}: '{name}' cannot be imported: {type(error).__name__}: {error}") from error
-        if not (inspect.isclass(found) and issubclass(found, self.contract)):
+        if not (inspect.isclass(kind_class) and issubclass(kind_class, self.contract)):
             raise InputError(f"{self.name}: '{name}' is no subclass of {_address(self.contract)}")
-        if missing := getattr(found, "__abstractmethods__", None):
+        if missing := getattr(kind_class, "__abstractmethods__", None):
             raise InputError(f"{self.name}: '{name}' leaves out {', '.join(sorted(missing))}: define them")
-        return cast("type[KindClass]", found)
+        return cast("type[KindClass]", kind_class)
 
     def _target(self, name: str) -> str:
         entries = [entry for entry in self.registered() if entry.name == name]
@@ -143,22 +143,22 @@ class Family(Generic[KindClass]):
 @functools.cache
 def _packages_of(path: tuple[str, ...]) -> Mapping[str, tuple[str, str | None]]:
     """Read which distribution has each top-level module, and its version, once for each search path."""
-    found = metadata.packages_distributions()
-    return {module: (packages[0], metadata.version(packages[0])) for module, packages in found.items()}
+    by_module = metadata.packages_distributions()
+    return {module: (packages[0], metadata.version(packages[0])) for module, packages in by_module.items()}
 
 
 @functools.cache
 def _registered_in(group: str, path: tuple[str, ...]) -> tuple[Registered, ...]:
     """Read every installed package's list of entry points, once for each search path."""
-    found = set()
+    entries = set()
     for entry in metadata.entry_points(group=group):
         assert entry.dist is not None  # ``entry_points`` gives none without
-        found.add(Registered(entry.name, entry.value, entry.dist.name, entry.dist.version))
-    return tuple(sorted(found, key=lambda entry: (entry.name, entry.package)))
+        entries.add(Registered(entry.name, entry.value, entry.dist.name, entry.dist.version))
+    return tuple(sorted(entries, key=lambda entry: (entry.name, entry.package)))
 
 
-def _address(found: type) -> str:
-    return f"{found.__module__}.{found.__name__}"
+def _address(kind_class: type) -> str:
+    return f"{kind_class.__module__}.{kind_class.__name__}"
 
 
 def _attribute(target: str) -> Any:
@@ -213,15 +213,15 @@ class OfKind:
                 "union_tag_invalid", {"discriminator": "'kind'", "tag": str(kind), "expected_tags": tags}
             )
         try:
-            found = self.family.find(kind)
+            kind_class = self.family.find(kind)
         except InputError as error:
             raise ValueError(str(error)) from error
-        assert issubclass(found, BaseModel)
+        assert issubclass(kind_class, BaseModel)
         try:
-            return found.model_validate(value)
+            return kind_class.model_validate(value)
         except ValidationError as error:
             details = [_moved(detail, kind) for detail in error.errors()]
-            raise ValidationError.from_exception_data(found.__name__, details) from error
+            raise ValidationError.from_exception_data(kind_class.__name__, details) from error
 
     def _json_schema(self, _: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         ours = [handler(self.family.find(name).__pydantic_core_schema__) for name in self.family.ours]
@@ -300,8 +300,8 @@ class NameOfKind:
 
 def origins_in(config: BaseModel) -> list[Origin]:
     """Return the origin of every kind in a config that is not ours, each once, in the order of the config."""
-    found = [origin for section in _sections(config) for origin in _origins(section)]
-    return list(dict.fromkeys(found))
+    origins = [origin for section in _sections(config) for origin in _origins(section)]
+    return list(dict.fromkeys(origins))
 
 
 def _origins(section: BaseModel) -> Iterator[Origin]:

@@ -104,7 +104,7 @@ class CanaryInput:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class MarkRecipe:
     """A way in which marks were drawn: canary users whose marks are compared with marks that were never planted.
 
     Attributes:
@@ -204,7 +204,7 @@ class CanaryConfig(Section, ABC):
         """
         return [canary for canary in canaries if canary.user.startswith(self.prefix(number))]
 
-    def recipes(self, given: MarkInput) -> dict[str, Recipe]:
+    def recipes(self, given: MarkInput) -> dict[str, MarkRecipe]:
         """Return how its marks were drawn, by name; none if they cannot be drawn again, or there are no marks."""
         return {}
 
@@ -245,7 +245,7 @@ class NumberedCanaries(CanaryConfig, ABC):
         for documents in sorted(set(self.documents)):
             yield documents, [f"{self.prefix(number)}{documents}/{i:05d}" for i in range(self.users)]
 
-    def one_recipe(self, given: MarkInput, draw: Callable[[random.Random], list[str]]) -> dict[str, Recipe]:
+    def one_recipe(self, given: MarkInput, draw: Callable[[random.Random], list[str]]) -> dict[str, MarkRecipe]:
         """Return the recipe of a kind whose users all have marks of one distribution.
 
         Args:
@@ -253,7 +253,7 @@ class NumberedCanaries(CanaryConfig, ABC):
         """
         name = f"{self.kind} {given.made.number}"
         users = [canary.user for canary in self.users_of(given.made.number, given.canaries)]
-        return {name: Recipe(users, lambda: draw(given.dice(name, "")))}
+        return {name: MarkRecipe(users, lambda: draw(given.dice(name, "")))}
 
 
 def check_enough_users(specs: Sequence[CanaryConfig], users: int) -> None:

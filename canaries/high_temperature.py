@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from heldin.base.errors import InputError
 from heldin.base.section import Few, Many, Positive
-from heldin.canaries.contract import CanaryInput, MarkInput, NumberedCanaries, Recipe
+from heldin.canaries.contract import CanaryInput, MarkInput, MarkRecipe, NumberedCanaries
 from heldin.canaries.made_up import TRIES, blank, different, first_new
 from heldin.canaries.users import CanaryUser, made_user, public_dice
 
@@ -49,7 +49,7 @@ class HighTemperatureCanaries(NumberedCanaries):
                 )
             ]
 
-    def recipes(self, given: MarkInput) -> dict[str, Recipe]:
+    def recipes(self, given: MarkInput) -> dict[str, MarkRecipe]:
         """Prefixes of the same model at the same temperature."""
         return self.one_recipe(
             given,

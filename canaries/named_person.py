@@ -11,7 +11,7 @@ from typing import ClassVar, Final, Literal
 
 from heldin.base.errors import InputError
 from heldin.base.section import Many
-from heldin.canaries.contract import CanaryInput, Documents, MarkInput, NumberedCanaries, Recipe
+from heldin.canaries.contract import CanaryInput, Documents, MarkInput, MarkRecipe, NumberedCanaries
 from heldin.canaries.made_up import first_new, mail_with
 from heldin.canaries.users import CanaryUser, made_user, public_dice
 
@@ -75,7 +75,7 @@ class NamedPersonCanaries(NumberedCanaries):
         """Nobody who is added writes: each record has an author of its own."""
         return []
 
-    def recipes(self, given: MarkInput) -> dict[str, Recipe]:
+    def recipes(self, given: MarkInput) -> dict[str, MarkRecipe]:
         """Names of further people."""
         return self.one_recipe(given, lambda dice: people(given.count, dice))
 

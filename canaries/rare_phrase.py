@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 from heldin.base.errors import InputError
 from heldin.base.section import Few
-from heldin.canaries.contract import CanaryInput, MarkInput, NumberedCanaries, Recipe
+from heldin.canaries.contract import CanaryInput, MarkInput, MarkRecipe, NumberedCanaries
 from heldin.canaries.made_up import first_new, mail_with
 from heldin.canaries.users import CanaryUser, made_user, public_dice
 from heldin.corpus.made_up.lexicon import STOCKS
@@ -45,7 +45,7 @@ class RarePhraseCanaries(NumberedCanaries):
             )
         ]
 
-    def recipes(self, given: MarkInput) -> dict[str, Recipe]:
+    def recipes(self, given: MarkInput) -> dict[str, MarkRecipe]:
         """Phrases of as many words."""
         return self.one_recipe(given, lambda dice: phrases(self.phrase_words, given.count, dice))
 

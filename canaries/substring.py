@@ -18,7 +18,7 @@ from pydantic import Field, model_validator
 from heldin.base.coins import keyed_digest, keyed_order, keyed_uniform, seed_key
 from heldin.base.errors import InputError
 from heldin.base.section import Few, Many
-from heldin.canaries.contract import CanaryConfig, CanaryInput, MarkInput, Recipe, RecordStep
+from heldin.canaries.contract import CanaryConfig, CanaryInput, MarkInput, MarkRecipe, RecordStep
 from heldin.canaries.users import Canary, CanaryRecord, CanaryUser, public_dice
 from heldin.corpus.document import Document
 from heldin.corpus.store import CorpusRecord, texts_of
@@ -88,14 +88,14 @@ class SubstringCanaries(CanaryConfig):
         groups = set(self.groups())
         return [c for c in canaries if c.kind == self.kind and (c.length, c.documents) in groups]
 
-    def recipes(self, given: MarkInput) -> dict[str, Recipe]:
+    def recipes(self, given: MarkInput) -> dict[str, MarkRecipe]:
         """Substrings of other people's texts; one recipe of a length, whichever section asked for it."""
         lengths = {
             length: [c.user for c in given.canaries if c.kind == self.kind and c.length == length]
             for length in set(self.lengths)
         }
         return {
-            f"substring of {length}": Recipe(users, functools.partial(_never_planted, given, length))
+            f"substring of {length}": MarkRecipe(users, functools.partial(_never_planted, given, length))
             for length, users in lengths.items()
             if users
         }

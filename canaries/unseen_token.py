@@ -14,7 +14,7 @@ from pydantic import Field
 
 from heldin.base.errors import InputError
 from heldin.base.section import Few, Many
-from heldin.canaries.contract import CanaryConfig, CanaryInput, MarkInput, NumberedCanaries, Recipe, RecordStep
+from heldin.canaries.contract import CanaryConfig, CanaryInput, MarkInput, MarkRecipe, NumberedCanaries, RecordStep
 from heldin.canaries.made_up import different, first_new
 from heldin.canaries.users import CanaryUser, made_user, public_dice
 from heldin.corpus.store import texts_of
@@ -81,7 +81,7 @@ class UnseenTokenCanaries(NumberedCanaries):
             )
         ]
 
-    def recipes(self, given: MarkInput) -> dict[str, Recipe]:
+    def recipes(self, given: MarkInput) -> dict[str, MarkRecipe]:
         """Signatures of the same pool."""
 
         def draw(dice: random.Random) -> list[str]:

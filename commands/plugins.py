@@ -29,14 +29,14 @@ def plugins(
     """
     from heldin.testing.suites import checked, installed
 
-    found = [
-        plugin for plugin in installed() if not names or {plugin.name, f"{plugin.family}:{plugin.name}"} & {*names}
-    ]
+    listed = installed()
     if check:
-        found = [checked(name) for name in names or [f"{plugin.family}:{plugin.name}" for plugin in found]]
-    rows = [plugin.as_dict() for plugin in found]
+        listed = [checked(name) for name in names or [f"{plugin.family}:{plugin.name}" for plugin in listed]]
+    elif names:
+        listed = [plugin for plugin in listed if {plugin.name, f"{plugin.family}:{plugin.name}"} & {*names}]
+    rows = [plugin.as_dict() for plugin in listed]
     answer(_text(rows), {"plugins": rows}, rows, json=json, csv=csv)
-    if check and any(plugin.problems for plugin in found):
+    if check and any(plugin.problems for plugin in listed):
         raise typer.Exit(ExitCode.BAD_INPUT)
 
 

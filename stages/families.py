@@ -28,8 +28,8 @@ def family(name: str) -> Family[Any]:
     if name not in FAMILIES:
         raise InputError(f"there is no family '{name}' of kinds; choose from {', '.join(FAMILIES)}")
     module, _, attribute = FAMILIES[name].partition(":")
-    found: Family[Any] = getattr(importlib.import_module(module), attribute)
-    return found
+    of_name: Family[Any] = getattr(importlib.import_module(module), attribute)
+    return of_name
 
 
 def require_same_code(kinds: Sequence[Origin]) -> None:

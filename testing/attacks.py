@@ -58,11 +58,11 @@ def _likelier_is_higher(attack: Attack) -> list[str]:
 def _everybody_has_a_value(attack: Attack) -> list[str]:
     problems: list[str] = []
     texts = _world()
-    found = tried(lambda: texts.under(attack), "complete: scoring texts", problems) or []
+    statistics = tried(lambda: texts.under(attack), "complete: scoring texts", problems) or []
     wanted = [(user, 0) for user in dict.fromkeys(texts.owners)] if attack.of_users else list(_places(texts))
-    if not problems and [(its.user, its.text) for its in found] != wanted:
+    if not problems and [(statistic.user, statistic.text) for statistic in statistics] != wanted:
         problems.append(
-            f"complete: it gives {len(found)} values for {len(wanted)}: every user and every text has one, in order"
+            f"complete: it gives {len(statistics)} values for {len(wanted)}: give each text or user one, in order"
         )
     return problems
 
@@ -71,8 +71,8 @@ def _certain_is_finite(attack: Attack) -> list[str]:
     problems: list[str] = []
     for logprobs in ([0.0], [-4.0] * 5, [-1e-30, -80.0]):
         texts = made_texts([logprobs, [-2.0, -3.0]])
-        found = tried(functools.partial(texts.under, attack), f"finite: scoring {logprobs}", problems) or []
-        if any(not math.isfinite(its.value) for its in found):
+        statistics = tried(functools.partial(texts.under, attack), f"finite: scoring {logprobs}", problems) or []
+        if any(not math.isfinite(statistic.value) for statistic in statistics):
             problems.append(f"finite: a text with log-probabilities {logprobs} has a value that is not finite")
     return problems
 
@@ -143,11 +143,11 @@ def _places(texts: MadeTexts) -> list[tuple[str, int]]:
 
 
 def _values(attack: Attack, texts: MadeTexts) -> list[float]:
-    found: list[TextStatistic] = texts.under(attack)
-    return [its.value for its in found]
+    statistics: list[TextStatistic] = texts.under(attack)
+    return [statistic.value for statistic in statistics]
 
 
-def _alike(one: list[float], two: list[float]) -> bool:
-    return len(one) == len(two) and all(
-        math.isclose(a, b, rel_tol=_CLOSE, abs_tol=1e-9) for a, b in zip(one, two, strict=True)
+def _alike(first: list[float], second: list[float]) -> bool:
+    return len(first) == len(second) and all(
+        math.isclose(a, b, rel_tol=_CLOSE, abs_tol=1e-9) for a, b in zip(first, second, strict=True)
     )

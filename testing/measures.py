@@ -21,7 +21,7 @@ from heldin.canaries.rare_phrase import RarePhraseCanaries, phrases, rare_phrase
 from heldin.canaries.users import public_dice
 from heldin.corpus.document import Document
 from heldin.record.facts import MeasuredTable
-from heldin.stages.measures.measure import Asked, Measure, MeasuredUsers, MeasureOptions, is_finite
+from heldin.stages.measures.measure import AskedMeasure, Measure, MeasuredUsers, MeasureOptions, is_finite
 from heldin.testing.problems import require, tried, watched_files
 from heldin.testing.worlds import CONTEXT, mails, tiny_model
 
@@ -71,7 +71,7 @@ class _Renamed:
 
 def _measure(options: MeasureOptions, subjects: MeasuredUsers, target: Any = None) -> Measure[Any]:
     options.check(subjects, tiny_model(0))
-    return Asked(options.measure(subjects, (target or tiny_model(0), tiny_model(1))), "measure under test")
+    return AskedMeasure(options.measure(subjects, (target or tiny_model(0), tiny_model(1))), "measure under test")
 
 
 @functools.cache

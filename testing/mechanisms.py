@@ -228,10 +228,10 @@ def _wrong_sums(stage: _Stage, clipped: np.ndarray[Any, np.dtype[np.float64]]) -
         problems.append(f"one unit alone adds {max(norms):.3g} clip norms to the sum")
     # A canary of many clip norms adds one, two add two, and opposite ones nothing: each is clipped by itself.
     for canaries, wanted in (((_LARGE,), 1.0), ((_LARGE, _LARGE), 2.0), ((_LARGE, -_LARGE), 0.0), ((0.5,), 0.5)):
-        found = float(np.linalg.norm(stage.release(noise=0.0, units=[], canaries=canaries)))
-        if abs(found - wanted) > 2 * _NEAR * max(1.0, wanted):
+        measured = float(np.linalg.norm(stage.release(noise=0.0, units=[], canaries=canaries)))
+        if abs(measured - wanted) > 2 * _NEAR * max(1.0, wanted):
             sizes = " and ".join(f"{norm:g}" for norm in canaries)
-            problems.append(f"gradients of {sizes} clip norms add {found:.4g} clip norms to the sum, not {wanted:g}")
+            problems.append(f"gradients of {sizes} clip norms add {measured:.4g} clip norms to the sum, not {wanted:g}")
     for most in (1, 2):
         again = stage.release(noise=0.0, most=most)
         if float(np.linalg.norm(again - clipped)) > _NEAR * max(1.0, float(np.linalg.norm(clipped))):
@@ -255,8 +255,8 @@ def _wrong_noise(stage: _Stage, clipped: np.ndarray[Any, np.dtype[np.float64]]) 
         square = float(np.sum((noise / stated) ** 2))
         low, high = (float(stats.chi2.ppf(level, noise.size)) for level in (LEVEL / 2, 1 - LEVEL / 2))
         if not low <= square <= high:
-            found = stated * math.sqrt(square / noise.size)
-            problems.append(f"{where} adds noise of multiplier {found:.4g}, and the declared event has {stated:.4g}")
+            measured = stated * math.sqrt(square / noise.size)
+            problems.append(f"{where} adds noise of multiplier {measured:.4g}, and the declared event has {stated:.4g}")
     others = {"another step": stage.release(noise=stated, units=[], step=1)}
     others["another key"] = stage.release(noise=stated, units=[], key=8)
     for where, noise in others.items():

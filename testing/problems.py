@@ -9,11 +9,11 @@ _OPENED: list[list[str]] = []  # of the watches that are on, innermost last
 _HOOKS: list[bool] = []  # whether Python's hook is in: it cannot be taken out again
 
 
-def require(problems: Sequence[str], what: str) -> None:
+def require(problems: Sequence[str], title: str) -> None:
     """Raise AssertionError with the problems of something, if there are any."""
     lines = list(dict.fromkeys(problems))
     if lines:
-        raise AssertionError("\n".join([f"{what}:", *(f"  - {line}" for line in lines)]))
+        raise AssertionError("\n".join([f"{title}:", *(f"  - {line}" for line in lines)]))
 
 
 def tried(call: Callable[[], Any], doing: str, problems: list[str]) -> Any:

@@ -77,13 +77,12 @@ def checked(name: str) -> Plugin:
         InputError: no installed package registers it, or its class cannot be imported.
     """
     wanted, _, alone = name.rpartition(":")
-    found = [plugin for plugin in installed() if plugin.name == alone and wanted in ("", plugin.family)]
-    if len(found) != 1:
-        choices = ", ".join(f"{plugin.family}:{plugin.name}" for plugin in found or installed()) or "none is installed"
-        raise InputError(
-            f"'{name}' is {'registered twice' if found else 'no kind of a package'}: choose from {choices}"
-        )
-    (plugin,) = found
+    matching = [plugin for plugin in installed() if plugin.name == alone and wanted in ("", plugin.family)]
+    if len(matching) != 1:
+        named = [f"{plugin.family}:{plugin.name}" for plugin in matching or installed()]
+        wrong = "registered twice" if matching else "no kind of an installed package"
+        raise InputError(f"'{name}' is {wrong}: choose from {', '.join(named) or 'none'}")
+    (plugin,) = matching
     of_family = family(plugin.family)
     origin = of_family.origin(plugin.name)
     assert origin is not None
@@ -95,26 +94,26 @@ def checked(name: str) -> Plugin:
 
 def run_suite(of_family: Family[Any], name: str) -> list[str]:
     """Run the checks of a family on one of its kinds; a line for each problem."""
-    found = of_family.find(name)
+    matching = of_family.find(name)
     try:
         if of_family.name in _OF_CLASSES:
-            _check(_OF_CLASSES[of_family.name])(found, name)
+            _check(_OF_CLASSES[of_family.name])(matching, name)
         else:
             with tempfile.TemporaryDirectory() as folder:
-                for section in examples_of(of_family.name, found, name, Path(folder)):
+                for section in examples_of(of_family.name, matching, name, Path(folder)):
                     _check(_OF_SECTIONS[of_family.name])(section)
     except AssertionError as error:
         return [line.removeprefix("  - ") for line in str(error).splitlines()[1:]] or [str(error)]
     return []
 
 
-def examples_of(of_family: str, found: Any, name: str, folder: Path) -> list[Any]:
+def examples_of(of_family: str, matching: Any, name: str, folder: Path) -> list[Any]:
     """Sections of a class to try: those of its ``examples(kind, folder)``, else one with its defaults."""
-    if (examples := getattr(found, "examples", None)) is not None:
+    if (examples := getattr(matching, "examples", None)) is not None:
         return list(examples(name, folder))
     try:
         given = {"kind": name, **_SETTINGS.get(of_family, {})}
-        return [found.model_validate({key: value for key, value in given.items() if key in found.model_fields})]
+        return [matching.model_validate({key: value for key, value in given.items() if key in matching.model_fields})]
     except ValueError as error:
         raise AssertionError(
             f"{name}:\n  - it has keys without a default: a class method examples(kind, folder) gives sections to try"

@@ -108,9 +108,9 @@ class DataSideDefense(Choice, ABC):
 
         origin = DATA_DEFENSES.origin(self.kind)
         assert origin is not None  # each of ours has a name
-        said = DataStepText.UNDECLARED if self.user_local is None else DataStepText.OF_PACKAGE
+        stated = DataStepText.UNDECLARED if self.user_local is None else DataStepText.OF_PACKAGE
         version = origin.version or "(not installed)"
-        return said(kind=self.kind, package=origin.package, version=version, code=origin.sha256[:16])
+        return stated(kind=self.kind, package=origin.package, version=version, code=origin.sha256[:16])
 
     def declared(self) -> DataStep:
         """The step as a plan lists it: what it looks at."""

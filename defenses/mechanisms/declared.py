@@ -15,11 +15,11 @@ from pydantic import JsonValue
 
 from heldin.base.errors import InputError
 from heldin.base.files import read_json
-from heldin.base.kinds import Origin
 from heldin.base.section import ExpandedPath, Many
 from heldin.defenses.accounting.declared_events import declared_step
-from heldin.defenses.choices import Adjacency, Choice, ClipNorm, ConstantDivisor, FlatClip
+from heldin.defenses.choices import Adjacency, ClipNorm, ConstantDivisor, FlatClip
 from heldin.defenses.mechanisms.contract import Given
+from heldin.defenses.mechanisms.declaration import Declared
 from heldin.defenses.mechanisms.settings import NoisedDefense
 from heldin.defenses.samplers import PoissonSampler
 from heldin.words.guarantee import Watched
@@ -35,46 +35,6 @@ if TYPE_CHECKING:
 OF_PLAN = "of the plan"  # in what a white-box audit prints: it watched the plan's own step
 _SIZES = ("population", "steps", "delta", "examples", "micro_records", "secure_noise", "base_model_saw_protected")
 _OUTCOMES: dict[str, Watched] = {"consistent": "passed", "inconclusive": "inconclusive"}
-
-
-class Declared(Choice):
-    """Who declares what a plan's steps do.
-
-    Attributes:
-        kind: of ``defense``, as the config names it.
-        package: distribution; the top-level module, if none has it.
-        version: of the distribution; None for modules that were not installed.
-        sha256: of the package's Python files.
-        settings: the section of the config, from which the step is made.
-        audit: what a white-box audit of the step found.
-    """
-
-    kind: str
-    package: str
-    version: str | None
-    sha256: str
-    settings: dict[str, JsonValue]
-    audit: Watched = "not run"
-
-    @property
-    def failed(self) -> bool:
-        """Whether a white-box audit contradicts what is declared."""
-        return self.audit == "failed"
-
-    @property
-    def of_package(self) -> str:
-        """The package and its version."""
-        return f"{self.package} {self.version or '(not installed)'}"
-
-    def require_same_code(self, origin: Origin | None) -> None:
-        """Raise InputError unless the installed code is the declared one."""
-        now = None if origin is None else (origin.package, origin.version, origin.sha256)
-        if now != (self.package, self.version, self.sha256):
-            there = "gone" if origin is None else f"{origin.package} {origin.version} (code {origin.sha256[:16]})"
-            raise InputError(
-                f"the plan was made with {self.of_package} (code {self.sha256[:16]}), which is {there} now: install"
-                " what it was, or make the plan again"
-            )
 
 
 @dataclass(frozen=True)
@@ -223,8 +183,8 @@ class DeclaredDefense(NoisedDefense, ABC):
         settings = self.model_dump(mode="json", exclude={"white_box"})
         code = {"kind": self.kind, "package": origin.package, "version": origin.version, "sha256": origin.sha256}
         stated = {**code, "settings": _of_step(settings), "unit": self.unit, "step": OF_PLAN}
-        found: Watched = "not run" if self.white_box is None else _audit_of(self.white_box, stated)
-        return Declared(**code, settings=settings, audit=found)
+        outcome: Watched = "not run" if self.white_box is None else _audit_of(self.white_box, stated)
+        return Declared(**code, settings=settings, audit=outcome)
 
 
 def _of_step(settings: Mapping[str, JsonValue]) -> dict[str, JsonValue]:

@@ -241,7 +241,7 @@ def length_correlations(config: PlantConfig, source: TrainingSet, base: Language
     correlations = {}
     for name, attack in attacks.items():
         owners, nothing = [str(i) for i in range(len(chosen))], [_nothing(mine) for mine in scores]
-        values = [found.value for found in attack.statistics(owners, chosen, scores, nothing)]
+        values = [statistic.value for statistic in attack.statistics(owners, chosen, scores, nothing)]
         varies = len(set(lengths)) > 1 and len(set(values)) > 1
         correlations[name] = float(stats.spearmanr(values, lengths).statistic) if varies else 0.0
     return correlations

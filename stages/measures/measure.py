@@ -50,7 +50,7 @@ class Measure(ABC, Generic[V]):
     """One measurement of a job.
 
     Attributes:
-        name: key of its facts in the record; of a measure that a config asks for, the name there (``Asked``).
+        name: key of its facts in the record; of a measure that a config asks for, the name there (``AskedMeasure``).
         file: name of its table, which is readable by its owner only and is removed by ``heldin purge``.
         stage: stage of a job whose seconds it adds to.
     """
@@ -166,7 +166,7 @@ class MeasureOptions(Section, ABC):
 
 
 @dataclass(frozen=True)
-class Asked(Measure[V]):
+class AskedMeasure(Measure[V]):
     """A measure under the name that a config gives it, which is that of its facts and of its table."""
 
     measure: Measure[V]
@@ -227,7 +227,7 @@ def measures_asked(
     options: Mapping[str, MeasureOptions], subjects: MeasuredUsers, models: tuple[Fingerprinted, Fingerprinted]
 ) -> list[Measure[Any]]:
     """Return the measures that a config asks for, by name. Raises InputError if one cannot be made."""
-    return [Asked(each.measure(subjects, models), name) for name, each in options.items()]
+    return [AskedMeasure(each.measure(subjects, models), name) for name, each in options.items()]
 
 
 def no_timer(stage: str) -> AbstractContextManager[None]:

@@ -159,7 +159,10 @@ def test_opacus_trains_under_the_same_accounting_audit_and_report(call, packages
     base = _llama(make_lm, tmp_path / "base")
     settings = {"population": 160, "cohort": 16, "steps": 20, "delta": 1e-3, "noise": 1.0}
     defense = {"kind": "opacus", **settings}
-    config = _config(tmp_path, defense=defense, model={"base": str(base)}, data_defenses=[], canaries=[])
+    recipe = {**SMALL["finetune"], "select": "last", "evaluations": 1}
+    config = _config(
+        tmp_path, defense=defense, model={"base": str(base)}, finetune=recipe, data_defenses=[], canaries=[]
+    )
     code, _, err = call("run", config, "--out", tmp_path / "run")
     assert code in (0, 3), err
     record = read_record(tmp_path / "run" / "record.json")
@@ -176,7 +179,7 @@ def test_opacus_trains_under_the_same_accounting_audit_and_report(call, packages
     wrong = tmp_path / "wrong"
     wrong.mkdir()
     assert call("run", _config(wrong, defense=defense, data_defenses=[], canaries=[]), "--out", wrong / "run")[0] == 2
-    assert call.refused(by="Example.require_model", naming="opacus")
+    assert call.refused(by="declared_gradient", naming="opacus")
 
 
 @pytest.mark.slow

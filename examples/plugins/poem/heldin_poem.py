@@ -3,7 +3,7 @@
 import random
 
 from heldin.base.section import Few
-from heldin.canaries.contract import CanaryInput, MarkInput, NumberedCanaries, Recipe
+from heldin.canaries.contract import CanaryInput, MarkInput, MarkRecipe, NumberedCanaries
 from heldin.canaries.users import CanaryUser, made_user, public_dice
 
 WORDS = ("moon", "rain", "stone", "river", "leaf", "wind", "snow", "lamp", "door", "road", "bird", "sand")
@@ -26,7 +26,7 @@ class Poem(NumberedCanaries):
         poems = ["\n".join([first, *(line(dice) for _ in range(self.lines))]) for _ in range(given.texts(documents))]
         return made_user(name, self.kind, documents, first, poems)
 
-    def recipes(self, given: MarkInput) -> dict[str, Recipe]:
+    def recipes(self, given: MarkInput) -> dict[str, MarkRecipe]:
         """First lines of poems that nobody wrote, for exposure."""
         return self.one_recipe(given, lambda dice: [line(dice) for _ in range(given.count)])
 
