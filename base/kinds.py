@@ -4,6 +4,7 @@ A kind is one of ours, one that an installed package registers (an entry point i
 is written out as "package.module:Class". Only the kind that a config names is imported, and importing it runs its code.
 """
 
+import contextlib
 import functools
 import hashlib
 import importlib
@@ -20,7 +21,7 @@ from typing import Any, Generic, TypeVar, cast, get_args
 from pydantic import BaseModel, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError, PydanticKnownError, core_schema
 
-from heldin.base.errors import InputError
+from heldin.base.errors import InputError, ResumableError
 
 KindClass = TypeVar("KindClass")
 _WRITTEN_OUT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -288,3 +289,16 @@ def sections_in(value: object) -> Iterator[BaseModel]:
     elif isinstance(value, Mapping):
         for item in value.values():
             yield from sections_in(item)
+
+
+@contextlib.contextmanager
+def in_one_line(where: str, *, ours: bool) -> Iterator[None]:
+    """Raise what a package's code raises as InputError, in one line that says where; errors of our own code stay."""
+    try:
+        yield
+    except (InputError, ResumableError):
+        raise
+    except Exception as error:  # whatever somebody else's code does
+        if ours:
+            raise
+        raise InputError(f"{where} raised {type(error).__name__}: {' '.join(str(error).split())}") from error

@@ -20,6 +20,8 @@ __all__ = ["base", "lines", "rows"]  # fixtures
 EXAMPLES = Path(__file__).parents[2] / "examples" / "plugins"
 POEM, CHOICE = "heldin_poem:Poem", "heldin_first_choice:FirstChoice"
 FALSE = '''
+from dataclasses import replace
+
 from heldin_first_choice import FirstChoice
 from heldin_poem import Poem
 
@@ -29,6 +31,36 @@ class Short(Poem):
 
     def make(self, given):
         return super().make(given)[:-1]
+
+
+class Broken(Poem):
+    """Cannot write."""
+
+    def make(self, given):
+        return [] / len(self.documents)
+
+
+class Thief(Poem):
+    """Takes the place of a real user, and does not say so."""
+
+    def make(self, given):
+        first, *others = super().make(given)
+        return [replace(first, canary=replace(first.canary, source=given.left[0])), *others]
+
+
+class Taker(Poem):
+    """Takes a real row, and does not say so."""
+
+    def make(self, given):
+        first, *others = super().make(given)
+        return [replace(first, records=(replace(first.records[0], lent=0), *first.records[1:])), *others]
+
+
+class Stuck(FirstChoice):
+    """Cannot be made."""
+
+    def measure(self, subjects, models):
+        raise KeyError("a text")
 
 
 class Unknown(FirstChoice):
@@ -129,12 +161,16 @@ def test_a_planted_audit_has_canary_users_and_a_measure_of_packages(call, lines,
     [
         ({"kind": "heldin_poem:Sonnet"}, ("canaries", "'heldin_poem:Sonnet'")),
         ({"kind": "heldin_false:Short"}, ("canaries.0", "'heldin_false:Short'", 11, 12)),
+        ({"kind": "heldin_false:Broken"}, ("canaries.0", "'heldin_false:Broken'", "TypeError")),
+        ({"kind": "heldin_false:Thief"}, ("canaries.0", "'heldin_false:Thief'", "replaces_users")),
+        ({"kind": "heldin_false:Taker"}, ("canaries.0", "'heldin_false:Taker'", "needs_rows")),
         ({"lines": "many"}, (f"canaries.0.{POEM}.lines", "'many'")),
         ({"verses": 3}, (f"canaries.0.{POEM}.verses",)),
         ({"kind": "no_such"}, ("canaries.0.kind", "'no_such'")),
         ({"measures": {"no_such": {}}}, ("measures.no_such",)),
         ({"measures": {CHOICE: {"texts_per_user": 0}}}, (f"measures.{CHOICE}.texts_per_user", 0)),
         ({"measures": {"heldin_first_choice:Second": {}}}, ("measures", "'heldin_first_choice:Second'")),
+        ({"measures": {"heldin_false:Stuck": {}}, "users": 2}, ("measures.heldin_false:Stuck", "KeyError")),
         ({"measures": {"heldin_false:Unknown": {}}, "users": 2}, ("measures.heldin_false:Unknown",)),
     ],
 )
