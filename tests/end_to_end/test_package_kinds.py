@@ -11,7 +11,7 @@ import yaml
 from heldin.base.artefacts import INDEX
 from heldin.record.document import read_record
 from heldin.reports.record_report import report_record
-from tests.planted_sets import base, lines, plan, read_lines, rows, train
+from tests.planted_sets import base, lines, plan, read_lines, rows, save_base, train
 from tests.refusals import names
 from tests.relisted import relist
 
@@ -154,6 +154,26 @@ def test_a_planted_audit_has_canary_users_and_a_measure_of_packages(call, lines,
     assert json.loads(said)["planted"]["form"]["kinds"] == [POEM]
     assert json.loads(said)["measures"][CHOICE].keys() == {"members", "non_members", "table"}
     assert call("verify", out / "audits" / "1")[0] == 0
+
+
+def test_an_audit_of_two_files_has_a_measure_of_a_package(call, rows, make_lm, base, tmp_path, packages):
+    people = sorted({row["author"] for row in rows})[:24]
+    for name, side in (("in", people[::2]), ("out", people[1::2])):
+        texts = [{"user": row["author"], "text": row["body"]} for row in rows if row["author"] in side]
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(text) + "\n" for text in texts), encoding="utf-8")
+    model = save_base(make_lm(seed=1), tmp_path / "model")
+    content = {"model": str(model), "reference": str(base), "measures": {CHOICE: {}}, "audit": {"resamples": 100}}
+    content |= {side: str(tmp_path / f"{side.removeprefix('held_')}.jsonl") for side in ("held_in", "held_out")}
+    (tmp_path / "audit.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
+    code, said, err = call("audit", "--config", tmp_path / "audit.yaml", "--out", tmp_path / "audit", "--json")
+    assert code in (0, 4), err
+    assert 0 <= json.loads(said)["measures"][CHOICE]["members"] <= 1
+    assert call("verify", tmp_path / "audit")[0] == 0
+    # Canary users are in no two files.
+    content["measures"] = {"marks": {}}
+    (tmp_path / "audit.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
+    assert call("audit", "--config", tmp_path / "audit.yaml", "--out", tmp_path / "other")[0] == 2
+    assert call.refused(by="CheckpointConfig._can_be_measured", naming="measures.marks")
 
 
 @pytest.mark.parametrize(
