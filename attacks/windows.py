@@ -87,7 +87,7 @@ def windows_of(
     if not windows:
         raise InputError(
             f"extraction: none of {len(users)} texts has prefix + suffix = {asked.length} tokens"
-            f"{'' if most is None else f' among its first {most}'}: lower extraction.prefix or extraction.suffix"
+            f"{'' if most is None else f' among its first {most}'}: lower measures.extraction.prefix or suffix"
         )
     return Windows(users, np.array(rows, dtype=np.intp), np.stack(windows))
 

@@ -4,6 +4,7 @@ A kind is one of ours, one that an installed package registers (an entry point i
 is written out as "package.module:Class". Only the kind that a config names is imported, and importing it runs its code.
 """
 
+import contextlib
 import functools
 import hashlib
 import importlib
@@ -20,7 +21,7 @@ from typing import Any, Generic, TypeVar, cast, get_args
 from pydantic import BaseModel, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError, PydanticKnownError, core_schema
 
-from heldin.base.errors import InputError
+from heldin.base.errors import InputError, ResumableError
 from heldin.base.section import Facts
 
 KindClass = TypeVar("KindClass")
@@ -339,3 +340,16 @@ def _leaves(value: object) -> Iterator[object]:
             yield from _leaves(item)
     else:
         yield value
+
+
+@contextlib.contextmanager
+def in_one_line(where: str, *, ours: bool) -> Iterator[None]:
+    """Raise what a package's code raises as InputError, in one line that says where; errors of our own code stay."""
+    try:
+        yield
+    except (InputError, ResumableError):
+        raise
+    except Exception as error:  # whatever somebody else's code does
+        if ours:
+            raise
+        raise InputError(f"{where} raised {type(error).__name__}: {' '.join(str(error).split())}") from error

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from heldin.bounds.one_run import Guesses, InverseRoc, OneRunBound, fdp_rejects, guess, paid_tries
+from heldin.bounds.one_run import Guesses, InverseRoc, OneRunBound, fdp_rejects, games_of
 from heldin.bounds.scores import LabelledScores
 
 _EXCESS = 1.002  # an accountant's epsilon is at most this above the exact one
@@ -53,8 +53,8 @@ def family_bound(
         attacks: number of attacks tried, if these scores are the best of several; alpha is divided by it.
     """
 
-    tries = paid_tries(labelled.scores.size, made, alpha, attacks)
-    games = [(guess(labelled, attempt.made), attempt.level) for attempt in tries]
+    paid = games_of(labelled, made, alpha, attacks)
+    games = list(paid.play())
     best, least = games[0][0], fdp_noise(games[0][0], family, games[0][1])
     # A search takes many tests, so a game is searched only if it rejects at slightly less noise than the best so far.
     for game, level in games[1:]:
@@ -63,7 +63,7 @@ def family_bound(
             best, least = game, fdp_noise(game, family, level) or least
     # The accountant's epsilon may be above the exact one by this factor, which a lower bound must not be.
     epsilon = 0.0 if least is None else family.epsilon(least, delta) / _EXCESS
-    return OneRunBound(epsilon, alpha, best, tuple(attempt.made for attempt in tries))
+    return OneRunBound(epsilon, alpha, best, paid.made)
 
 
 @functools.lru_cache(maxsize=65536)

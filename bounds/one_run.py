@@ -12,7 +12,7 @@ Gaussian attacker, whose scores are N(mu, 1) for members and N(0, 1) for others.
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -116,6 +116,42 @@ def paid_tries(users: int, made: int | None = None, alpha: float = 0.05, attacks
     # share what it would have cost.
     useful = {number: share for number, share in shares.items() if 0.5**number <= level * share} or {users: 1.0}
     return tuple(Try(number, level * share / sum(useful.values())) for number, share in sorted(useful.items()))
+
+
+@dataclass(frozen=True)
+class Games:
+    """The games of one run that are paid for, fixed by the number of users and the error probability.
+
+    Attributes:
+        levels: the error probability that the test of each may spend.
+        played: the guesses that follow from the scores.
+    """
+
+    levels: tuple[float, ...]
+    played: tuple[Guesses, ...]
+
+    def play(self) -> Iterator[tuple[Guesses, float]]:
+        """Yield each game with its level."""
+        return zip(self.played, self.levels, strict=True)
+
+    @property
+    def made(self) -> tuple[int, ...]:
+        """Numbers of guesses."""
+        return tuple(game.made for game in self.played)
+
+
+# A judgement asks for the same games in every bound and verdict; scores that differ are other objects.
+@functools.lru_cache(maxsize=8)
+def games_of(labelled: LabelledScores, made: int | None, alpha: float, attacks: int) -> Games:
+    """Play the games of these scores; see ``paid_tries`` for the other arguments and for errors."""
+    tries = paid_tries(labelled.scores.size, made, alpha, attacks)
+    return Games(tuple(t.level for t in tries), tuple(guess(labelled, t.made) for t in tries))
+
+
+def perfect_games(users: int, made: int | None, alpha: float, attacks: int) -> tuple[tuple[Guesses, float], ...]:
+    """Return the games in which every guess is right, with their levels; see ``paid_tries``."""
+    tries = paid_tries(users, made, alpha, attacks)
+    return tuple((Guesses(users, attempt.made, attempt.made), attempt.level) for attempt in tries)
 
 
 def centre(ranked: Array) -> float:
@@ -377,13 +413,12 @@ def _best(
     attacks: int,
     bound: Callable[[Guesses, float], tuple[float, float | None]],
 ) -> OneRunBound:
-    """The largest (epsilon, mu) that ``bound`` gives for a game and its level, over the tries that are paid for."""
-    tries = paid_tries(labelled.scores.size, made, alpha, attacks)
-    games = [guess(labelled, attempt.made) for attempt in tries]
-    results = [bound(game, attempt.level) for game, attempt in zip(games, tries, strict=True)]
+    """The largest (epsilon, mu) that ``bound`` gives for a game and its level, over the games that are paid for."""
+    games = games_of(labelled, made, alpha, attacks)
+    results = [bound(game, level) for game, level in games.play()]
     # The best of several is valid because each has its own share of alpha.
-    best = max(range(len(games)), key=lambda i: results[i][0])
-    return OneRunBound(results[best][0], alpha, games[best], tuple(attempt.made for attempt in tries), results[best][1])
+    best = max(range(len(results)), key=lambda i: results[i][0])
+    return OneRunBound(results[best][0], alpha, games.played[best], games.made, results[best][1])
 
 
 def _largest(rejects: Callable[[float], bool], highest: float) -> float:

@@ -240,8 +240,8 @@ def rejects(scores: LabelledScores, claim: Claim, design: Design) -> bool:
     alpha, attacks = design.alpha, design.attacks
     if not design.independent_trainings:
         # Each number of guesses at its share of alpha, so that any rejection counts.
-        tries = one_run.paid_tries(scores.scores.size, design.guesses, alpha, attacks)
-        return any(claim.rejected_by(one_run.guess(scores, attempt.made), attempt.level) for attempt in tries)
+        games = one_run.games_of(scores, design.guesses, alpha, attacks)
+        return any(claim.rejected_by(game, level) for game, level in games.play())
     if design.thresholds:
         return bounds.thresholds_violate(scores, design.thresholds, claim.ceiling, alpha=alpha, attacks=attacks)
     return bands.violates(scores, claim.ceiling, alpha=alpha, attacks=attacks).contradicted
@@ -250,9 +250,8 @@ def rejects(scores: LabelledScores, claim: Claim, design: Design) -> bool:
 def could_reject(members: int, non_members: int, claim: Claim, design: Design) -> bool:
     """Return whether ``rejects`` would be true if every guess were right (perfect separation)."""
     if not design.independent_trainings:
-        users = members + non_members
-        tries = one_run.paid_tries(users, design.guesses, design.alpha, design.attacks)
-        return any(claim.rejected_by(Guesses(users, attempt.made, attempt.made), attempt.level) for attempt in tries)
+        perfect = one_run.perfect_games(members + non_members, design.guesses, design.alpha, design.attacks)
+        return any(claim.rejected_by(game, level) for game, level in perfect)
     return rejects(_perfect(members, non_members), claim, _at_half(design))
 
 
@@ -267,15 +266,10 @@ def max_certifiable_epsilon(members: int, non_members: int, delta: float, design
     """
     alpha, attacks = design.alpha, design.attacks
     if not design.independent_trainings:
-        users = members + non_members
-        tries = one_run.paid_tries(users, design.guesses, alpha, attacks)
+        games = one_run.perfect_games(members + non_members, design.guesses, alpha, attacks)
         # Both theorems, as ``rejects`` lets either reject at no extra price (docs/theory.md#one-run-curve-test).
         theorems = (one_run.one_run_epsilon, one_run.fdp_epsilon)
-        reach = max(
-            theorem(Guesses(users, attempt.made, attempt.made), delta, attempt.level)
-            for theorem in theorems
-            for attempt in tries
-        )
+        reach = max(theorem(game, delta, level) for theorem in theorems for game, level in games)
     else:
         perfect, at_half = _perfect(members, non_members), _at_half(design)
         if design.thresholds:
@@ -334,11 +328,8 @@ def p_value(scores: LabelledScores, claim: Claim, design: Design) -> float | Non
     if design.independent_trainings:
         return None
     whole = design.alpha / design.attacks
-    tries = one_run.paid_tries(scores.scores.size, design.guesses, design.alpha, design.attacks)
-    return min(
-        1.0,
-        *(_smallest_level(one_run.guess(scores, attempt.made), claim) * whole / attempt.level for attempt in tries),
-    )
+    games = one_run.games_of(scores, design.guesses, design.alpha, design.attacks)
+    return min(1.0, *(_smallest_level(game, claim) * whole / level for game, level in games.play()))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

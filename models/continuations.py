@@ -24,7 +24,7 @@ def require_context(lm: LanguageModel, tokens: int) -> None:
     if tokens > lm.context:
         raise InputError(
             f"extraction: prefix and suffix have {tokens} tokens, and the context of '{lm.name}' is {lm.context}: lower"
-            " extraction.prefix or extraction.suffix"
+            " measures.extraction.prefix or suffix"
         )
 
 

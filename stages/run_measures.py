@@ -17,8 +17,9 @@ from heldin.models.loading import LanguageModel
 from heldin.models.model_names import fingerprint_folder
 from heldin.models.score_cache import ScoreCache, ScoredModel
 from heldin.record.facts import ModelFacts
+from heldin.stages.measures.asked import measures_asked
 from heldin.stages.measures.losses import Losses
-from heldin.stages.measures.measure import Measure, measures_asked
+from heldin.stages.measures.measure import Measure
 from heldin.stages.measures.precision import PrecisionShift
 from heldin.stages.measures.scores import Setting, TextScores
 from heldin.stages.run_config import RunConfig
@@ -88,7 +89,7 @@ def measures_of_run(config: RunConfig, data: RunData, models: RunModels) -> list
     if isinstance(models.target, LanguageModel):
         measures.append(Losses(test_texts(config, data), models.target, models.base))
     subjects = with_marks(subjects_of_run(config, data), config, data, models.made_canaries)
-    return measures + measures_asked(config.measures, subjects, both)
+    return [*measures, *measures_asked(config.measures, subjects, both)]
 
 
 def precision_of_run(config: RunConfig, data: RunData, models: RunModels) -> list[PrecisionShift]:

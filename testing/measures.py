@@ -21,7 +21,8 @@ from heldin.canaries.rare_phrase import RarePhraseCanaries, phrases, rare_phrase
 from heldin.canaries.users import public_dice
 from heldin.corpus.document import Document
 from heldin.record.facts import MeasuredTable
-from heldin.stages.measures.measure import AskedMeasure, Measure, MeasuredUsers, MeasureOptions, is_finite
+from heldin.stages.measures.asked import AskedMeasure, is_finite
+from heldin.stages.measures.measure import Measure, MeasuredUsers, MeasureOptions
 from heldin.testing.problems import require, tried, watched_files
 from heldin.testing.worlds import CONTEXT, mails, tiny_model
 

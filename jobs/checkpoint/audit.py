@@ -17,6 +17,7 @@ from heldin.models.loading import LanguageModel, same_tokens, say_how_loaded
 from heldin.models.model_names import is_adapter, require_model
 from heldin.models.score_cache import ScoredModel
 from heldin.record.document import Body, Record, read_record, without_names, write_new_record
+from heldin.stages.measures.asked import check_asked
 from heldin.stages.measures.measure import MeasureFolder
 from heldin.stages.run_folder import StageSeconds, take_new_folder
 
@@ -66,7 +67,7 @@ def _audited(job: CheckpointAudit, out: Path, reporter: Reporter, command: str) 
                     " another reference"
                 )
             for key, options in job.measures.items():
-                options.check(subjects_of_audit(job, groups), _loaded_here(target, key))
+                check_asked({key: options}, subjects_of_audit(job, groups), _loaded_here(target, key))
         measures = AuditMeasures(
             job,
             groups,

@@ -29,8 +29,9 @@ from heldin.record.facts import (
     TrainingFile,
 )
 from heldin.record.overlaps import NOT_KNOWN, measured, skipped_alike, texts_in, training_flaws
+from heldin.stages.measures.asked import measures_asked
 from heldin.stages.measures.keys import MeasureKeys
-from heldin.stages.measures.measure import Fingerprinted, Measure, MeasuredUsers, MeasureFolder, measures_asked
+from heldin.stages.measures.measure import Fingerprinted, Measure, MeasuredUsers, MeasureFolder
 from heldin.stages.measures.scores import Setting, TextScores, left_out, part_of_spans, scoring_rule
 from heldin.words.answer import ComparisonFlaw
 from heldin.words.split import AtEndpoint, SplitReason
@@ -81,7 +82,7 @@ class AuditMeasures:
             reason = job.precision_reason
             measures.append(PrecisionShift(job.attack, texts, self.models, self.in_full, job.seed, reason))
         subjects = subjects_of_audit(job, self.groups)
-        return measures + measures_asked(job.measures, subjects, self.models)
+        return [*measures, *measures_asked(job.measures, subjects, self.models)]
 
     def all(self) -> list[Measure[Any]]:
         """Return all measures."""

@@ -98,19 +98,52 @@ def audit_planted(job: PlantedAudit, out: Path | None, reporter: Reporter, *, co
     job.check()
     config, manifest = read_planted(job.planted)
     job = with_precision(job, config)
-    run = audited_run(job, config, reporter)
+    asked = _Asked(job, config, manifest, audited_run(job, config, reporter))
     with one_process_at_a_time(job.planted):
         require_models(job.planted, fingerprints(config))
         reporter.say("models: loading target and reference")
-        target, reference = models_here(job, config, run.attack.precision)
+        target, reference = models_here(job, config, asked.run.attack.precision)
         say_how_loaded(target, reporter.say)
-        look = look_at(job.planted, weights_of(job, target), job.claims, precision_beside(job, run))
+        look = look_at(job.planted, weights_of(job, target), job.claims, precision_beside(job, asked.run))
         folder = out or job.planted / AUDITS / str(look.number)
         _take_folder(job, config, folder, planted_facts(manifest, look, job.declared_by, (), PlantedEvidence()))
         with logged(reporter, folder, command=without_names(command)) as kept:
-            body, seconds = _audited(job, look, (target, reference), folder, kept)
+            body, seconds = _audited(asked, look, (target, reference), folder, kept)
             name, hidden = config.name, without_names(command)
             return write_new_record(body, environment(seconds), folder, name=name, command=hidden), folder
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """An audit that is asked for, and its planted set as it is read, once.
+
+    Attributes:
+        run: the config of a run with the audit's attacks and precision.
+    """
+
+    job: PlantedAudit
+    config: PlantConfig
+    manifest: Manifest
+    run: RunConfig
+
+    def data(self, reference: LanguageModel, reporter: Reporter) -> RunData:
+        """Return users, canary users and coins."""
+        # Canary users are found by the fingerprint in float32, with which they were made.
+        base = replace(reference, fingerprint=self.manifest.reference)
+        return drawn_data(self.config, self.manifest, self.job.planted, reporter, base)
+
+    def models(self, target: ScoredModel | ModelFacts, reference: LanguageModel) -> RunModels:
+        """Return the models, and how others are loaded."""
+        job, config = self.job, self.config
+        return RunModels(
+            target,
+            reference,
+            # Nothing else is known of what the target was before its training.
+            reference,
+            config.reference,
+            lambda: models_in_full(job, config, loaded(target)),
+            lambda: load_language_model(config.reference, revision=config.revision),
+        )
 
 
 @dataclass(frozen=True)
@@ -118,59 +151,53 @@ class _Audit:
     """The state of an audit while it measures.
 
     Attributes:
-        run: the config of a run with the audit's attacks and precision.
         models: target, reference, and how others are loaded.
     """
 
-    job: PlantedAudit
-    config: PlantConfig
-    manifest: Manifest
-    run: RunConfig
+    asked: _Asked
     look: Look
     data: RunData
     models: RunModels
 
     def scores(self, out: Path) -> TextScores:
         """Return the measure of all scores."""
-        return scores_of_run(self.run, self.data, self.models, None, out)
+        return scores_of_run(self.asked.run, self.data, self.models, None, out)
 
     def control(self) -> Control | None:
         """Return the positive control; None without canary users, and if the target is behind an endpoint."""
         if not (self.data.canaries and isinstance(self.models.target, LanguageModel)):
             return None
-        ledger = self.job.planted / "ledger"
-        unseen = read_unseen(ledger, unseen_hash(self.job.planted))
-        sample = ControlSample(self.data, copied(ledger).late, unseen)
+        planted = self.asked.job.planted
+        unseen = read_unseen(planted / "ledger", unseen_hash(planted))
+        sample = ControlSample(self.data, copied(planted / "ledger").late, unseen)
         both = (self.models.target, self.models.reference)
-        planned = planned_noticing(self.job.planted)
-        return Control(sample, both, self.config.sequence_length, planned)
+        return Control(sample, both, self.asked.config.sequence_length, planned_noticing(planted))
 
 
 def _audited(
-    job: PlantedAudit, look: Look, local: tuple[LanguageModel | None, LanguageModel], out: Path, reporter: Reporter
+    asked: _Asked, look: Look, local: tuple[LanguageModel | None, LanguageModel], out: Path, reporter: Reporter
 ) -> tuple[Body, dict[str, float]]:
     """Measure, note the look, and judge.
 
     Args:
         local: the target, unless it is behind an endpoint, and the reference.
     """
-    config, manifest = read_planted(job.planted)
-    run, seconds = audited_run(job, config), StageSeconds()
+    job, seconds = asked.job, StageSeconds()
     target_here, reference = local
     with seconds.timed("corpus"):
-        data = _data(job, config, manifest, reference, reporter)
+        data = asked.data(reference, reporter)
     folder = MeasureFolder(out, reporter, timed=seconds.timed)
-    with opened(look, job, target_here, run, data, reporter) as (target, facts_of_target):
-        models = _models(job, config, target, reference.within(window_of(target)))
-        audit = _Audit(job, config, manifest, run, look, data, models)
+    with opened(look, job, target_here, asked.run, data, reporter) as (target, facts_of_target):
+        models = asked.models(target, reference.within(window_of(target)))
+        audit = _Audit(asked, look, data, models)
         folder.values_of(audit.scores(out))
-        for precision in precision_of_run(run, data, models):
+        for precision in precision_of_run(asked.run, data, models):
             folder.values_of(precision)
     # Before anything meets the coins, also the losses of who is held out: a look that was taken is paid for.
     write_look(look, job.planted)
     described = Described(
         facts_of_target(),
-        model_facts(models.reference, named_model(config.reference)),
+        model_facts(models.reference, named_model(asked.config.reference)),
         per_text=not same_tokens(target.tokenizer, models.reference.tokenizer),
         added=rule_at_endpoint(job.remote),
     )
@@ -195,11 +222,11 @@ def planted_again(folder: Path, record: Record, reporter: Reporter) -> Body:
         kept["adapter_base"],
     )
     config, manifest = read_planted(job.planted)
-    run = audited_run(job, config)
+    asked = _Asked(job, config, manifest, audited_run(job, config))
     require_models(job.planted, fingerprints(config))
-    # Loaded for fingerprints and sizes, and never run; what an endpoint serves cannot be audit at again.
-    target, reference = models_here(job, config, run.attack.precision)
-    data = _data(job, config, manifest, reference, reporter)
+    # Loaded for fingerprints and sizes, and never run; what an endpoint serves cannot be audited again.
+    target, reference = models_here(job, config, asked.run.attack.precision)
+    data = asked.data(reference, reporter)
     if target is not None:
         look = look_at(job.planted, target.fingerprint, job.claims)
         described = Described(
@@ -217,32 +244,9 @@ def planted_again(folder: Path, record: Record, reporter: Reporter) -> Body:
             record.per_text,
             rule_at_endpoint(job.remote),
         )
-    models = _models(job, config, target or record.target, reference)
-    audit = _Audit(job, config, manifest, run, look, data, models)
+    audit = _Audit(asked, look, data, asked.models(target or record.target, reference))
     body = _body(audit, described, MeasureFolder(folder, reporter, read_only=True), folder / LOG, facts)
     return body.model_copy(update={"config": {**body.config, "planted": kept["planted"], "model": kept["model"]}})
-
-
-def _data(
-    job: PlantedAudit, config: PlantConfig, manifest: Manifest, reference: LanguageModel, reporter: Reporter
-) -> RunData:
-    # Canary users are found by the fingerprint in float32, with which they were made.
-    base = replace(reference, fingerprint=manifest.reference)
-    return drawn_data(config, manifest, job.planted, reporter, base)
-
-
-def _models(
-    job: PlantedAudit, config: PlantConfig, target: ScoredModel | ModelFacts, reference: LanguageModel
-) -> RunModels:
-    return RunModels(
-        target,
-        reference,
-        # Nothing else is known of what the target was before its training.
-        reference,
-        config.reference,
-        lambda: models_in_full(job, config, loaded(target)),
-        lambda: load_language_model(config.reference, revision=config.revision),
-    )
 
 
 def _body(audit: _Audit, described: Described, folder: MeasureFolder, log: Path, before: PlantedFacts | None) -> Body:
@@ -251,16 +255,15 @@ def _body(audit: _Audit, described: Described, folder: MeasureFolder, log: Path,
     Args:
         before: what the record says, for a verification; None: nothing is recorded yet.
     """
-    job, config, data, reporter = audit.job, audit.config, audit.data, folder.reporter
+    asked, data, reporter = audit.asked, audit.data, folder.reporter
+    job, config, manifest = asked.job, asked.config, asked.manifest
     statistics = folder.values_of(audit.scores(folder.path))
-    measures = folder.facts_of(measures_of_run(audit.run, data, audit.models), data.ledger.membership)
+    measures = folder.facts_of(measures_of_run(asked.run, data, audit.models), data.ledger.membership)
     with folder.timed("statistics"):
         evidence = _evidence(audit, folder, log, before)
-        now = conditions_of(
-            job.planted, audit.manifest, audit.look, job.declared_by, evidence, described.target.endpoint
-        )
+        now = conditions_of(job.planted, manifest, audit.look, job.declared_by, evidence, described.target.endpoint)
         conditions = now if before is None else as_seen(before.conditions, now)
-        facts = planted_facts(audit.manifest, audit.look, job.declared_by, conditions, evidence)
+        facts = planted_facts(manifest, audit.look, job.declared_by, conditions, evidence)
         if before is None:
             _say_of_log(evidence.training, config, reporter)
             _keep_log(log, folder.path / LOG, kept=evidence.fault in (None, Reason.LOG_DAMAGED))
@@ -280,12 +283,13 @@ def _evidence(audit: _Audit, folder: MeasureFolder, log: Path, before: PlantedFa
     Raises:
         InputError: a log that the record is based on is gone or damaged.
     """
-    job, config, reporter = audit.job, audit.config, folder.reporter
+    asked, reporter = audit.asked, folder.reporter
+    job, config, manifest = asked.job, asked.config, asked.manifest
     here = isinstance(audit.models.target, LanguageModel) and Path(job.model).is_dir()
     training, fault = counts_of_log(
         log,
         fingerprint_in_folder(Path(job.model), job.adapter_base) if here else None,
-        audit.manifest,
+        manifest,
         audit.data,
         audit.models.reference.tokenizer,
         copied(job.planted / "ledger").late,
@@ -302,7 +306,7 @@ def _evidence(audit: _Audit, folder: MeasureFolder, log: Path, before: PlantedFa
     if facts is None and audit.data.canaries:
         held_in = sum(audit.data.canary_membership().values())
         facts = not_measured(held_in=held_in, held_out=len(audit.data.canaries) - held_in)
-    other_base = here and has_other_base(job, audit.manifest.reference)
+    other_base = here and has_other_base(job, manifest.reference)
     return PlantedEvidence(training, fault, facts, read_form(job.planted), other_base)
 
 
@@ -312,8 +316,9 @@ def _judged(audit: _Audit, statistics: Sequence[TextStatistic], facts: PlantedFa
     Args:
         facts: conditions of certified statements, and the positive control.
     """
-    data, run, control = audit.data, audit.run, facts.control
-    fixed = judged_as(audit.job, audit.config, data, unmet_flaws(facts), unshown_flaws(facts))
+    data, asked, control = audit.data, audit.asked, facts.control
+    run = asked.run
+    fixed = judged_as(asked.job, asked.config, run, data, unmet_flaws(facts), unshown_flaws(facts))
     texts = texts_under_attack(run, data).whole()
     flaws = [ComparisonFlaw.NO_EFFECT()] if control is not None and control.outcome is ControlOutcome.NO_EFFECT else []
     judged = judge_run(data, texts, statistics, fixed, reporter, flaws)
@@ -334,6 +339,7 @@ def _misses(results: Results, control: ControlFacts, data: RunData) -> bool:
 def judged_as(
     job: PlantedAudit,
     config: PlantConfig,
+    run: RunConfig,
     data: RunData,
     unmet: tuple[Statement, ...] = (),
     unshown: tuple[Statement, ...] = (),
@@ -341,11 +347,12 @@ def judged_as(
     """Return what is judged and at which share of the error probability, all of it fixed before scores met coins.
 
     Args:
+        run: the config of a run with the audit's attacks.
         unmet: why nothing is certified; empty if every condition is met.
         unshown: why "not contradicted" by canary users is not certified; empty if canary rows are shown to have had an
             effect.
     """
-    run, claims = audited_run(job, config), [parse_claim_of(text) for text in job.claims]
+    claims = [parse_claim_of(text) for text in job.claims]
     of_users = [claim.claim for claim in claims if not claim.of_examples]
     of_examples = [claim.claim for claim in claims if claim.of_examples]
     kinds = {
@@ -400,7 +407,7 @@ def _take_folder(job: PlantedAudit, config: PlantConfig, out: Path, facts: Plant
     if not (out / "record.json").is_file():
         return
     record = read_record(out / "record.json")
-    # Who declares, and where the folder lies, is no part of what was audit at.
+    # Who declares, and where the folder lies, is no part of what was audited.
     asked, kept = ({name: recorded[name] for name in _LOOKED_AT} for recorded in (job.recorded(), record.config))
     for recorded in (asked, kept):
         recorded["precision"] = recorded["precision"] or config.attack.precision

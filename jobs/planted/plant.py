@@ -53,6 +53,7 @@ from heldin.models.token_scores import TokenScores
 from heldin.record.facts import SkippedRows
 from heldin.record.planted_facts import FormFacts
 from heldin.stages.config_files import first_difference
+from heldin.stages.measures.asked import check_asked
 from heldin.stages.sides.data import RunData, check_measures
 from heldin.watch.planted_files import MANIFEST, TRAINING, content_sha256
 
@@ -133,8 +134,7 @@ def reference_model(config: PlantConfig) -> LanguageModel:
         _require_scores_of(load_language_model(name, precision=config.attack.precision))
     base = load_language_model(config.reference, revision=config.revision)
     _require_scores_of(base)
-    for options in config.measures.values():
-        options.check(None, base)
+    check_asked(config.measures, None, base)
     return base
 
 

@@ -166,9 +166,7 @@ class PlantConfig(MeasureKeys):
         return self
 
     @model_validator(mode="after")
-    def _can_be_done(self) -> "PlantConfig":
-        if self.users.min_records < MIN_RECORDS_TO_SPLIT:
-            raise ValueError(f"users.min_records is {self.users.min_records}: at least {MIN_RECORDS_TO_SPLIT}")
+    def _attack_can_be_done(self) -> "PlantConfig":
         named = all(reference.model_name for reference in self.attack.references)
         if self.attack.shadow_models or not named:
             raise ValueError(
@@ -177,25 +175,48 @@ class PlantConfig(MeasureKeys):
             )
         if self.attack.reference is not None:
             raise ValueError("attack.reference: the leading reference is the key 'reference': leave this one out")
+        return self
+
+    @model_validator(mode="after")
+    def _columns_have_what_is_scored(self) -> "PlantConfig":
         if self.score == "completion" and self.columns.completion is None:
             raise ValueError("score: completion needs columns.prompt and columns.completion")
         if self.score == "turns" and self.columns.messages is None:
             raise ValueError("score: turns needs columns.messages")
         if self.role != "assistant" and self.score != "turns":
             raise ValueError("role names whose turns are scored: set score: turns, or leave it out")
-        if any(section.named_only for section in self.canaries):
-            raise ValueError("canaries: named_person is for audits of entities, which heldin run does")
+        return self
+
+    @model_validator(mode="after")
+    def _canaries_fit(self) -> "PlantConfig":
         apart = self.columns.messages is not None or self.columns.prompt is not None
-        if apart and any(section.replaces_users for section in self.canaries):
-            raise ValueError("canaries: substring is for a column of text: choose unseen_token or rare_phrase")
+        for section in self.canaries:
+            if section.named_only:
+                raise ValueError(f"canaries: {section.kind} is for audits of entities, which heldin run does")
+            if section.replaces_users and apart:
+                raise ValueError(
+                    f"canaries: {section.kind} is for a column of text: choose unseen_token or rare_phrase"
+                )
+            if section.replaces_users and self.split.canaries_only:
+                raise ValueError(
+                    f"canaries: {section.kind} takes the place of real users, and canaries_only keeps them all in"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _somebody_is_audited(self) -> "PlantConfig":
+        if self.users.min_records < MIN_RECORDS_TO_SPLIT:
+            raise ValueError(f"users.min_records is {self.users.min_records}: at least {MIN_RECORDS_TO_SPLIT}")
         if self.split.canaries_only and not self.canaries:
             raise ValueError("split.canaries_only needs canary users: name some under canaries")
         if self.columns.user is None and not self.split.canaries_only:
             raise ValueError(
                 "columns.user: without a column of users only canary users can be audited: set split.canaries_only"
             )
-        if self.split.canaries_only and any(section.replaces_users for section in self.canaries):
-            raise ValueError("canaries: substring takes the place of real users, and canaries_only keeps them all in")
+        return self
+
+    @model_validator(mode="after")
+    def _run_can_be_done(self) -> "PlantConfig":
         if (self.dataset_split or self.copied_splits) and self.training.is_file():
             raise ValueError("dataset_split and copied_splits are for a folder that save_to_disk wrote")
         # What a run refuses is refused here, not after the coins.

@@ -4,8 +4,6 @@ A job and its verification are the same call: ``MeasureFolder`` computes a table
 only read. Values never know who is held in; facts for the record follow from them and membership.
 """
 
-import math
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -34,7 +32,6 @@ if TYPE_CHECKING:
 V = TypeVar("V")
 # By recipe, names of its canary users, and marks that were drawn and not planted.
 Drawn = dict[str, tuple[list[str], list[str]]]
-OF_MEASURE = "measure-"  # how the names of tables of measures begin that a config asks for
 
 
 class Fingerprinted(Protocol):
@@ -163,71 +160,6 @@ class MeasureOptions(Section, ABC):
             folder: for files that they need.
         """
         return [cls()]
-
-
-@dataclass(frozen=True)
-class AskedMeasure(Measure[V]):
-    """A measure under the name that a config gives it, which is that of its facts and of its table."""
-
-    measure: Measure[V]
-    name: str = ""
-
-    @property
-    def file(self) -> str:  # type: ignore[override]
-        """The table's name, which no table of heldin's own has."""
-        return table_name(self.name)
-
-    @property
-    def stage(self) -> str:  # type: ignore[override]
-        """The measure's stage."""
-        return self.measure.stage
-
-    def made_from(self) -> str:
-        """Return the measure's hash."""
-        return self.measure.made_from()
-
-    def compute(self, reporter: Reporter) -> V:
-        """Run the measure."""
-        return self.measure.compute(reporter)
-
-    def columns(self, values: V) -> Mapping[str, Any]:
-        """Return the measure's columns."""
-        return self.measure.columns(values)
-
-    def values(self, table: pa.Table) -> V:
-        """Return the measure's values of a table."""
-        return self.measure.values(table)
-
-    def facts(self, values: V, member: Mapping[str, bool]) -> Facts | None:
-        """Return the measure's facts. Raises InputError for a number that is not finite: a record has none."""
-        facts = self.measure.facts(values, member)
-        if facts is not None and not is_finite(facts.model_dump()):
-            raise InputError(f"measures.{self.name}: its facts have a number that is not finite: nothing is recorded")
-        return facts
-
-
-def is_finite(value: object) -> bool:
-    """Return whether no number in lists and mappings is infinite or "not a number"."""
-    match value:
-        case float():
-            return math.isfinite(value)
-        case Mapping():
-            return all(map(is_finite, value.values()))
-        case list() | tuple():
-            return all(map(is_finite, value))
-    return True
-
-
-def table_name(measure: str) -> str:
-    """Return the name of the table of a measure that a config asks for."""
-    return f"{OF_MEASURE}{re.sub(r'[^A-Za-z0-9_]', '.', measure)}.parquet"
-
-
-def measures_asked(
-    options: Mapping[str, MeasureOptions], subjects: MeasuredUsers, models: tuple[Fingerprinted, Fingerprinted]
-) -> list[Measure[Any]]:
-    """Return the measures that a config asks for, by name. Raises InputError if one cannot be made."""
-    return [AskedMeasure(each.measure(subjects, models), name) for name, each in options.items()]
 
 
 def no_timer(stage: str) -> AbstractContextManager[None]:

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from heldin.stages.measures.asked import OF_MEASURE
 from heldin.stages.measures.losses import Losses
-from heldin.stages.measures.measure import OF_MEASURE
 from heldin.stages.measures.precision import PrecisionShift
 from heldin.stages.measures.scores import TextScores
 

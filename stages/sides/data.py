@@ -27,6 +27,7 @@ from heldin.finetune.sampled_units import MadeSequence, Writers
 from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import score_documents
 from heldin.record.facts import CellFacts
+from heldin.stages.measures.asked import check_asked
 from heldin.stages.measures.measure import MeasuredUsers
 from heldin.stages.run_config import RunConfig
 from heldin.stages.sides.corpus import CorpusData, read_corpus
@@ -355,8 +356,7 @@ def check_measures(config: RunConfig, data: RunData, base: LanguageModel) -> Non
         ):
             texts.flat()  # of each something has to count
     subjects = subjects_of_run(config, data)
-    for options in config.measures.values():
-        options.check(subjects, base)
+    check_asked(config.measures, subjects, base)
 
 
 def _training_texts(data: RunData) -> Iterator[tuple[Collection[str], str]]:

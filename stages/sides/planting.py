@@ -8,15 +8,19 @@ from pathlib import Path
 
 from heldin.base.errors import InputError
 from heldin.base.files import private_directory, text_sha256
+from heldin.base.kinds import in_one_line
 from heldin.base.progress import Reporter
 from heldin.canaries.contract import CanaryConfig, CanaryInput, check_enough_users
 from heldin.canaries.form import Forms, formed
+from heldin.canaries.kinds import CANARIES
 from heldin.canaries.planted import PlantedStore, load_canaries, save_canaries
 from heldin.canaries.users import Canary, CanaryUser
 from heldin.corpus.split import records_to_train_on
 from heldin.models.loading import LanguageModel
 from heldin.stages.run_config import RunConfig
 from heldin.stages.sides.corpus import CorpusData
+
+_FIX = "its package has to be fixed"
 
 
 def plant(
@@ -111,26 +115,46 @@ def checked_users(spec: CanaryConfig, given: CanaryInput) -> list[CanaryUser]:
     """Return a section's users, in whom a mistake of a kind would go into the ledger unseen.
 
     Raises:
-        InputError: they cannot be made, or are not those that the section asks for.
+        InputError: they cannot be made, or are not those that the section asks for and declares.
     """
-    users = spec.make(given)
-    where = f"canaries.{given.number}: kind '{spec.kind}' made"
+    where = f"canaries.{given.number}: kind '{spec.kind}'"
+    with in_one_line(where, ours=spec.kind in CANARIES.ours):
+        users = spec.make(given)
     if spec.count() not in (None, len(users)):
-        raise InputError(f"{where} {len(users)} users, and {spec.count()} are asked for: its package has to be fixed")
+        raise InputError(f"{where} made {len(users)} users, and {spec.count()} are asked for: {_FIX}")
     mine = spec.users_of(given.number, [user.canary for user in users if user.canary.kind == spec.kind])
     if len({canary.user for canary in mine}) < len(users):
         raise InputError(
-            f"{where} users under names that are not the section's, or two under one name, or users of another kind:"
-            " its package has to be fixed"
+            f"{where} made users under names that are not the section's, or two under one name, or users of another"
+            f" kind: {_FIX}"
         )
     for canary, records in ((user.canary, user.records) for user in users):
         wanted = 0 if canary.documents is None else given.records(canary.documents)
         if canary.source is None and len(records) < wanted:
             raise InputError(
-                f"{where} a user of {len(records)} records, and {wanted} are needed for {canary.documents} in training:"
-                " its package has to be fixed"
+                f"{where} made a user of {len(records)} records, and {wanted} are needed for {canary.documents} in"
+                f" training: {_FIX}"
             )
+    _require_declared(spec, given, users, where)
     return users
+
+
+def _require_declared(spec: CanaryConfig, given: CanaryInput, users: Sequence[CanaryUser], where: str) -> None:
+    """Raise InputError for users who take a real user's place, or real rows, though the kind declares neither."""
+    sources = [user.canary.source for user in users if user.canary.source is not None]
+    free = set(given.left) if spec.replaces_users else set()
+    if len(set(sources)) < len(sources) or not free.issuperset(sources):
+        raise InputError(
+            f"{where} replaces real users whom it may not, or one of them twice: only a kind that declares"
+            f" replaces_users takes the place of users whom no section before has taken: {_FIX}"
+        )
+    taken = [record.lent for user in users for record in user.records if record.lent is not None]
+    rows = given.forms.takeable().values() if spec.needs_rows and given.forms else ()
+    if len(set(taken)) < len(taken) or not {row for own in rows for row in own}.issuperset(taken):
+        raise InputError(
+            f"{where} takes real rows that it may not, or one of them twice: only a kind that declares needs_rows takes"
+            f" rows, of users who are not audited: {_FIX}"
+        )
 
 
 def _formed(made: list[CanaryUser], config: RunConfig, forms: Forms) -> list[CanaryUser]:

@@ -75,7 +75,7 @@ def test_texts_that_are_too_short_have_no_window_and_are_not_dropped():
 def test_windows_longer_than_every_text_are_one_clear_line():
     texts = {"a": [text(range(4))], "b": [text(range(3)), ""]}
     for look in (lambda: windows_of(texts, Words(), ASKED, KEY), lambda: require_a_window(texts, Words(), ASKED)):
-        with refused(by=windows.windows_of, naming=("3", "5", "extraction.prefix", "extraction.suffix")):
+        with refused(by=windows.windows_of, naming=("3", "5", "measures.extraction.prefix")):
             look()
     long = {"a": [text(range(50))]}
     require_a_window(long, Words(), ASKED)

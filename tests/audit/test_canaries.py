@@ -4,6 +4,7 @@ import json
 import math
 from collections import Counter
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from heldin.base.coins import fair_coin
 from heldin.base.progress import LineReporter
 from heldin.bounds.judgement import joined
 from heldin.bounds.verdict import stated_claim
+from heldin.canaries.contract import NumberedCanaries
 from heldin.canaries.kinds import CANARIES
 from heldin.canaries.planted import load_canaries, save_canaries
 from heldin.canaries.users import Canary, CanaryRecord, CanaryUser
@@ -48,6 +50,17 @@ SUBSTRING = {"kind": "substring", "lengths": [1, 5], "fraction": 0.2}
 UNSEEN = {"kind": "unseen_token", "users": 3}
 
 QUIET = LineReporter(lambda line: None)
+
+
+class Quoting(NumberedCanaries):
+    """Users of a package who quote real ones; what that does to records is declared nowhere."""
+
+    reads_users: ClassVar[bool] = True
+
+    def make(self, given):
+        raise NotImplementedError
+
+
 OF_SUBSTRINGS = Subjects.CANARIES_OF_KIND(kind="substring")
 
 
@@ -94,8 +107,9 @@ def test_without_the_section_there_are_none():
         ([SUBSTRING], False),
         ([{**SUBSTRING, "fraction": None, "users": 4}], True),
         ([{**UNSEEN, "rarity": "corpus"}], True),
+        ([{"kind": f"{__name__}:Quoting", "users": 3}], True),
     ],
-    ids=["made up", "a coin per user", "a fixed number", "unseen in everybody's texts"],
+    ids=["made up", "a coin per user", "a fixed number", "unseen in everybody's texts", "a package's, undeclared"],
 )
 def test_a_user_level_guarantee_is_void_only_where_one_user_s_records_move_another_s(canaries, voids):
     mechanism = mechanism_of(_config(*canaries, defense=ULS), plain_steps=1)

@@ -7,8 +7,11 @@ import pytest
 from scipy import special, stats
 
 from heldin.bounds import one_run
+from heldin.bounds.design import Assignment, Design
+from heldin.bounds.judgement import evaluate
 from heldin.bounds.one_run import Guesses, fdp_epsilon, fdp_mu, fdp_rejects, one_run_epsilon, one_run_p_value
 from heldin.bounds.scores import LabelledScores
+from heldin.bounds.verdict import stated_claim
 from heldin.defenses.accounting.closed_forms import gaussian_epsilon
 from heldin.defenses.accounting.events import PoissonGaussian, UnamplifiedGaussian
 from heldin.defenses.accounting.guarantees import ceiling_of
@@ -124,6 +127,20 @@ def test_ties_do_not_betray_membership():
     scores[0] = 1.0
     correct = [one_run.guess(LabelledScores(scores, member), 1000, tie_seed=s).correct for s in range(20)]
     assert abs(np.mean(correct) - 500) < 5 * np.sqrt(250 / 20)
+
+
+def test_a_judgement_plays_its_games_once_for_its_bounds_and_once_for_its_verdicts(monkeypatch):
+    played = []
+    guess = one_run.guess
+    monkeypatch.setattr(one_run, "guess", lambda scores, made: played.append(made) or guess(scores, made))
+    scores, claims = coin_scores(1.5, 1000), [stated_claim(epsilon, 1e-5) for epsilon in (0.5, 4.0)]
+    judged = evaluate(scores, Design(Assignment.COIN), claims=claims)
+    assert [bound.name for bound in judged.bounds] == ["one-run", "one-run f-DP"]
+    paid = [t.made for alpha in (0.05, 0.025) for t in one_run.paid_tries(1000, alpha=alpha)]
+    assert sorted(played) == sorted(paid)
+    # Other scores are other games.
+    evaluate(coin_scores(1.5, 1000), Design(Assignment.COIN), claims=claims)
+    assert len(played) == 2 * len(paid)
 
 
 def test_the_price_of_several_numbers_of_guesses():

@@ -311,7 +311,7 @@ def test_a_check_says_what_would_be_asked(config, tmp_path, call):
     ("extraction", "by", "naming"),
     [
         ({"prefix": 30, "suffix": 30}, "ExtractionOptions.check_lengths", ("60", "finetune.sequence_length", "48")),
-        ({"prefix": 24, "suffix": 24}, "windows_of", ("48", "extraction.prefix", "extraction.suffix")),
+        ({"prefix": 24, "suffix": 24}, "windows_of", ("48", "measures.extraction.prefix")),
         (
             {"prefix": 50, "suffix": 50, "first_tokens": 60},
             "ExtractionConfig._can_be_asked",

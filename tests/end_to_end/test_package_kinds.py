@@ -11,7 +11,7 @@ import yaml
 from heldin.base.artefacts import INDEX
 from heldin.record.document import read_record
 from heldin.reports.record_report import report_record
-from tests.planted_sets import base, lines, plan, read_lines, rows, train
+from tests.planted_sets import base, lines, plan, read_lines, rows, save_base, train
 from tests.refusals import names
 from tests.relisted import relist
 
@@ -20,6 +20,8 @@ __all__ = ["base", "lines", "rows"]  # fixtures
 EXAMPLES = Path(__file__).parents[2] / "examples" / "plugins"
 POEM, CHOICE = "heldin_poem:Poem", "heldin_first_choice:FirstChoice"
 FALSE = '''
+from dataclasses import replace
+
 from heldin_first_choice import FirstChoice
 from heldin_poem import Poem
 
@@ -29,6 +31,36 @@ class Short(Poem):
 
     def make(self, given):
         return super().make(given)[:-1]
+
+
+class Broken(Poem):
+    """Cannot write."""
+
+    def make(self, given):
+        return [] / len(self.documents)
+
+
+class Thief(Poem):
+    """Takes the place of a real user, and does not say so."""
+
+    def make(self, given):
+        first, *others = super().make(given)
+        return [replace(first, canary=replace(first.canary, source=given.left[0])), *others]
+
+
+class Taker(Poem):
+    """Takes a real row, and does not say so."""
+
+    def make(self, given):
+        first, *others = super().make(given)
+        return [replace(first, records=(replace(first.records[0], lent=0), *first.records[1:])), *others]
+
+
+class Stuck(FirstChoice):
+    """Cannot be made."""
+
+    def measure(self, subjects, models):
+        raise KeyError("a text")
 
 
 class Unknown(FirstChoice):
@@ -124,17 +156,41 @@ def test_a_planted_audit_has_canary_users_and_a_measure_of_packages(call, lines,
     assert call("verify", out / "audits" / "1")[0] == 0
 
 
+def test_an_audit_of_two_files_has_a_measure_of_a_package(call, rows, make_lm, base, tmp_path, packages):
+    people = sorted({row["author"] for row in rows})[:24]
+    for name, side in (("in", people[::2]), ("out", people[1::2])):
+        texts = [{"user": row["author"], "text": row["body"]} for row in rows if row["author"] in side]
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(text) + "\n" for text in texts), encoding="utf-8")
+    model = save_base(make_lm(seed=1), tmp_path / "model")
+    content = {"model": str(model), "reference": str(base), "measures": {CHOICE: {}}, "audit": {"resamples": 100}}
+    content |= {side: str(tmp_path / f"{side.removeprefix('held_')}.jsonl") for side in ("held_in", "held_out")}
+    (tmp_path / "audit.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
+    code, said, err = call("audit", "--config", tmp_path / "audit.yaml", "--out", tmp_path / "audit", "--json")
+    assert code in (0, 4), err
+    assert 0 <= json.loads(said)["measures"][CHOICE]["members"] <= 1
+    assert call("verify", tmp_path / "audit")[0] == 0
+    # Canary users are in no two files.
+    content["measures"] = {"marks": {}}
+    (tmp_path / "audit.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
+    assert call("audit", "--config", tmp_path / "audit.yaml", "--out", tmp_path / "other")[0] == 2
+    assert call.refused(by="CheckpointConfig._can_be_measured", naming="measures.marks")
+
+
 @pytest.mark.parametrize(
     ("changes", "data"),
     [
         ({"kind": "heldin_poem:Sonnet"}, ("canaries", "'heldin_poem:Sonnet'")),
         ({"kind": "heldin_false:Short"}, ("canaries.0", "'heldin_false:Short'", 11, 12)),
+        ({"kind": "heldin_false:Broken"}, ("canaries.0", "'heldin_false:Broken'", "TypeError")),
+        ({"kind": "heldin_false:Thief"}, ("canaries.0", "'heldin_false:Thief'", "replaces_users")),
+        ({"kind": "heldin_false:Taker"}, ("canaries.0", "'heldin_false:Taker'", "needs_rows")),
         ({"lines": "many"}, (f"canaries.0.{POEM}.lines", "'many'")),
         ({"verses": 3}, (f"canaries.0.{POEM}.verses",)),
         ({"kind": "no_such"}, ("canaries.0.kind", "'no_such'")),
         ({"measures": {"no_such": {}}}, ("measures.no_such",)),
         ({"measures": {CHOICE: {"texts_per_user": 0}}}, (f"measures.{CHOICE}.texts_per_user", 0)),
         ({"measures": {"heldin_first_choice:Second": {}}}, ("measures", "'heldin_first_choice:Second'")),
+        ({"measures": {"heldin_false:Stuck": {}}, "users": 2}, ("measures.heldin_false:Stuck", "KeyError")),
         ({"measures": {"heldin_false:Unknown": {}}, "users": 2}, ("measures.heldin_false:Unknown",)),
     ],
 )

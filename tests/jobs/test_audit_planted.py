@@ -25,7 +25,7 @@ from heldin.jobs.planted.plant import plant
 from heldin.jobs.planted.plant_config import parse_plant
 from heldin.jobs.planted.plant_data import planted_data
 from heldin.jobs.planted.plant_folder import plan_hash, read_planted
-from heldin.jobs.planted.target import PlantedAudit, has_other_base
+from heldin.jobs.planted.target import PlantedAudit, audited_run, has_other_base
 from heldin.jobs.purge import plan_purge, purge
 from heldin.jobs.user_scores import leading_scores
 from heldin.jobs.verify import verify
@@ -342,7 +342,8 @@ def test_every_look_pays_with_groups_and_units(planted):
     lm = load_language_model(str(planted[1].parent / "base"))
     data = planted_data(config, out, QUIET, lm)
     for claims, share in (((CLAIM,), 6), ((CLAIM, CLAIM.replace("user", "example")), 12)):
-        fixed = judged_as(PlantedAudit(out, str(planted[1]), claims, "R. Signer"), config, data)
+        job = PlantedAudit(out, str(planted[1]), claims, "R. Signer")
+        fixed = judged_as(job, config, audited_run(job, config), data)
         assert fixed.judged == share  # looks x (real users and one kind of canary users) x units
         assert (fixed.decision.auroc_level, fixed.decision.tpr_level) == (0.04 / 3, 0.01 / 3)
         assert fixed.decision.redraws == 3 * DecisionConfig().redraws

@@ -14,7 +14,7 @@ from heldin.corpus.split import Role
 from heldin.jobs.planted.audit import audit_planted, judged_as
 from heldin.jobs.planted.plant import plant
 from heldin.jobs.planted.plant_data import control_rows, drawn_data
-from heldin.jobs.planted.target import PlantedAudit
+from heldin.jobs.planted.target import PlantedAudit, audited_run
 from heldin.jobs.user_scores import leading_scores
 from heldin.jobs.verify import verify
 from heldin.models.loading import load_language_model
@@ -90,19 +90,20 @@ def test_one_kind_is_judged_once_and_several_each_at_their_share(planted, base, 
     config, manifest, out, _ = planted
     data = drawn_data(config, manifest, out, QUIET, load_language_model(config.reference))
     job = PlantedAudit(out, "model", ("epsilon=1,delta=1e-6,unit=user",))
-    assert judged_as(job, config, data).judged == 1
+    assert judged_as(job, config, audited_run(job, config), data).judged == 1
     two = plan(
         lines, base, split={"canaries_only": True}, canaries=[*CANARIES, {"kind": "rare_phrase", "users": 8}], looks=2
     )
     its = plant(two, tmp_path / "two", QUIET)
     data = drawn_data(two, its, tmp_path / "two", QUIET, load_language_model(two.reference))
-    assert judged_as(job, two, data).judged == 2 * 3
+    assert judged_as(job, two, audited_run(job, two), data).judged == 2 * 3
 
 
 def test_groups_are_compared_within_themselves_whichever_side_users_are_on(planted):
     config, manifest, out, _ = planted
     data = drawn_data(config, manifest, out, QUIET, load_language_model(config.reference))
-    fixed = judged_as(PlantedAudit(out, "model"), config, data)
+    job = PlantedAudit(out, "model")
+    fixed = judged_as(job, config, audited_run(job, config), data)
     generator = np.random.default_rng(0)
     # A group of eight documents scores higher whoever is held in.
     statistics = [
@@ -133,7 +134,7 @@ def test_the_coins_change_no_row_but_canary_users(planted, rows, base, tmp_path)
 @pytest.mark.parametrize(
     ("changes", "by", "naming"),
     [
-        ({"canaries": []}, "PlantConfig._can_be_done", "split.canaries_only"),
+        ({"canaries": []}, "PlantConfig._somebody_is_audited", "split.canaries_only"),
         (
             {"split": {"canaries_only": True, "audit_fraction": 0.5}},
             "PlantedSplit._one_of_both",
@@ -141,7 +142,7 @@ def test_the_coins_change_no_row_but_canary_users(planted, rows, base, tmp_path)
         ),
         (
             {"canaries": [{"kind": "substring", "lengths": [4], "users": 3}]},
-            "PlantConfig._can_be_done",
+            "PlantConfig._canaries_fit",
             "canaries_only",
         ),
     ],
@@ -190,7 +191,7 @@ def test_a_training_set_without_users_is_planted_audited_and_read_by_the_callbac
     kept = json.loads((tmp_path / "out" / "manifest.json").read_text(encoding="utf-8"))
     assert kept["columns"] == {"user": None, "text": "body"}
     # Not without canaries_only, and a column that is forgotten is said.
-    with refused(by="PlantConfig._can_be_done", naming="split.canaries_only"):
+    with refused(by="PlantConfig._somebody_is_audited", naming="split.canaries_only"):
         plan(lines, base, columns=columns)
     with refused(by="require_columns", naming=("'author'", "columns.user", "split.canaries_only")):
         plant(plan(lines, base, columns={"user": "author", "text": "body"}), tmp_path / "other", QUIET)

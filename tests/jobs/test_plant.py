@@ -316,10 +316,10 @@ def test_bad_rows_are_left_out_when_they_are_skipped(rows, base, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "by", "naming"),
     [
-        ({"users": {"min_records": 3}}, "PlantConfig._can_be_done", ("min_records", "4")),
-        ({"attack": {"shadow_models": 4}}, "PlantConfig._can_be_done", "shadow_models"),
-        ({"attack": {"reference": "gpt2"}}, "PlantConfig._can_be_done", "'reference'"),
-        ({"canaries": [{"kind": "named_person", "users": 3}]}, "PlantConfig._can_be_done", "named_person"),
+        ({"users": {"min_records": 3}}, "PlantConfig._somebody_is_audited", ("min_records", "4")),
+        ({"attack": {"shadow_models": 4}}, "PlantConfig._attack_can_be_done", "shadow_models"),
+        ({"attack": {"reference": "gpt2"}}, "PlantConfig._attack_can_be_done", "'reference'"),
+        ({"canaries": [{"kind": "named_person", "users": 3}]}, "PlantConfig._canaries_fit", "named_person"),
         (
             {"split": {"audit_pool": 5, "audit_fraction": 0.5}},
             "PlantedSplit._one_of_both",

@@ -110,7 +110,7 @@ def test_names_that_go_with_the_data_are_refused(rows, base, tmp_path):
     for name in ("saved", "mine.parquet"):
         with refused(by="TrainingSet._check_names", naming=("'author'", "ClassLabel")):
             plant(plan(tmp_path / name, base), tmp_path / "out", QUIET)
-    with refused(by="PlantConfig._can_be_done", naming="save_to_disk"):
+    with refused(by="PlantConfig._run_can_be_done", naming="save_to_disk"):
         plan(tmp_path / "mine.parquet", base, dataset_split="train")
 
 

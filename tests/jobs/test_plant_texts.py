@@ -101,7 +101,7 @@ def test_a_tokenizer_without_a_template_and_substrings_in_messages_are_refused(l
     columns = {**COLUMNS, "messages": "body"}
     with refused(by=form_of_rows):
         plant(plan(lines, base, columns=columns), tmp_path / "out", QUIET)
-    with refused(by="PlantConfig._can_be_done", naming=("substring", "unseen_token", "rare_phrase")):
+    with refused(by="PlantConfig._canaries_fit", naming=("substring", "unseen_token", "rare_phrase")):
         plan(lines, base, columns=columns, canaries=[{"kind": "substring", "lengths": [4], "users": 3}])
     with refused(by="PlantColumns._one_text", naming=("prompt", "completion")):
         plan(lines, base, columns={**COLUMNS, "prompt": "body"})

@@ -11,11 +11,13 @@ import heldin
 from heldin.base.files import file_sha256
 from heldin.base.progress import LineReporter
 from heldin.corpus.split import Part, Role
+from heldin.jobs.planted import audit
 from heldin.jobs.planted.check_plan import check_plan
 from heldin.jobs.planted.control import ControlSample, read_unseen
 from heldin.jobs.planted.plant import plant
 from heldin.jobs.planted.plant_data import control_rows, drawn_data, taken_rows
 from heldin.jobs.planted.plant_folder import read_form, read_planted
+from heldin.jobs.verify import verify
 from heldin.models.loading import load_language_model
 from tests.planted_sets import base, lines, made_rows, plan, read_lines, rows, train, write_lines
 from tests.refusals import names, refused
@@ -182,15 +184,35 @@ def test_a_check_names_every_problem_at_once_and_writes_nothing(rows, base, tmp_
     assert any(line.startswith("power: ") for line in found.lines)
 
 
-def test_plant_and_audit_from_python(lines, base, tmp_path):
+def _counted(monkeypatch, *names):
+    """Count calls of functions by the audit of a planted set."""
+    calls = Counter()
+
+    def counting(name, function):
+        def call(*arguments, **options):
+            calls[name] += 1
+            return function(*arguments, **options)
+
+        monkeypatch.setattr(audit, name, call)
+
+    for name in names:
+        counting(name, getattr(audit, name))
+    return calls
+
+
+def test_plant_and_audit_from_python(lines, base, tmp_path, monkeypatch):
     content = plan(lines, base).model_dump(mode="json")
     planted = heldin.plant(content, out=tmp_path / "out", overrides=["looks=2"], quiet=True)
     texts = [row["body"] for row in read_lines(planted.training)]
     assert len(texts) == planted.rows
     model = train(base, texts, tmp_path / "model", passes=1)
+    calls = _counted(monkeypatch, "read_planted", "audited_run")
     found = heldin.audit_planted(
         planted, model, claims=["epsilon=8,delta=1e-5,unit=user"], declared_by="R. Signer", quiet=True
     )
+    assert calls == {"read_planted": 1, "audited_run": 1}
+    verify(found.folder, QUIET)
+    assert calls == {"read_planted": 2, "audited_run": 2}
     assert found.folder == tmp_path / "out" / "audits" / "1"
     assert (found.record.planted.looks, found.record.planted.declared_by) == (2, "R. Signer")
     with refused(by="checked", naming="evidence"):

@@ -102,7 +102,7 @@ def test_a_row_without_a_turn_of_the_role_and_a_template_that_forgets_turns_are_
     ],
 )
 def test_parts_that_the_columns_do_not_have_are_refused(changes, naming, tmp_path):
-    with refused(by="PlantConfig._can_be_done", naming=naming):
+    with refused(by="PlantConfig._columns_have_what_is_scored", naming=naming):
         plan(tmp_path / "mine.jsonl", "base", **changes)
 
 

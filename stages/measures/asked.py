@@ -1,0 +1,107 @@
+"""The measures that a config asks for, under their names there: those of facts and of tables."""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pyarrow as pa
+
+from heldin.base.errors import InputError
+from heldin.base.kinds import in_one_line
+from heldin.base.progress import Reporter
+from heldin.base.section import Facts
+from heldin.stages.measures.kinds import MEASURES
+from heldin.stages.measures.measure import Fingerprinted, Measure, MeasuredUsers, MeasureOptions
+
+if TYPE_CHECKING:
+    from heldin.models.loading import LanguageModel
+
+V = TypeVar("V")
+OF_MEASURE = "measure-"  # how the names of tables of measures begin that a config asks for
+
+
+@dataclass(frozen=True)
+class AskedMeasure(Measure[V]):
+    """A measure under the name that a config gives it, which is that of its facts and of its table."""
+
+    measure: Measure[V]
+    name: str = ""
+
+    @property
+    def file(self) -> str:  # type: ignore[override]
+        """The table's name, which no table of heldin's own has."""
+        return table_name(self.name)
+
+    @property
+    def stage(self) -> str:  # type: ignore[override]
+        """The measure's stage."""
+        return self.measure.stage
+
+    def made_from(self) -> str:
+        """Return the measure's hash."""
+        with self._in_one_line():
+            return self.measure.made_from()
+
+    def compute(self, reporter: Reporter) -> V:
+        """Run the measure."""
+        with self._in_one_line():
+            return self.measure.compute(reporter)
+
+    def columns(self, values: V) -> Mapping[str, Any]:
+        """Return the measure's columns."""
+        with self._in_one_line():
+            return self.measure.columns(values)
+
+    def values(self, table: pa.Table) -> V:
+        """Return the measure's values of a table."""
+        with self._in_one_line():
+            return self.measure.values(table)
+
+    def facts(self, values: V, member: Mapping[str, bool]) -> Facts | None:
+        """Return the measure's facts. Raises InputError for a number that is not finite: a record has none."""
+        with self._in_one_line():
+            facts = self.measure.facts(values, member)
+        if facts is not None and not is_finite(facts.model_dump()):
+            raise InputError(f"measures.{self.name}: its facts have a number that is not finite: nothing is recorded")
+        return facts
+
+    def _in_one_line(self) -> AbstractContextManager[None]:
+        return in_one_line(f"measures.{self.name}", ours=self.name in MEASURES.ours)
+
+
+def is_finite(value: object) -> bool:
+    """Return whether no number in lists and mappings is infinite or "not a number"."""
+    match value:
+        case float():
+            return math.isfinite(value)
+        case Mapping():
+            return all(map(is_finite, value.values()))
+        case list() | tuple():
+            return all(map(is_finite, value))
+    return True
+
+
+def table_name(measure: str) -> str:
+    """Return the name of the table of a measure that a config asks for."""
+    return f"{OF_MEASURE}{re.sub(r'[^A-Za-z0-9_]', '.', measure)}.parquet"
+
+
+def measures_asked(
+    options: Mapping[str, MeasureOptions], subjects: MeasuredUsers, models: tuple[Fingerprinted, Fingerprinted]
+) -> Sequence[Measure[Any]]:
+    """Return the measures that a config asks for, by name. Raises InputError if one cannot be made."""
+    asked = []
+    for name, each in options.items():
+        with in_one_line(f"measures.{name}", ours=name in MEASURES.ours):
+            asked.append(AskedMeasure(each.measure(subjects, models), name))
+    return asked
+
+
+def check_asked(options: Mapping[str, MeasureOptions], subjects: MeasuredUsers | None, model: "LanguageModel") -> None:
+    """Check what can be known before anything takes long. Raises InputError if a measure cannot be made."""
+    for name, each in options.items():
+        with in_one_line(f"measures.{name}", ours=name in MEASURES.ours):
+            each.check(subjects, model)
