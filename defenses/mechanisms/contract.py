@@ -21,6 +21,8 @@ from heldin.words.guarantee import NoGuaranteeReason
 from heldin.words.statement import Statement
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from heldin.defenses.mechanism import Mechanism
 
 Checkpoint: TypeAlias = Literal["last_step", "public_validation", "protected_validation"]
@@ -154,6 +156,9 @@ class DefenseConfig(Section, ABC):
             made_of_texts: kinds of entity sources that may come from the protected people's texts.
         """
         return ()
+
+    def require_model(self, model: "PreTrainedModel") -> None:
+        """Raise InputError for a model for which the steps are not right."""
 
     def retraining_problem(self, documents: int | None) -> str | None:
         """Return why independent trainings cannot be run with it, and what to do; None if they can.
