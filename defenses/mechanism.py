@@ -31,7 +31,7 @@ from heldin.defenses.choices import (
 )
 from heldin.defenses.guarantee import DeclaredGuarantee, Guarantee, NoGuarantee, conditions_of, reasons_of
 from heldin.defenses.mechanisms.contract import Checkpoint, Level
-from heldin.defenses.mechanisms.declared import Declared
+from heldin.defenses.mechanisms.declaration import Declared
 from heldin.defenses.mechanisms.levels import level_of
 from heldin.defenses.samplers import Sampler
 from heldin.words.guarantee import AUDITS, NoGuaranteeReason

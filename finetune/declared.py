@@ -10,7 +10,8 @@ from heldin.base.coins import keyed_digest
 from heldin.base.errors import InputError
 from heldin.defenses.gradients.model_parts import trainable
 from heldin.defenses.mechanism import Mechanism
-from heldin.defenses.mechanisms.declared import Declared, DeclaredDefense, DrawnUnit, StepGiven
+from heldin.defenses.mechanisms.declaration import Declared
+from heldin.defenses.mechanisms.declared import DeclaredDefense, DrawnUnit, StepGiven
 from heldin.defenses.mechanisms.kinds import MECHANISMS
 from heldin.finetune.batches import collate
 from heldin.finetune.passes import Passes

@@ -253,7 +253,7 @@ def _wrong_noise(stage: _Stage, clipped: np.ndarray[Any, np.dtype[np.float64]]) 
     for where, noise in parts.items():
         # The sum of d squares of standard normal numbers.
         square = float(np.sum((noise / stated) ** 2))
-        low, high = stats.chi2.ppf([LEVEL / 2, 1 - LEVEL / 2], noise.size)
+        low, high = (float(stats.chi2.ppf(level, noise.size)) for level in (LEVEL / 2, 1 - LEVEL / 2))
         if not low <= square <= high:
             found = stated * math.sqrt(square / noise.size)
             problems.append(f"{where} adds noise of multiplier {found:.4g}, and the declared event has {stated:.4g}")

@@ -21,8 +21,6 @@ from heldin.words.guarantee import NoGuaranteeReason
 from heldin.words.statement import Statement
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
     from heldin.defenses.mechanism import Mechanism
 
 Checkpoint: TypeAlias = Literal["last_step", "public_validation", "protected_validation"]
@@ -157,7 +155,7 @@ class DefenseConfig(Section, ABC):
         """
         return ()
 
-    def require_model(self, model: "PreTrainedModel") -> None:
+    def require_model(self, model: Any) -> None:
         """Raise InputError for a model for which the steps are not right."""
 
     def retraining_problem(self, documents: int | None) -> str | None:

@@ -15,11 +15,11 @@ from pydantic import JsonValue
 
 from heldin.base.errors import InputError
 from heldin.base.files import read_json
-from heldin.base.kinds import Origin
 from heldin.base.section import ExpandedPath, Many
 from heldin.defenses.accounting.declared_events import declared_step
-from heldin.defenses.choices import Adjacency, Choice, ClipNorm, ConstantDivisor, FlatClip
+from heldin.defenses.choices import Adjacency, ClipNorm, ConstantDivisor, FlatClip
 from heldin.defenses.mechanisms.contract import DefenseConfig, Given
+from heldin.defenses.mechanisms.declaration import Declared
 from heldin.defenses.mechanisms.kinds import MECHANISMS
 from heldin.defenses.mechanisms.settings import NoisedDefense
 from heldin.defenses.samplers import PoissonSampler
@@ -38,46 +38,6 @@ OF_PLAN = "of the plan"  # in what a white-box audit prints: it watched the plan
 _UNITS = ("user", "example")
 _SIZES = ("population", "steps", "delta", "examples", "micro_records", "secure_noise", "base_model_saw_protected")
 _OUTCOMES: dict[str, Watched] = {"consistent": "passed", "inconclusive": "inconclusive"}
-
-
-class Declared(Choice):
-    """Who declares what a plan's steps do.
-
-    Attributes:
-        kind: of ``defense``, as the config names it.
-        package: distribution; the top-level module, if none has it.
-        version: of the distribution; None for modules that were not installed.
-        sha256: of the package's Python files.
-        settings: the section of the config, from which the step is made.
-        audit: what a white-box audit of the step found.
-    """
-
-    kind: str
-    package: str
-    version: str | None
-    sha256: str
-    settings: dict[str, JsonValue]
-    audit: Watched = "not run"
-
-    @property
-    def failed(self) -> bool:
-        """Whether a white-box audit contradicts what is declared."""
-        return self.audit == "failed"
-
-    @property
-    def of_package(self) -> str:
-        """The package and its version."""
-        return f"{self.package} {self.version or '(not installed)'}"
-
-    def require_same_code(self, origin: Origin | None) -> None:
-        """Raise InputError unless the installed code is the declared one."""
-        now = None if origin is None else (origin.package, origin.version, origin.sha256)
-        if now != (self.package, self.version, self.sha256):
-            there = "gone" if origin is None else f"{origin.package} {origin.version} (code {origin.sha256[:16]})"
-            raise InputError(
-                f"the plan was made with {self.of_package} (code {self.sha256[:16]}), which is {there} now: install"
-                " what it was, or make the plan again"
-            )
 
 
 @dataclass(frozen=True)
