@@ -21,7 +21,7 @@ from heldin.defenses.choices import NoiseGenerator
 from heldin.defenses.gradients.model_parts import trainable
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.mechanisms.contract import DefenseConfig, Given
-from heldin.defenses.mechanisms.declared import DeclaredDefense
+from heldin.defenses.mechanisms.declared import require_declared
 from heldin.defenses.samplers import PoissonSampler
 from heldin.finetune.declared import declared_defense
 from heldin.finetune.holding import holding_of
@@ -147,6 +147,7 @@ def broken_promises(defense: DefenseConfig) -> list[str]:
 
 def _plan(defense: DefenseConfig, given: Given) -> Mechanism:
     plan = Mechanism(**defense.plan(given))
+    require_declared(defense, plan)
     return plan if defense.calibrated_to is None else plan.calibrated(defense.calibrated_to)
 
 
@@ -188,8 +189,7 @@ def _model(defense: DefenseConfig) -> PreTrainedModel:
     for model in (tied, LlamaForCausalLM(llama)):
         use_exact_attention(model)
         try:
-            if isinstance(defense, DeclaredDefense):
-                defense.require_model(model)
+            defense.require_model(model)
         except InputError as error:
             refusal = error
         else:

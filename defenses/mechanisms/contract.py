@@ -155,6 +155,9 @@ class DefenseConfig(Section, ABC):
         """
         return ()
 
+    def require_model(self, model: Any) -> None:
+        """Raise InputError for a model for which the steps are not right."""
+
     def retraining_problem(self, documents: int | None) -> str | None:
         """Return why independent trainings cannot be run with it, and what to do; None if they can.
 

@@ -1,4 +1,4 @@
-"""Whose word a plan rests on, where its steps are those of another package."""
+"""Whose word a plan rests on, where another package takes its steps."""
 
 from pydantic import JsonValue
 

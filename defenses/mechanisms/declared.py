@@ -18,8 +18,9 @@ from heldin.base.files import read_json
 from heldin.base.section import ExpandedPath, Many
 from heldin.defenses.accounting.declared_events import declared_step
 from heldin.defenses.choices import Adjacency, ClipNorm, ConstantDivisor, FlatClip
-from heldin.defenses.mechanisms.contract import Given
+from heldin.defenses.mechanisms.contract import DefenseConfig, Given
 from heldin.defenses.mechanisms.declaration import Declared
+from heldin.defenses.mechanisms.kinds import MECHANISMS
 from heldin.defenses.mechanisms.settings import NoisedDefense
 from heldin.defenses.samplers import PoissonSampler
 from heldin.words.guarantee import Watched
@@ -29,10 +30,12 @@ if TYPE_CHECKING:
     from dp_accounting.dp_event import DpEvent
     from transformers import PreTrainedModel
 
+    from heldin.defenses.mechanism import Mechanism
     from heldin.defenses.noise import NoiseSource
     from heldin.models.tokens import Tokens
 
 OF_PLAN = "of the plan"  # in what a white-box audit prints: it watched the plan's own step
+_UNITS = ("user", "example")
 _SIZES = ("population", "steps", "delta", "examples", "micro_records", "secure_noise", "base_model_saw_protected")
 _OUTCOMES: dict[str, Watched] = {"consistent": "passed", "inconclusive": "inconclusive"}
 
@@ -114,9 +117,6 @@ class DeclaredDefense(NoisedDefense, ABC):
         Return the units' mean loss, which is not private; None without a unit.
         """
 
-    def require_model(self, model: "PreTrainedModel") -> None:
-        """Raise InputError for a model for which the step is not right."""
-
     @property
     def promises_users(self) -> bool:
         """Where users are the unit."""
@@ -152,7 +152,7 @@ class DeclaredDefense(NoisedDefense, ABC):
 
         Raises InputError for an event, a unit or a relation that heldin's accountant does not read.
         """
-        if getattr(self, "unit", None) not in ("user", "example"):
+        if getattr(self, "unit", None) not in _UNITS:
             raise InputError(f"defense '{self.kind}' declares no unit of heldin: set unit to 'user' or 'example'")
         try:
             event = declared_step(self.dp_event(), self.steps)
@@ -176,8 +176,6 @@ class DeclaredDefense(NoisedDefense, ABC):
 
     def declared(self) -> Declared:
         """Return whose word the plan rests on. Raises InputError for a white-box audit of something else."""
-        from heldin.defenses.mechanisms.kinds import MECHANISMS
-
         origin = MECHANISMS.origin(self.kind)
         assert origin is not None  # each of ours has an accountant of its own
         settings = self.model_dump(mode="json", exclude={"white_box"})
@@ -185,6 +183,23 @@ class DeclaredDefense(NoisedDefense, ABC):
         stated = {**code, "settings": _of_step(settings), "unit": self.unit, "step": OF_PLAN}
         outcome: Watched = "not run" if self.white_box is None else _audit_of(self.white_box, stated)
         return Declared(**code, settings=settings, audit=outcome)
+
+
+def require_declared(defense: DefenseConfig, mechanism: "Mechanism") -> None:
+    """Check that the plan of a package's mechanism says whose it is, whatever the package's own code says.
+
+    Raises InputError for a plan that protects somebody and names no package, or another than the one that made it.
+    """
+    if not mechanism.protects or defense.kind in MECHANISMS.ours:
+        return
+    if not isinstance(defense, DeclaredDefense):
+        raise InputError(
+            f"defense '{defense.kind}' is not heldin's, and its plan says that heldin takes its steps: derive it from"
+            " heldin.defenses.mechanisms.declared:DeclaredDefense"
+        )
+    # By the base class, which a package may have overridden.
+    if mechanism.declared != DeclaredDefense.declared(defense):
+        raise InputError(f"defense '{defense.kind}' states another package, version, setting or audit than its own")
 
 
 def _of_step(settings: Mapping[str, JsonValue]) -> dict[str, JsonValue]:

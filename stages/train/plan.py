@@ -21,6 +21,7 @@ from heldin.defenses.choices import DataStep
 from heldin.defenses.guarantee import Guarantee
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.mechanisms.contract import Checkpoint, Given
+from heldin.defenses.mechanisms.declared import require_declared
 from heldin.defenses.plan_file import read_plan, write_plan
 from heldin.finetune.recipe import Select
 from heldin.record.facts import PlanFit
@@ -79,6 +80,7 @@ def mechanism_of(config: RunConfig, *, plain_steps: int, clip_norm: float | None
         assumptions=assumptions(config),
     )
     mechanism = Mechanism(**defense.plan(given))
+    require_declared(defense, mechanism)
     return mechanism if defense.calibrated_to is None else mechanism.calibrated(defense.calibrated_to)
 
 

@@ -13,7 +13,7 @@ from heldin.defenses.accounting.events import PoissonGaussian
 from heldin.defenses.guarantee import DeclaredGuarantee, NoGuarantee
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.mechanisms.contract import Given
-from heldin.defenses.mechanisms.declared import OF_PLAN
+from heldin.defenses.mechanisms.declared import OF_PLAN, require_declared
 from heldin.defenses.mechanisms.kinds import MECHANISMS
 from heldin.defenses.plan_file import plan_document, read_plan, write_plan
 from heldin.finetune.declared import declared_defense
@@ -136,6 +136,40 @@ def test_another_relation_is_refused(package, monkeypatch):
     monkeypatch.setattr(type(defense), "relation", "replace")
     with refused(by="SamplerKind.check", naming=("replace", "add_remove")):
         plan_of(defense)
+
+
+RECORDS_OF_OURS = """
+from heldin.defenses.mechanisms.example import ExampleDefense
+
+class Mine(ExampleDefense):
+    kind: str
+    noise_multiplier: float = 1.0
+    cohort: int = 6
+"""
+HIDDEN = """
+    def declared(self):
+        return super().declared().model_copy(update={"%s": "%s"})
+"""
+NOT_DECLARED = """
+    def plan(self, given):
+        return {**super().plan(given), "declared": None}
+"""
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        # Heldin would take the steps; the package passes for another; it states an audit that nobody ran.
+        RECORDS_OF_OURS,
+        HONEST + HIDDEN % ("package", "opacus"),
+        HONEST + HIDDEN % ("audit", "passed"),
+        HONEST + NOT_DECLARED,
+    ],
+)
+def test_a_plan_that_hides_whose_it_is_is_refused(package, code):
+    defense = package(code)
+    with refused(by="require_declared", naming="'mine'"):
+        require_declared(defense, plan_of(defense))
 
 
 def test_users_are_protected_with_all_their_records(package):

@@ -5,6 +5,7 @@ import json
 import pytest
 import yaml
 
+from heldin.base.errors import ExitCode
 from heldin.defenses.mechanisms.declared import OF_PLAN
 from heldin.defenses.plan_file import read_plan
 from heldin.record.document import read_record
@@ -114,8 +115,8 @@ def test_a_white_box_audit_watches_the_step_and_the_next_run_says_so(call, packa
     # One that adds too little noise is found, and has no guarantee.
     install(package, monkeypatch, HONEST.replace("+ given.gaussian(", "+ 0.5 * given.gaussian("))
     assert call("run", _config(tmp_path / "config.yaml"), "--out", tmp_path / "less")[0] == 0
-    code, printed, _ = call("white-box", "--plan", tmp_path / "less" / "plan.json", "--canaries", 40, "--json")
-    assert code == 5, printed
+    code, printed, err = call("white-box", "--plan", tmp_path / "less" / "plan.json", "--canaries", 40, "--json")
+    assert code == ExitCode.OTHER_MECHANISM, err
     (tmp_path / "failed.json").write_text(printed, encoding="utf-8")
     lying = _config(tmp_path / "lying.yaml", white_box=str(tmp_path / "failed.json"))
     assert call("run", lying, "--out", tmp_path / "lying")[0] == 0
