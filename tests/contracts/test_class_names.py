@@ -17,14 +17,16 @@ def class_names(trees):
     return {node.name for node in nodes if re.fullmatch(r"([A-Z][a-z0-9]+){2,}", node.name)} - PUBLIC
 
 
+def _is_text(node):
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+
 def sentences(tree):
     """Yield the texts of three words or more, without docstrings."""
     alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
-        text = node.value if isinstance(node, ast.Constant) else None
-        # An address such as package.module:Class is no sentence.
-        if isinstance(text, str) and re.fullmatch(r"[\w.]+:\w+", text):
-            continue
+        # Without addresses such as package.module:Class, which people write into configs.
+        text = re.sub(r"\w+(\.\w+)+:\w+", "", node.value) if _is_text(node) else None
         if isinstance(text, str) and id(node) not in alone and len(re.findall(r"\b[a-z]+\b", text)) >= 3:
             yield text
 

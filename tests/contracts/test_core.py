@@ -29,7 +29,7 @@ _SPEC.loader.exec_module(size)
 # counts of a text from a column of the source to the loss. 170 are adapters, formats of weights and precisions. 50 let
 # sources and references say of themselves what they read and load. 500 find kinds by name, ours and those of packages,
 # and hold their code to what a record names.
-MOST_MODULES, MOST_DEPTH, MOST_CORE_LINES = 442, 20, 23_300
+MOST_MODULES, MOST_DEPTH, MOST_CORE_LINES = 446, 20, 23_400
 # Test functions that a change of a sentence may break, by the count of benchmarks/size.py.
 MOST_TIED_TO_WORDING = 15
 
