@@ -55,6 +55,15 @@ class TrainingResult:
     effort: Effort = field(default_factory=Effort)
 
 
+def _require_work(sequences: Sequence[Tokens], recipe: Recipe, *, chosen_by: str | None) -> None:
+    if not sequences:
+        raise InputError(
+            "there is no record to train on: the held-in users have none left after set-asides, caps and data defenses"
+        )
+    if recipe.looks_at_validation and chosen_by is None:
+        raise InputError("finetune.select keeps the best or patience is set, but nothing is evaluated to choose by")
+
+
 def train(
     base: LanguageModel,
     sequences: Sequence[Tokens],
@@ -94,12 +103,7 @@ def train(
         ResumableError: weights, or the loss of plain training, became non-finite, or the processes' weights differ; the
             last good checkpoint is kept.
     """
-    if not sequences:
-        raise InputError(
-            "there is no record to train on: the held-in users have none left after set-asides, caps and data defenses"
-        )
-    if recipe.looks_at_validation and (evaluate is None or select_by is None):
-        raise InputError("finetune.select keeps the best or patience is set, but nothing is evaluated to choose by")
+    _require_work(sequences, recipe, chosen_by=select_by if evaluate else None)
     training = begin(base, sequences, recipe, folder, private, clipping, spread, say)
     state = training.state
     if advance and state.step:

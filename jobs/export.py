@@ -180,48 +180,27 @@ def _declared(record: Record) -> str:
     return "" if training is None or training.declared_by is None else f"{str(training.declared_by.stated).strip()}\n\n"
 
 
-def _card(record: Record, plan: Mechanism) -> str:
-    """Return a model card, for the public and without any number measured on private users.
-
-    Its sections are those of Hugging Face's template (huggingface.co/docs/hub/model-cards), in its order.
-    """
-    release, promise = release_of(record.config), plan.guarantee()
-    owner, purpose = (release.owner, release.purpose) if release else (None, None)
-    private, base = isinstance(promise, Guarantee), (record.config.get("model") or {}).get("base")
-    # The path of a folder says nothing to the public, and may say who made the model.
-    public_base = base if base and not Path(base).exists() else None
-    tags = ["heldin", *(["differential-privacy"] if private else [])]
-    metadata = {"library_name": "transformers", "pipeline_tag": "text-generation", "tags": tags}
-    if public_base is not None:
-        metadata["base_model"] = public_base
-    protection = (
-        "The guarantee limits how much the model depends on the texts of any one protected unit. A smaller epsilon"
-        " protects more. It does not make the model anonymous."
-        if private
-        else "Nothing limits what the model reveals about single people. Anyone who has it may be able to tell whose"
-        " texts trained it, or to make it repeat some of them."
-    )
-    label = promise.label
-    return f"""---
-{yaml.safe_dump(metadata, sort_keys=False).strip()}
+# Its sections are those of Hugging Face's template (huggingface.co/docs/hub/model-cards), in its order.
+_CARD = """---
+{metadata}
 ---
-# Model Card for {record.name}
+# Model Card for {name}
 
-A language model that was fine-tuned on texts that people wrote, with heldin {record.environment.heldin}.
+A language model that was fine-tuned on texts that people wrote, with heldin {version}.
 
 ## Model Details
 
-- **Developed by:** {owner or _NOT_STATED}
-- **Model type:** causal language model ({record.target.architecture}, {record.target.parameters:,} parameters)
-- **Language(s) (NLP):** {_NOT_STATED}
-- **License:** {_NOT_STATED}
-- **Finetuned from model:** {public_base or "a base model that is not public"}
+- **Developed by:** {owner}
+- **Model type:** causal language model ({architecture}, {parameters:,} parameters)
+- **Language(s) (NLP):** {not_stated}
+- **License:** {not_stated}
+- **Finetuned from model:** {base}
 
 ## Uses
 
 ### Direct Use
 
-{purpose or _NOT_STATED}
+{purpose}
 
 ### Out-of-Scope Use
 
@@ -229,13 +208,11 @@ Finding out whose texts trained the model, or recovering these texts.
 
 ## Bias, Risks, and Limitations
 
-{label[:1].upper() + label[1:]}.
-{_curve(plan)}
-{_declared(record)}{str(record.training.earlier_stated).strip() if record.training else ""}
+{guarantee}
 
 {protection}
 
-This statement is about {covers(plan)}.
+This statement is about {covered}.
 
 The developer audited the model for leaks about people. The results of that audit are facts about private people, so
 they are not published here: ask the developer. The model may also repeat errors and prejudices of its training texts.
@@ -257,14 +234,51 @@ Private texts of people. The texts are not published.
 
 ### Training Procedure
 
-`{PLAN}` describes the privacy mechanism of the training, and lists the SHA-256 of every file of this folder.
+`{plan}` describes the privacy mechanism of the training, and lists the SHA-256 of every file of this folder.
 `heldin verify --exported FOLDER` compares the files with that list.
 
 ## Evaluation
 
-{_NOT_STATED}
+{not_stated}
 
 ## Model Card Contact
 
-{owner or _NOT_STATED}
+{owner}
 """
+
+
+def _card(record: Record, plan: Mechanism) -> str:
+    """Return a model card, for the public and without any number measured on private users."""
+    release, promise = release_of(record.config), plan.guarantee()
+    owner, purpose = (release.owner, release.purpose) if release else (None, None)
+    private, base = isinstance(promise, Guarantee), (record.config.get("model") or {}).get("base")
+    # The path of a folder says nothing to the public, and may say who made the model.
+    public_base = base if base and not Path(base).exists() else None
+    tags = ["heldin", *(["differential-privacy"] if private else [])]
+    metadata = {"library_name": "transformers", "pipeline_tag": "text-generation", "tags": tags}
+    if public_base is not None:
+        metadata["base_model"] = public_base
+    protection = (
+        "The guarantee limits how much the model depends on the texts of any one protected unit. A smaller epsilon"
+        " protects more. It does not make the model anonymous."
+        if private
+        else "Nothing limits what the model reveals about single people. Anyone who has it may be able to tell whose"
+        " texts trained it, or to make it repeat some of them."
+    )
+    label = promise.label
+    earlier = str(record.training.earlier_stated).strip() if record.training else ""
+    return _CARD.format(
+        metadata=yaml.safe_dump(metadata, sort_keys=False).strip(),
+        name=record.name,
+        version=record.environment.heldin,
+        owner=owner or _NOT_STATED,
+        architecture=record.target.architecture,
+        parameters=record.target.parameters,
+        not_stated=_NOT_STATED,
+        base=public_base or "a base model that is not public",
+        purpose=purpose or _NOT_STATED,
+        guarantee=f"{label[:1].upper() + label[1:]}.\n{_curve(plan)}\n{_declared(record)}{earlier}",
+        protection=protection,
+        covered=covers(plan),
+        plan=PLAN,
+    )

@@ -6,7 +6,7 @@ Columns that name people are refused: canary rows would copy them from other use
 import itertools
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -134,12 +134,8 @@ def copy_records(
             were drawn.
     """
     sha256 = content_sha256(source.path)
-    if (ledger / CORPUS).is_file():
-        kept = copied(ledger)
-        if kept.sha256 == sha256:
-            return kept
-        if (ledger / "ledger.json").is_file():
-            raise InputError(f"'{source.path}' was changed after coins were drawn for it: restore it, or plant anew")
+    if (kept := _copied_before(source.path, sha256, ledger)) is not None:
+        return kept
     bad, users = BadRows(on_bad), set[str]()
     reporter.say("training set: reading")
     named = {name for name in (source.columns.user, source.columns.id) if name is not None}
@@ -152,17 +148,11 @@ def copy_records(
             total += len(some)
             late_rows += sum(text_digest(record["text"] or "") in late for record, _ in some) if late else 0
             named = {column for column in named if all(isinstance(row[column], int) for _, row in some)}
-            if telling is not None:
-                for record, row in some:
-                    telling.look(record["user"] or "", row)
+            _look(telling, some)
             users.update(record["user"] or "" for record, _ in some)
             writer.write_batch(pa.RecordBatch.from_pylist([record for record, _ in some], schema=schema))
         skipped, _ = bad.counted(users, {})
-        if not total:
-            why = f"; the first: {skipped.first}" if skipped.first else ""
-            raise InputError(f"'{source.path}' has no row that can be used{why}")
-        if telling is not None and (problem := telling.problem()):
-            raise InputError(f"'{source.path}': {problem}")
+        _require_usable(source.path, total, skipped, telling)
         about: dict[str, object] = {
             "sha256": sha256,
             "skipped": skipped.model_dump(mode="json"),
@@ -173,6 +163,31 @@ def copy_records(
     for line in skipped.lines("training set", total):
         reporter.say(line)
     return copied(ledger)
+
+
+def _copied_before(path: Path, sha256: str, ledger: Path) -> Copied | None:
+    """Return the copy of this training set, if there is one. Raises InputError if coins were drawn for another."""
+    kept = copied(ledger) if (ledger / CORPUS).is_file() else None
+    if kept is None or kept.sha256 == sha256:
+        return kept
+    if (ledger / "ledger.json").is_file():
+        raise InputError(f"'{path}' was changed after coins were drawn for it: restore it, or plant anew")
+    return None
+
+
+def _look(telling: Telling | None, rows: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> None:
+    for record, row in rows if telling is not None else ():
+        assert telling is not None
+        telling.look(record["user"] or "", row)
+
+
+def _require_usable(path: Path, rows: int, skipped: Skipped, telling: Telling | None) -> None:
+    """Raise InputError if no row can be used, or a column names people."""
+    if not rows:
+        why = f"; the first: {skipped.first}" if skipped.first else ""
+        raise InputError(f"'{path}' has no row that can be used{why}")
+    if telling is not None and (problem := telling.problem()):
+        raise InputError(f"'{path}': {problem}")
 
 
 def copied(ledger: Path) -> Copied:

@@ -1,7 +1,7 @@
 """The job of independent trainings: the config's, on the config's users, plus one worst-case user by coin."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -17,10 +17,12 @@ from heldin.corpus.store import documents_of
 from heldin.defenses.mechanisms.plain import NoDefense
 from heldin.finetune.batches import encode
 from heldin.finetune.holding import plain_clipping
+from heldin.finetune.recipe import Recipe
 from heldin.finetune.units import PrivateRecords
 from heldin.jobs.retraining.runs import TrainingJob
 from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import score_documents, score_texts
+from heldin.models.tokens import Tokens
 from heldin.stages.run_config import RunConfig
 from heldin.stages.sides.corpus import CorpusData
 from heldin.stages.sides.slots import Slots, find_slots
@@ -135,10 +137,7 @@ def training_job(
     """
     config = audit.trained()
     defense, recipe, store = config.defense, config.finetune, corpus.store
-    if recipe.sequence_length > base.context:
-        raise InputError(f"finetune.sequence_length is above the {base.context} tokens that '{base.name}' takes")
-    if WORST_CASE_USER in store.users:
-        raise InputError(f"the corpus has a user named '{WORST_CASE_USER}': rename that user")
+    _require_room(recipe, base, store.users)
     # All records of everybody else, with no set-asides: there is no held-out side that would need fresh texts.
     by_user = {user: store.rows(user) for user in corpus.audited.users}
     # The worst-case user's texts are made of tokens that nobody writes: they name nobody, and take nobody's place.
@@ -153,21 +152,18 @@ def training_job(
     mechanism = mechanism_of(config, plain_steps=recipe.steps(len(documents)))
     whole = mechanism.record_selection == "random_chunk"
     sequences = encode(base.tokenizer, documents, None if whole else recipe.sequence_length)
-    losses = None
-    if mechanism.ranks_by_losses:
-        losses = [scores.mean_loss for scores in score_documents(base, documents)]
+    ranked = score_documents(base, documents) if mechanism.ranks_by_losses else None
     own = tuple(text for _, text in worst)
     records = PrivateRecords(
         ids=[*(store.id(row) for row in rows), *(id_ for id_, _ in worst)],
         users=[*(store.record(row).user for row in rows), *([WORST_CASE_USER] * len(worst))],
         lengths=[tokens.bearing for tokens in sequences],
-        losses=losses,
+        losses=None if ranked is None else [scores.mean_loss for scores in ranked],
         named=_named(slots, rows, len(worst)) if mechanism.two_level is not None else None,
     )
     noise = defense.noise_generator()
     # Everything that affects a training but its number and key: results of another job do not pass for this one's.
     shared = (base.fingerprint, repr(recipe), mechanism.model_dump_json(), repr(noise), repr(defense), *own)
-    masks = [tokens.counted.tobytes().hex() for tokens in sequences if tokens.counted is not None]
     return TrainingJob(
         base=name,
         revision=config.model.revision,
@@ -183,11 +179,23 @@ def training_job(
         chunk=recipe.sequence_length + 1,
         exactly=defense.repeats_records,
         clipping=plain_clipping(mechanism),
-        identity=text_sha256(
-            *shared, repr(records), repr([tokens.ids for tokens in sequences]), *masks, *_named_parts(records)
-        ),
+        identity=text_sha256(*shared, repr(records), *_parts_of(sequences), *_named_parts(records)),
         key=key,
     )
+
+
+def _require_room(recipe: Recipe, base: LanguageModel, users: Collection[str]) -> None:
+    """Raise InputError for sequences longer than the context, and for a user with the worst-case user's name."""
+    if recipe.sequence_length > base.context:
+        raise InputError(f"finetune.sequence_length is above the {base.context} tokens that '{base.name}' takes")
+    if WORST_CASE_USER in users:
+        raise InputError(f"the corpus has a user named '{WORST_CASE_USER}': rename that user")
+
+
+def _parts_of(sequences: Sequence[Tokens]) -> list[str]:
+    """Return what a hash of sequences follows from: their ids, and what counts where not all does."""
+    masks = [tokens.counted.tobytes().hex() for tokens in sequences if tokens.counted is not None]
+    return [repr([tokens.ids for tokens in sequences]), *masks]
 
 
 def _named_parts(records: PrivateRecords) -> list[str]:

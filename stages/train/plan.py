@@ -102,15 +102,11 @@ def plan_fit(
     if not mechanism.protects or population is None:
         return None
     by_users, size = mechanism.samples_users, mechanism.group_size
-    # Two-level sampling uses what its entities' coins leave, which no plan counts.
-    capped = mechanism.level.counts_users and not (by_users and mechanism.record_selection == "all")
-    chunks = mechanism.record_selection == "random_chunk"
+    capped, chunks = _is_capped(mechanism), mechanism.record_selection == "random_chunk"
     own = np.minimum(counts, size) if capped else counts
     if chunks or config.defense.repeats_records:  # as many as the plan counts on, cut or repeated
         own = np.full(counts.size, size)
-    short = round(float(np.sum(present * (counts < size)))) if capped and not chunks else None
-    if short is not None and 0 < short < LEAST_IN_GROUP:
-        short = None
+    short = _short_of_records(counts < size, present) if capped and not chunks else None
     users, drawn = float(np.sum(present * np.ones(counts.size))), float(np.sum(present * own))
     epochs = mechanism.local.epochs if mechanism.local else 1
     assert mechanism.divisor.constant is not None
@@ -128,6 +124,19 @@ def plan_fit(
         short=short,
         protected=round(drawn if mechanism.level.protects_records else users),
     )
+
+
+def _is_capped(mechanism: Mechanism) -> bool:
+    """Return whether the plan limits how many records of a user it uses."""
+    # Two-level sampling uses what its entities' coins leave, which no plan counts.
+    takes_all = mechanism.samples_users and mechanism.record_selection == "all"
+    return mechanism.level.counts_users and not takes_all
+
+
+def _short_of_records(short: npt.NDArray[np.bool_], present: npt.NDArray[np.float64] | float) -> int | None:
+    """Return how many users have fewer records than the plan uses; None for a number about fewer than ten people."""
+    users = round(float(np.sum(present * short)))
+    return None if 0 < users < LEAST_IN_GROUP else users
 
 
 def fit_lines(mechanism: Mechanism, fit: PlanFit) -> list[str]:

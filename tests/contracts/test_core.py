@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from radon.complexity import cc_visit
 
 from heldin.base.progress import LineReporter
 from heldin.jobs.example import write_example
@@ -30,6 +31,7 @@ _SPEC.loader.exec_module(size)
 # sources and references say of themselves what they read and load. 500 find kinds by name, ours and those of packages,
 # and hold their code to what a record names.
 MOST_MODULES, MOST_DEPTH, MOST_CORE_LINES = 446, 20, 23_400
+MOST_LINES = 60  # of a function's body
 # Test functions that a change of a sentence may break, by the count of benchmarks/size.py.
 MOST_TIED_TO_WORDING = 15
 
@@ -91,6 +93,26 @@ def test_the_whole_is_limited():
     # Fields of records and of configs that read as what they are: ``users`` of how many, mentions that were found.
     assert size.uses_of_names(files) <= Counter({"of": 3, "found": 1})
     assert size.names_of_several_classes(files) == []
+
+
+def test_no_function_is_complex_or_long():
+    """Complexity as radon counts; a body without its docstring."""
+    blocks = {path: cc_visit(path.read_text(encoding="utf-8")) for path in size.product_files()}
+    complex_ones = [(path, b.name, b.complexity) for path, found in blocks.items() for b in found if b.complexity > 20]
+    assert complex_ones == []
+    functions = (
+        (path, node)
+        for path in size.product_files()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
+    long_ones = [(path, node.name, lines) for path, node in functions if (lines := _lines_of_body(node)) > MOST_LINES]
+    assert long_ones == []
+
+
+def _lines_of_body(function):
+    body = function.body[1:] if ast.get_docstring(function) is not None else function.body
+    return body[-1].end_lineno - body[0].lineno + 1 if body else 0
 
 
 def test_few_tests_are_tied_to_wording():

@@ -59,7 +59,7 @@ def test_blank_lines_and_a_byte_order_mark_are_not_errors(tmp_path):
 )
 @pytest.mark.parametrize(
     ("source", "name", "by"),
-    [(Json, "m.jsonl.gz", "_lines"), (Csv, "m.csv.gz", "csv_header")],
+    [(Json, "m.jsonl.gz", "_lines"), (Csv, "m.csv.gz", "_first_lines")],
     ids=["jsonl", "csv"],
 )
 def test_a_corrupt_gzip_is_told_and_never_skipped(tmp_path, source, name, by, damage):
@@ -87,7 +87,7 @@ def test_a_csv_in_latin_1_and_an_empty_one(tmp_path):
         _users(Csv(path))
     assert _users(Csv(path), BadRows(OnBadRows.SKIP)) == ["ann", "cid"]
     path.write_bytes(b"")
-    with refused(by="csv_header", naming="m.csv"):
+    with refused(by="_first_lines", naming="m.csv"):
         _users(Csv(path))
 
 

@@ -153,7 +153,7 @@ def test_what_is_wrong_with_a_training_set_is_said_in_the_words_of_its_config(ro
     assert call.refused(by="TrainingSet.rows", naming=("mine.jsonl", "line 1", "--skip-bad-rows"))
     blank = json.dumps({**rows[0], "body": " "})
     ended(f"{blank}\n{blank}\n", bad_rows="skip")
-    assert call.refused(by="copy_records", naming=("mine.jsonl", "line 1", "'body'"))
+    assert call.refused(by="_require_usable", naming=("mine.jsonl", "line 1", "'body'"))
     ended(row, columns={**COLUMNS, "user": "writer"})
     # There may be no users; a slip shows that there are.
     assert call.refused(by="require_columns", naming=("'writer'", "'columns'", "split.canaries_only"))

@@ -237,7 +237,7 @@ def test_a_training_set_that_changed_since_the_coins_is_refused_and_before_them_
         with pytest.raises(KeyboardInterrupt):
             plant(config, out, QUIET)
     write_lines([{**rows[0], "body": "something else entirely"}, *rows[1:]], lines)
-    with refused(by="copy_records", naming="mine.jsonl"):
+    with refused(by="_copied_before", naming="mine.jsonl"):
         plant(config, out, QUIET)
     assert not (out / "manifest.json").exists()
     write_lines(rows, lines)

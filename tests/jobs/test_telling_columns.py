@@ -75,7 +75,7 @@ def test_an_id_that_is_not_named_is_refused_before_any_coin_and_named_it_is_repl
     (tmp_path / "plant.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
     code, _, err = call("plant", tmp_path / "plant.yaml", "--out", tmp_path / "planted")
     assert code == 2
-    assert call.refused(by="copy_records", naming="'id'")
+    assert call.refused(by="_require_usable", naming="'id'")
     assert "drop: [id]" in err
     assert not (tmp_path / "planted" / "ledger" / "ledger.json").exists()
     content["columns"] = {**columns, "id": "id", "date": "date"}
