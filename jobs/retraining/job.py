@@ -1,7 +1,7 @@
 """The job of independent trainings: the config's, on the config's users, plus one worst-case user by coin."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -22,6 +22,7 @@ from heldin.finetune.units import PrivateRecords
 from heldin.jobs.retraining.runs import TrainingJob
 from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import score_documents, score_texts
+from heldin.models.tokens import Tokens
 from heldin.stages.run_config import RunConfig
 from heldin.stages.sides.corpus import CorpusData
 from heldin.stages.sides.slots import Slots, find_slots
@@ -151,21 +152,17 @@ def training_job(
     mechanism = mechanism_of(config, plain_steps=recipe.steps(len(documents)))
     whole = mechanism.record_selection == "random_chunk"
     sequences = encode(base.tokenizer, documents, None if whole else recipe.sequence_length)
-    losses = None
-    if mechanism.ranks_by_losses:
-        losses = [scores.mean_loss for scores in score_documents(base, documents)]
     own = tuple(text for _, text in worst)
     records = PrivateRecords(
         ids=[*(store.id(row) for row in rows), *(id_ for id_, _ in worst)],
         users=[*(store.record(row).user for row in rows), *([WORST_CASE_USER] * len(worst))],
         lengths=[tokens.bearing for tokens in sequences],
-        losses=losses,
+        losses=_losses(base, documents) if mechanism.ranks_by_losses else None,
         named=_named(slots, rows, len(worst)) if mechanism.two_level is not None else None,
     )
     noise = defense.noise_generator()
     # Everything that affects a training but its number and key: results of another job do not pass for this one's.
     shared = (base.fingerprint, repr(recipe), mechanism.model_dump_json(), repr(noise), repr(defense), *own)
-    masks = [tokens.counted.tobytes().hex() for tokens in sequences if tokens.counted is not None]
     return TrainingJob(
         base=name,
         revision=config.model.revision,
@@ -181,15 +178,22 @@ def training_job(
         chunk=recipe.sequence_length + 1,
         exactly=defense.repeats_records,
         clipping=plain_clipping(mechanism),
-        identity=text_sha256(
-            *shared, repr(records), repr([tokens.ids for tokens in sequences]), *masks, *_named_parts(records)
-        ),
+        identity=text_sha256(*shared, *_identity(records, sequences)),
         key=key,
     )
 
 
-def _named_parts(records: PrivateRecords) -> list[str]:
-    return [] if records.named is None else list(records.named.parts())
+def _losses(base: LanguageModel, documents: Sequence[Document]) -> list[float]:
+    return [scores.mean_loss for scores in score_documents(base, documents)]
+
+
+def _identity(records: PrivateRecords, sequences: Sequence[Tokens]) -> Iterator[str]:
+    """Yield everything about records and tokens that affects a training."""
+    yield repr(records)
+    yield repr([tokens.ids for tokens in sequences])
+    yield from (tokens.counted.tobytes().hex() for tokens in sequences if tokens.counted is not None)
+    if records.named is not None:
+        yield from records.named.parts()
 
 
 def _named(slots: Slots | None, rows: Sequence[int], documents: int) -> Incidence:
