@@ -55,15 +55,6 @@ class TrainingResult:
     effort: Effort = field(default_factory=Effort)
 
 
-def _require_work(sequences: Sequence[Tokens], recipe: Recipe, *, chosen_by: str | None) -> None:
-    if not sequences:
-        raise InputError(
-            "there is no record to train on: the held-in users have none left after set-asides, caps and data defenses"
-        )
-    if recipe.looks_at_validation and chosen_by is None:
-        raise InputError("finetune.select keeps the best or patience is set, but nothing is evaluated to choose by")
-
-
 def train(
     base: LanguageModel,
     sequences: Sequence[Tokens],
@@ -103,7 +94,7 @@ def train(
         ResumableError: weights, or the loss of plain training, became non-finite, or the processes' weights differ; the
             last good checkpoint is kept.
     """
-    _require_work(sequences, recipe, chosen_by=select_by if evaluate else None)
+    _require_possible(sequences, recipe, evaluate is not None and select_by is not None)
     training = begin(base, sequences, recipe, folder, private, clipping, spread, say)
     state = training.state
     if advance and state.step:
@@ -142,6 +133,15 @@ def train(
         state.uncounted,
         effort=state.effort,
     )
+
+
+def _require_possible(sequences: Sequence[Tokens], recipe: Recipe, chooses: bool) -> None:
+    if not sequences:
+        raise InputError(
+            "there is no record to train on: the held-in users have none left after set-asides, caps and data defenses"
+        )
+    if recipe.looks_at_validation and not chooses:
+        raise InputError("finetune.select keeps the best or patience is set, but nothing is evaluated to choose by")
 
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)

@@ -177,7 +177,9 @@ _NOT_STATED = "[More Information Needed]"  # of the template of Hugging Face, wh
 def _declared(record: Record) -> str:
     """Return whose word the guarantee is, if it is not heldin's."""
     training = record.training
-    return "" if training is None or training.declared_by is None else f"{str(training.declared_by.stated).strip()}\n\n"
+    if training is None or training.epsilon is None or training.declared_by is None:
+        return ""
+    return f"{str(training.declared_by.stated).strip()}\n\n"
 
 
 # Its sections are those of Hugging Face's template (huggingface.co/docs/hub/model-cards), in its order.

@@ -304,7 +304,7 @@ def state_guarantee(record: Record) -> list[Statement]:
             # The first reason, where a defense ran; the facts have them all. A run without any has no reasons.
             reasons = training.promise.values.get("reasons")
             first = reasons[:1] if isinstance(reasons, list) else training.promise
-            return [Guaranteed.NO_GUARANTEE(reasons=first), *_state_declared(training), *_state_earlier(training)]
+            return [Guaranteed.NO_GUARANTEE(reasons=first), *_state_earlier(training)]
         promise = Guaranteed.PLANNED(claim=training.guarantee_alone)
         return [promise, Guaranteed.NOT_TESTED(), *_state_declared(training), *_state_earlier(training)]
     claims = list(dict.fromkeys(verdict.claim for verdict in tested))

@@ -102,17 +102,15 @@ def plan_fit(
     if not mechanism.protects or population is None:
         return None
     by_users, size = mechanism.samples_users, mechanism.group_size
-    capped, chunks = _is_capped(mechanism), mechanism.record_selection == "random_chunk"
-    own = np.minimum(counts, size) if capped else counts
-    if chunks or config.defense.repeats_records:  # as many as the plan counts on, cut or repeated
-        own = np.full(counts.size, size)
-    short = _short_of_records(counts < size, present) if capped and not chunks else None
-    users, drawn = float(np.sum(present * np.ones(counts.size))), float(np.sum(present * own))
+    users = float(np.sum(present * np.ones(counts.size)))
+    drawn = float(np.sum(present * _used(config, mechanism, counts)))
     epochs = mechanism.local.epochs if mechanism.local else 1
-    assert mechanism.divisor.constant is not None
-    planned = mechanism.divisor.constant * epochs * (size if by_users else 1) if capped or not by_users else None
-    if gradients is None and planned is not None:
-        gradients = round(mechanism.sampler.rate * epochs * drawn, 1)
+    planned = None
+    if _limits_users(mechanism) or not by_users:
+        assert mechanism.divisor.constant is not None
+        planned = mechanism.divisor.constant * epochs * (size if by_users else 1)
+        gradients = round(mechanism.sampler.rate * epochs * drawn, 1) if gradients is None else gradients
+    short = _short_users(mechanism, counts, present)
     return PlanFit(
         unit="users" if by_users else "records",
         population=population,
@@ -126,17 +124,35 @@ def plan_fit(
     )
 
 
-def _is_capped(mechanism: Mechanism) -> bool:
-    """Return whether the plan limits how many records of a user it uses."""
-    # Two-level sampling uses what its entities' coins leave, which no plan counts.
-    takes_all = mechanism.samples_users and mechanism.record_selection == "all"
-    return mechanism.level.counts_users and not takes_all
+def _limits_users(mechanism: Mechanism) -> bool:
+    """Return whether at most ``group_size`` records of a user count.
+
+    Two-level sampling uses what its entities' coins leave, which no plan counts.
+    """
+    every = mechanism.samples_users and mechanism.record_selection == "all"
+    return mechanism.level.counts_users and not every
 
 
-def _short_of_records(short: npt.NDArray[np.bool_], present: npt.NDArray[np.float64] | float) -> int | None:
-    """Return how many users have fewer records than the plan uses; None for a number about fewer than ten people."""
-    users = round(float(np.sum(present * short)))
-    return None if 0 < users < LEAST_IN_GROUP else users
+def _used(
+    config: RunConfig, mechanism: Mechanism, counts: npt.NDArray[np.int64] | npt.NDArray[np.float64]
+) -> npt.NDArray[np.int64] | npt.NDArray[np.float64]:
+    """Return the records that each user has in training, or in a step, shape (n,)."""
+    # As many as the plan counts on, cut or repeated.
+    if mechanism.record_selection == "random_chunk" or config.defense.repeats_records:
+        return np.full(counts.size, mechanism.group_size)
+    return np.minimum(counts, mechanism.group_size) if _limits_users(mechanism) else counts
+
+
+def _short_users(
+    mechanism: Mechanism,
+    counts: npt.NDArray[np.int64] | npt.NDArray[np.float64],
+    present: npt.NDArray[np.float64] | float,
+) -> int | None:
+    """Return how many users have fewer records than the plan counts on; None where that is nothing, or too few."""
+    if not _limits_users(mechanism) or mechanism.record_selection == "random_chunk":
+        return None
+    short = round(float(np.sum(present * (counts < mechanism.group_size))))
+    return None if 0 < short < LEAST_IN_GROUP else short
 
 
 def fit_lines(mechanism: Mechanism, fit: PlanFit) -> list[str]:

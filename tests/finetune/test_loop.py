@@ -279,8 +279,8 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_serves(make_lm, sequen
 
 
 def test_nothing_to_train_on_or_to_choose_by(make_lm, sequences, tmp_path):
-    with refused(by="_require_work") as nothing:
+    with refused(by="_require_possible") as nothing:
         train(make_lm(), [], RECIPE, tmp_path)
-    with refused(by="_require_work", naming="finetune.select") as unjudged:
+    with refused(by="_require_possible", naming="finetune.select") as unjudged:
         train(make_lm(), sequences, replace(RECIPE, select=Select.BEST), tmp_path)
     assert raised_apart(nothing, unjudged)

@@ -25,7 +25,7 @@ from heldin.reports.record_report import report_record
 from heldin.reports.sweep_report import report_sweep
 from heldin.words.answer import ComparisonFlaw
 from heldin.words.evidence import ClaimLabel
-from heldin.words.guarantee import GuaranteeText, Relation
+from heldin.words.guarantee import GuaranteeText, NoGuaranteeReason, Relation
 from heldin.words.page_one import (
     Advice,
     AskedOfModels,
@@ -445,6 +445,27 @@ def test_a_claim_that_this_audit_could_not_contradict_says_nothing(record):
     # A claim that somebody typed is not the accountant's, even where there is a plan.
     typed = accounted.model_copy(update={"kind": "trainings"})
     assert _line(typed, Label.GUARANTEE)[0].states(Guaranteed.CLAIMED)
+
+
+@pytest.mark.parametrize("audit", ["not run", "passed", "inconclusive", "failed"])
+def test_page_one_says_whose_word_a_guarantee_is(record, approved, audit):
+    numbers = {"epsilon": 3.0, "delta": 1e-3, "unit": "example", "relation": Relation.ADD_REMOVE()}
+    promise = GuaranteeText.DECLARED(**numbers, package="heldin_mine 0.3")
+    epsilon = 3.0
+    if audit == "failed":
+        epsilon, reason = None, NoGuaranteeReason.WHITE_BOX_FAILED(package="heldin_mine 0.3")
+        promise = GuaranteeText.NO_GUARANTEE(reasons=[reason])
+    declared = {"package": "heldin_mine", "version": "0.3", "sha256": "0" * 64, "audit": audit}
+    own = {"promise": promise.model_dump(), "epsilon": epsilon, "unit": "example", "declared_by": declared}
+    private = _judged(_private(record), (None, "inconclusive", "certified", 1.6))
+    made = changed_record(private, training={**private.training.model_dump(), **own})
+    line = _line(made, Label.GUARANTEE)
+    assert approved(audit, written(line))
+    assert states(line, Guaranteed.DECLARED) == (epsilon is not None)
+    # Also where a test looked at the epsilon.
+    tested = _judged(made, (3.0, "consistent", "certified", 3.8))
+    assert states(_line(tested, Label.GUARANTEE), Guaranteed.DECLARED)
+    assert not states(_line(private, Label.GUARANTEE), Guaranteed.DECLARED)
 
 
 @pytest.mark.parametrize("standing", ["certified", "indicative"])

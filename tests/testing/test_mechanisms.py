@@ -56,16 +56,24 @@ def test_an_honest_package_passes(package):
     [
         ("noise in each pass", "passes of one record adds noise of multiplier"),
         ("less noise than the event says", "a step without a unit adds noise of multiplier 1.0"),
-        ("the same noise in every step", "the noise of another step is not independent"),
-        ("no noise without a unit", "a step without a unit adds noise of multiplier 0"),
+        pytest.param(
+            "the same noise in every step", "the noise of another step is not independent", marks=pytest.mark.slow
+        ),
+        pytest.param(
+            "no noise without a unit", "a step without a unit adds noise of multiplier 0", marks=pytest.mark.slow
+        ),
         ("not deterministic", "other noise, also on resume"),
-        ("the batch is clipped as one", "gradients of 50 and 50 clip norms add 1 clip norms"),
-        ("a clip above the stated norm", "gradients of 50 clip norms add 3 clip norms"),
-        ("divided by those who were drawn", "clip norms to the sum"),
+        pytest.param(
+            "the batch is clipped as one", "gradients of 50 and 50 clip norms add 1 clip norms", marks=pytest.mark.slow
+        ),
+        pytest.param(
+            "a clip above the stated norm", "gradients of 50 clip norms add 3 clip norms", marks=pytest.mark.slow
+        ),
+        pytest.param("divided by those who were drawn", "clip norms to the sum", marks=pytest.mark.slow),
         ("reads a file", "members.txt"),
-        ("changes weights", "changes the weights"),
+        pytest.param("changes weights", "changes the weights", marks=pytest.mark.slow),
         ("not finite", "not finite"),
-        ("a plan from the data", "its plan follows from"),
+        pytest.param("a plan from the data", "its plan follows from", marks=pytest.mark.slow),
     ],
 )
 def test_a_lie_is_named(package, lie, named):
@@ -75,4 +83,5 @@ def test_a_lie_is_named(package, lie, named):
 
 def test_every_lie_is_tried():
     (mark,) = test_a_lie_is_named.pytestmark
-    assert {lie for lie, _ in mark.args[1]} == LIES.keys()
+    cases = (case.values if hasattr(case, "values") else case for case in mark.args[1])
+    assert {lie for lie, _ in cases} == LIES.keys()
