@@ -1,7 +1,7 @@
 """The job of independent trainings: the config's, on the config's users, plus one worst-case user by coin."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -9,8 +9,7 @@ from heldin.base.errors import InputError
 from heldin.base.files import text_sha256
 from heldin.base.progress import Reporter
 from heldin.bounds.trainings import WORST_CASE_USER
-from heldin.canaries.config import UnseenTokenCanaries
-from heldin.canaries.craft import rare_tokens, token_counts, unseen_token_users
+from heldin.canaries.unseen_token import UnseenTokenCanaries, rare_tokens, token_counts, unseen_token_users
 from heldin.corpus.document import Document
 from heldin.corpus.entities.incidence import Incidence
 from heldin.corpus.row_parts import RowParts
@@ -18,6 +17,7 @@ from heldin.corpus.store import documents_of
 from heldin.defenses.mechanisms.plain import NoDefense
 from heldin.finetune.batches import encode
 from heldin.finetune.holding import plain_clipping
+from heldin.finetune.recipe import Recipe
 from heldin.finetune.units import PrivateRecords
 from heldin.jobs.retraining.runs import TrainingJob
 from heldin.models.loading import LanguageModel
@@ -96,8 +96,11 @@ def _require_supported(config: RunConfig) -> None:
         raise InputError("independent trainings train on the records as they are: take 'data_defenses' out")
     if config.attack.precision != "fp32":
         raise InputError("independent trainings are scored in float32: take 'attack.precision' out")
-    if config.extraction is not None:
-        raise InputError("independent trainings measure no extraction: take 'extraction' out (heldin run measures it)")
+    if config.measures:
+        raise InputError(
+            f"independent trainings measure only what attacks find: take 'measures' out ({', '.join(config.measures)};"
+            " heldin run measures it)"
+        )
     if config.finetune.looks_at_validation:
         raise InputError(
             "finetune.select must be 'last' and patience null: choosing a checkpoint would need validation users"
@@ -134,10 +137,7 @@ def training_job(
     """
     config = audit.trained()
     defense, recipe, store = config.defense, config.finetune, corpus.store
-    if recipe.sequence_length > base.context:
-        raise InputError(f"finetune.sequence_length is above the {base.context} tokens that '{base.name}' takes")
-    if WORST_CASE_USER in store.users:
-        raise InputError(f"the corpus has a user named '{WORST_CASE_USER}': rename that user")
+    _require_room(recipe, base, store.users)
     # All records of everybody else, with no set-asides: there is no held-out side that would need fresh texts.
     by_user = {user: store.rows(user) for user in corpus.audited.users}
     # The worst-case user's texts are made of tokens that nobody writes: they name nobody, and take nobody's place.
@@ -152,12 +152,13 @@ def training_job(
     mechanism = mechanism_of(config, plain_steps=recipe.steps(len(documents)))
     whole = mechanism.record_selection == "random_chunk"
     sequences = encode(base.tokenizer, documents, None if whole else recipe.sequence_length)
+    ranked = score_documents(base, documents) if mechanism.ranks_by_losses else None
     own = tuple(text for _, text in worst)
     records = PrivateRecords(
         ids=[*(store.id(row) for row in rows), *(id_ for id_, _ in worst)],
         users=[*(store.record(row).user for row in rows), *([WORST_CASE_USER] * len(worst))],
         lengths=[tokens.bearing for tokens in sequences],
-        losses=_losses(base, documents) if mechanism.ranks_by_losses else None,
+        losses=None if ranked is None else [scores.mean_loss for scores in ranked],
         named=_named(slots, rows, len(worst)) if mechanism.two_level is not None else None,
     )
     noise = defense.noise_generator()
@@ -178,22 +179,27 @@ def training_job(
         chunk=recipe.sequence_length + 1,
         exactly=defense.repeats_records,
         clipping=plain_clipping(mechanism),
-        identity=text_sha256(*shared, *_identity(records, sequences)),
+        identity=text_sha256(*shared, repr(records), *_parts_of(sequences), *_named_parts(records)),
         key=key,
     )
 
 
-def _losses(base: LanguageModel, documents: Sequence[Document]) -> list[float]:
-    return [scores.mean_loss for scores in score_documents(base, documents)]
+def _require_room(recipe: Recipe, base: LanguageModel, users: Collection[str]) -> None:
+    """Raise InputError for sequences longer than the context, and for a user with the worst-case user's name."""
+    if recipe.sequence_length > base.context:
+        raise InputError(f"finetune.sequence_length is above the {base.context} tokens that '{base.name}' takes")
+    if WORST_CASE_USER in users:
+        raise InputError(f"the corpus has a user named '{WORST_CASE_USER}': rename that user")
 
 
-def _identity(records: PrivateRecords, sequences: Sequence[Tokens]) -> Iterator[str]:
-    """Yield everything about records and tokens that affects a training."""
-    yield repr(records)
-    yield repr([tokens.ids for tokens in sequences])
-    yield from (tokens.counted.tobytes().hex() for tokens in sequences if tokens.counted is not None)
-    if records.named is not None:
-        yield from records.named.parts()
+def _parts_of(sequences: Sequence[Tokens]) -> list[str]:
+    """Return what a hash of sequences follows from: their ids, and what counts where not all does."""
+    masks = [tokens.counted.tobytes().hex() for tokens in sequences if tokens.counted is not None]
+    return [repr([tokens.ids for tokens in sequences]), *masks]
+
+
+def _named_parts(records: PrivateRecords) -> list[str]:
+    return [] if records.named is None else list(records.named.parts())
 
 
 def _named(slots: Slots | None, rows: Sequence[int], documents: int) -> Incidence:

@@ -216,7 +216,7 @@ def test_a_run_whose_kept_records_are_all_held_out_is_told_so_in_one_line(make_l
     mechanism = mechanism_of(config_of(corpus_file), plain_steps=1)
     sequences = encode(make_lm().tokenizer, [], 32)
     nothing = plan_private_training(mechanism, seed_key(1), PrivateRecords([], [], []), NoiseGenerator.PHILOX)
-    with refused(by="_require_work", naming=("record", "set-asides", "caps")):
+    with refused(by="_require_possible", naming=("record", "set-asides", "caps")):
         train(make_lm(), sequences, Recipe(select=Select.LAST), tmp_path / "checkpoints", private=nothing)
 
 
