@@ -206,7 +206,7 @@ def _gradients(config: RunConfig, mechanism: Mechanism) -> tuple[str, int | None
     if not mechanism.protects:
         return f"{config.finetune.epochs:g} gradients of every training record", None
     assert mechanism.divisor.constant is not None
-    units = int(mechanism.divisor.constant)  # expected in a step; the filter's are all users
+    units = round(mechanism.divisor.constant)  # expected in a step; the filter's are all users
     if mechanism.samples_users and mechanism.record_selection == "all":
         return f"{mechanism.steps:,} steps with all records of {units:,} users", None
     records = mechanism.group_size if mechanism.samples_users else 1

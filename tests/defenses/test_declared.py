@@ -16,6 +16,7 @@ from heldin.defenses.mechanisms.contract import Given
 from heldin.defenses.mechanisms.declared import OF_PLAN, require_declared
 from heldin.defenses.mechanisms.kinds import MECHANISMS
 from heldin.defenses.plan_file import plan_document, read_plan, write_plan
+from heldin.defenses.releases import PlannedRelease, compose_releases
 from heldin.finetune.declared import declared_defense
 from heldin.words.guarantee import (
     DeclaredAudit,
@@ -136,6 +137,12 @@ def test_another_relation_is_refused(package, monkeypatch):
     monkeypatch.setattr(type(defense), "relation", "replace")
     with refused(by="SamplerKind.check", naming=("replace", "add_remove")):
         plan_of(defense)
+
+
+def test_releases_together_say_it_too(package):
+    together = compose_releases([PlannedRelease("theirs", plan_of(package()), 2)])
+    assert values_of(together.statement, GuaranteeCondition.DECLARED_STEP)["package"] == "heldin_mine 0.3"
+    assert together.epsilon > plan_of(package()).guarantee().epsilon
 
 
 RECORDS_OF_OURS = """
