@@ -236,9 +236,9 @@ def plant(
     Raises:
         InputError: a config with errors, or a training set or model that cannot be used.
     """
-    from heldin.jobs.planted.plant import plant as _plant
-    from heldin.jobs.planted.plant_config import load_plant
-    from heldin.watch.planted_files import TRAINING
+    from heldin.planting.plant import plant as _plant
+    from heldin.planting.plant_config import load_plant
+    from heldin.record.planted_files import TRAINING
 
     checked = load_plant(config if isinstance(config, Mapping) else Path(config), overrides)
     folder = Path(out) if out is not None else Path("runs") / checked.name
@@ -271,8 +271,8 @@ def audit_planted(
     Raises:
         InputError: a claim that cannot be read, or a folder or model that cannot be used.
     """
-    from heldin.jobs.planted.audit import audit_planted as _audit
-    from heldin.jobs.planted.target import PlantedAudit
+    from heldin.planting.audit import audit_planted as _audit
+    from heldin.planting.target import PlantedAudit
 
     folder = planted.folder if isinstance(planted, PlantedSet) else Path(planted)
     base = None if adapter_base is None else str(adapter_base)

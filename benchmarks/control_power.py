@@ -2,7 +2,7 @@
 
 ``trainings`` trains a tiny model on made-up users and canary users, honestly and with each filter, at several learning
 rates. It prints what is left of a canary user's effect: the ratio of the effects of a canary user and of a real row,
-each in standard deviations of a gain. ``jobs.planted.positive_control.LEFT`` has the largest.
+each in standard deviations of a gain. ``planting.positive_control.LEFT`` has the largest.
 
 ``table`` simulates audits with such effects, and prints the table of docs/planted-audits.md.
 
@@ -19,8 +19,8 @@ import torch
 from positive_control import LENGTH, Setting, control_of, draw, texts_of
 from scipy import special
 
-from heldin.jobs.planted.positive_control import LEFT, Filter, positive_control
 from heldin.models.loading import LanguageModel, load_language_model
+from heldin.planting.positive_control import LEFT, Filter, positive_control
 
 AUROCS = (0.55, 0.6, 0.65, 0.7, 0.8)
 CANARIES = (60, 200, 600)

@@ -22,12 +22,12 @@ from transformers import PreTrainedTokenizerFast
 
 from heldin.base.progress import LineReporter
 from heldin.corpus.sources.bad_rows import BadRows
-from heldin.jobs.planted.plant import plant
-from heldin.jobs.planted.plant_config import PlantConfig, parse_plant
-from heldin.jobs.planted.training_set import training_set
 from heldin.models.model_config import TinyModel
 from heldin.models.tiny import new_tiny_model, train_tokenizer
-from heldin.watch.callback import AuditCallback
+from heldin.planting.callback import AuditCallback
+from heldin.planting.plant import plant
+from heldin.planting.plant_config import PlantConfig, parse_plant
+from heldin.planting.training_set import training_set
 
 BATCH = 50_000
 

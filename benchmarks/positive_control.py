@@ -3,7 +3,7 @@
 A tiny model is trained on made-up users and on canary users whose coins were thrown, many times with fresh coins: under
 user-level DP-SGD at several epsilons, and without noise. Then the original file is trained on, without canary rows, and
 a training counts no loss on canary rows. Real rows that are left out at random are compared with rows that were trained
-on (jobs.planted.positive_control). The false-alarm rate is of the honest trainings, with its upper 95 % limit
+on (planting.positive_control). The false-alarm rate is of the honest trainings, with its upper 95 % limit
 (Clopper-Pearson).
 
 PYTHONPATH=. python benchmarks/positive_control.py EXAMPLE [--trainings 100]   # EXAMPLE: heldin corpus example --models
@@ -24,9 +24,9 @@ from heldin.canaries.unseen_token import rare_tokens, token_counts, unseen_token
 from heldin.defenses.choices import ConstantDivisor, FlatClip
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.samplers import PoissonSampler
-from heldin.jobs.planted.positive_control import positive_control
 from heldin.models.loading import LanguageModel, load_language_model
 from heldin.models.logprobs import score_texts
+from heldin.planting.positive_control import positive_control
 from heldin.record.planted_facts import ControlFacts, ControlOutcome
 
 USERS, CANARIES, DOCUMENTS, CONTROLS = 40, 40, 4, 60

@@ -109,7 +109,7 @@ def _model(command: Command) -> "type[BaseModel]":
 
             return CheckpointConfig
         case Command.PLANT:
-            from heldin.jobs.planted.plant_config import PlantConfig
+            from heldin.planting.plant_config import PlantConfig
 
             return PlantConfig
         case Command.SWEEP:

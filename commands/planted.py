@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from heldin.jobs.checkpoint.endpoint import Remote
-    from heldin.jobs.planted.plant_config import PlantConfig
+    from heldin.planting.plant_config import PlantConfig
     from heldin.record.document import Record
 
 
@@ -74,9 +74,9 @@ def plant(
     same command resumes.
     """
     from heldin.base.progress import reporter_for_this_terminal
-    from heldin.jobs.planted.plant import plant as do
-    from heldin.jobs.planted.plant_config import load_plant
-    from heldin.watch.planted_files import MANIFEST, TRAINING
+    from heldin.planting.plant import plant as do
+    from heldin.planting.plant_config import load_plant
+    from heldin.record.planted_files import MANIFEST, TRAINING
 
     modes = {"split.audit_fraction": audit_fraction, "looks": looks, "evidence": evidence}
     given = [f"{key}={value}" for key, value in modes.items() if value is not None]
@@ -100,7 +100,7 @@ def plant(
 
 def _check(config: "PlantConfig", path: Path, json: bool) -> None:
     from heldin.base.progress import reporter_for_this_terminal
-    from heldin.jobs.planted.check_plan import check_plan, lines
+    from heldin.planting.check_plan import check_plan, lines
 
     checked = check_plan(config, reporter_for_this_terminal())
     if json:
@@ -162,9 +162,9 @@ def audit_planted(
     in heldin config audit.
     """
     from heldin.base.progress import reporter_for_this_terminal
-    from heldin.jobs.planted.audit import audit_planted as do
-    from heldin.jobs.planted.plant_folder import read_planted
-    from heldin.jobs.planted.target import PlantedAudit, require_distinct
+    from heldin.planting.audit import audit_planted as do
+    from heldin.planting.plant_folder import read_planted
+    from heldin.planting.target import PlantedAudit, require_distinct
 
     gate = fail_on_of(fail_on)
     if not model:

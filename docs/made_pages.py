@@ -20,7 +20,7 @@ ROOT = DOCS.parent
 MADE = DOCS / "_generated"
 PACKAGES = (  # in the order in which they may import
     *("base", "words", "models", "corpus", "canaries", "defenses", "finetune", "attacks", "bounds", "audit", "record"),
-    *("watch", "stages", "white_box", "jobs", "sweeps", "testing", "reports", "api", "commands"),
+    *("stages", "white_box", "jobs", "reports", "planting", "sweeps", "testing", "api", "commands"),
 )
 
 

@@ -15,16 +15,15 @@ from heldin.base.artefacts import INDEX, PURGED, TABLE, listed_files
 from heldin.base.errors import InputError
 from heldin.base.files import is_held, one_process_at_a_time, read_json, write_text
 from heldin.base.progress import LOG
-from heldin.jobs.planted.plant_folder import AUDITS, CONTROL, SEAL
 from heldin.jobs.retraining import OPTIONS
 from heldin.record.document import read_record
+from heldin.record.planted_files import AUDITS, CONTROL, MANIFEST, SEAL, TRAINING
+from heldin.record.planted_files import LOG as TRAINING_LOG
 from heldin.record.sweep import TUNING
 from heldin.stages.families import KINDS
 from heldin.stages.measures.scores import SHADOW
 from heldin.stages.measures.tables import tables_in
 from heldin.stages.train.previous import KEPT as PREVIOUS
-from heldin.watch.planted_files import LOG as TRAINING_LOG
-from heldin.watch.planted_files import MANIFEST, TRAINING
 
 # What may be kept, and what each is called in a folder.
 KEPT = {

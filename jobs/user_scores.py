@@ -133,7 +133,7 @@ def _membership(folder: Path, record: Record) -> dict[str, bool]:
         # Read from the two files again: an audit keeps no membership of its own.
         return dict(sorted(read_groups(audit_job(folder, record)).member.items()))
     if record.kind == "planted":
-        from heldin.jobs.planted.plant_folder import home_of
+        from heldin.record.planted_files import home_of
 
         folder = home_of(folder, record.config["planted"])
     elif record.kind != "run":

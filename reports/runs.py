@@ -22,10 +22,10 @@ from heldin.base.progress import LOG
 from heldin.base.wording import counted
 from heldin.bounds.verdict import Outcome
 from heldin.record.compare import wrapped
+from heldin.record.planted_files import MANIFEST
 from heldin.record.sweep import FILE, read_sweep
 from heldin.reports.blocks import Block, Paragraph, Report, ReportSection, Small, Table
 from heldin.reports.sweep_findings import answer_of_sweep, answer_on_canaries
-from heldin.watch.planted_files import MANIFEST
 
 _DEPTH = 4  # levels of folders of folders of runs
 # Any of these is in a folder that heldin has begun to write.

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from heldin.base.files import text_sha256
-from heldin.jobs.planted.plant_config import parse_plant
 from heldin.models.loading import LanguageModel
 from heldin.models.model_config import TinyModel
 from heldin.models.tiny import new_tiny_model, train_tokenizer
-from heldin.watch.watching import watch_training
+from heldin.planting.plant_config import parse_plant
+from heldin.planting.watching import watch_training
 
 COLUMNS = {"user": "author", "text": "body", "id": "key", "date": "sent"}
 CHOOSING = {"documents": ["training"], "max_characters": 200, "names": ["likelihood-ratio", "loss"]}

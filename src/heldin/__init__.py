@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from heldin.bounds.judgement import Judgement as Judgement
     from heldin.bounds.verdict import Claim as Claim
     from heldin.defenses.mechanism import Mechanism as Mechanism
+    from heldin.planting.callback import AuditCallback as AuditCallback
+    from heldin.planting.watching import watch_training as watch_training
     from heldin.sweeps.releases import compose as compose
-    from heldin.watch.callback import AuditCallback as AuditCallback
-    from heldin.watch.watching import watch_training as watch_training
 
 # where each name lives; `account` is a module
 _HOMES = {
-    "AuditCallback": "watch.callback",
+    "AuditCallback": "planting.callback",
     "AuditResult": "api.audits",
     "Claim": "bounds.verdict",
     "InputError": "base.errors",
@@ -51,7 +51,7 @@ _HOMES = {
     "plant": "api.audits",
     "power": "api.numbers",
     "run": "api.audits",
-    "watch_training": "watch.watching",
+    "watch_training": "planting.watching",
 }
 __all__ = sorted(_HOMES)
 

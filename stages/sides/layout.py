@@ -233,7 +233,7 @@ def laid_out(
 
         slots = find_slots(config, corpus.store, store, parts, reporter)
     if split.audited is Audited.USERS:
-        # Canary users alone are audited where nobody else is left to be (jobs.planted.data).
+        # Canary users alone are audited where nobody else is left to be (planting.plant_data).
         pool = pool_of_users(users, split, seed=seed) if users or not planted else AuditPool((), {})
     else:
         named = slots.named if slots else None

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from heldin.jobs.planted.positive_control import LEFT, Filter, noticed_from
+from heldin.planting.positive_control import LEFT, Filter, noticed_from
 
 ROOT = Path(__file__).resolve().parents[2]
 

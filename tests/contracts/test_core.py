@@ -36,7 +36,7 @@ MOST_LINES = 60  # of a function's body
 MOST_TIED_TO_WORDING = 15
 
 # Parts that plug in where they are used. ``endpoint`` and the like are words in names of modules.
-OUTSIDE = ("white_box", "jobs.planted", "jobs.retraining", "endpoint", "sweeps", "cluster", "shard", "rehearsal")
+OUTSIDE = ("white_box", "heldin.planting", "jobs.retraining", "endpoint", "sweeps", "cluster", "shard", "rehearsal")
 # The keys of a config and the type of a mention are read by every run.
 KEYS_OF_ENTITIES = {"heldin.corpus.entities", "heldin.corpus.entities.config", "heldin.corpus.entities.spans"}
 

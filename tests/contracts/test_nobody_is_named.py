@@ -18,7 +18,7 @@ from tests.refusals import names
 
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = "api attacks audit base bounds canaries commands corpus defenses finetune jobs models record reports stages"
-PRODUCT += " sweeps watch white_box words"
+PRODUCT += " planting sweeps white_box words"
 # Recognisable, and in no other text.
 ANN, BOB, CAT = "ann.zaphodson@mail.example", "Bob Beeblebroxov", "cat-trillianova"
 SECRET = "My secret garden is called Magrathea"

@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGES = (
     *("base", "words", "corpus", "models", "canaries", "defenses", "finetune", "attacks", "bounds", "audit", "record"),
-    *("watch", "stages", "white_box", "jobs", "sweeps", "reports", "api"),
+    *("stages", "white_box", "jobs", "reports", "planting", "sweeps", "api"),
 )
 SECTION = re.compile(r"^(?:Returns|Raises|Yields|Attributes|Examples?|Note):$", re.MULTILINE)
 

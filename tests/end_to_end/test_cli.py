@@ -19,7 +19,7 @@ from heldin.commands.corpus import stats
 from heldin.corpus.sources.bad_rows import BadRows
 from heldin.corpus.sources.open import rows_of_file
 from heldin.jobs import run as pipeline
-from heldin.jobs.planted.plant_config import is_dataset
+from heldin.planting.plant_config import is_dataset
 from tests.refusals import lacks, names, refused
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -19,9 +19,9 @@ import heldin.sweeps.processes as processes
 from heldin.base.files import file_sha256
 from heldin.base.progress import LineReporter
 from heldin.jobs.example import write_example
-from heldin.jobs.planted.audit import audit_planted
-from heldin.jobs.planted.plant import plant
-from heldin.jobs.planted.target import PlantedAudit
+from heldin.planting.audit import audit_planted
+from heldin.planting.plant import plant
+from heldin.planting.target import PlantedAudit
 from tests.conftest import SMALL, TRIAL
 from tests.planted_sets import made_rows, plan, read_lines, save_base, train, write_lines
 from tests.tiny_sweeps import in_process

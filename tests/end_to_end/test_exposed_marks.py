@@ -10,12 +10,12 @@ import yaml
 
 from heldin.base.progress import LineReporter
 from heldin.corpus.split import Role
-from heldin.jobs.planted.audit import audit_planted
-from heldin.jobs.planted.plant import plant
-from heldin.jobs.planted.target import PlantedAudit
 from heldin.jobs.purge import purge
 from heldin.jobs.run import run
 from heldin.jobs.verify import verify
+from heldin.planting.audit import audit_planted
+from heldin.planting.plant import plant
+from heldin.planting.target import PlantedAudit
 from heldin.record.document import read_record
 from heldin.reports.annex import list_scenarios
 from heldin.reports.attacks import marks_line, tabulate_marks

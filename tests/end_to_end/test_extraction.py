@@ -13,16 +13,16 @@ import yaml
 from heldin.base.progress import LineReporter
 from heldin.corpus.split import Part, Role
 from heldin.jobs.checkpoint.endpoint import Remote
-from heldin.jobs.planted.audit import audit_planted
-from heldin.jobs.planted.plant import plant
-from heldin.jobs.planted.plant_folder import read_planted
-from heldin.jobs.planted.target import PlantedAudit, audited_run
 from heldin.jobs.purge import purge
 from heldin.jobs.verify import OF_MEASURES, verify
 from heldin.models.endpoint_client import Endpoint
 from heldin.models.loading import LanguageModel, load_language_model
 from heldin.models.model_config import TinyModel
 from heldin.models.tiny import new_tiny_model, train_tokenizer
+from heldin.planting.audit import audit_planted
+from heldin.planting.plant import plant
+from heldin.planting.plant_folder import read_planted
+from heldin.planting.target import PlantedAudit, audited_run
 from heldin.record.document import read_record
 from heldin.reports.extraction import NEITHER
 from heldin.stages.run_config import load_config

@@ -19,9 +19,9 @@ from transformers import AutoTokenizer
 
 from heldin.base.progress import LineReporter
 from heldin.jobs.example import write_example
-from heldin.jobs.planted.plant_config import parse_plant
 from heldin.models.model_config import TinyModel
 from heldin.models.tiny import new_tiny_model, train_tokenizer
+from heldin.planting.plant_config import parse_plant
 from heldin.record.document import read_record
 from heldin.reports.record_report import SECTIONS
 from tests.pdf_pages import pages

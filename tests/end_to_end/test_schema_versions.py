@@ -15,8 +15,10 @@ from heldin.base.files import file_sha256
 from heldin.base.machine import version
 from heldin.defenses.plan_file import read_plan
 from heldin.finetune.checkpoints import TrainingState, read_state, state_text
-from heldin.jobs.planted.looks import Look, looks_that_saw_a_change, write_look
-from heldin.jobs.planted.plant_folder import (
+from heldin.jobs.retraining.engine import read_audit
+from heldin.jobs.retraining.runs import read_results
+from heldin.planting.looks import Look, looks_that_saw_a_change, write_look
+from heldin.planting.plant_folder import (
     Manifest,
     plan_hash,
     read_form,
@@ -25,8 +27,7 @@ from heldin.jobs.planted.plant_folder import (
     write_config,
     write_manifest,
 )
-from heldin.jobs.retraining.engine import read_audit
-from heldin.jobs.retraining.runs import read_results
+from heldin.planting.training_log import Header, Segment, read_segment, segment_path, write_segment
 from heldin.record.document import read_record
 from heldin.record.facts import CellFacts
 from heldin.record.sweep import read_sweep, write_sweep
@@ -34,7 +35,6 @@ from heldin.stages.sides.ledger import Cell, load_ledger, read_cell, write_cell
 from heldin.sweeps.cell_plan import plan_of, require_sweep, take_sweep
 from heldin.sweeps.load import load_sweep
 from heldin.sweeps.running import read_states
-from heldin.watch.training_log import Header, Segment, read_segment, segment_path, write_segment
 from tests.made_facts import NOTHING_SKIPPED
 from tests.made_sweeps import made_sweep
 from tests.planted_sets import plan

@@ -14,8 +14,8 @@ from heldin.base.errors import InputError
 from heldin.defenses.guarantee import Guarantee
 from heldin.jobs.checkpoint.audit_config import CheckpointConfig
 from heldin.jobs.config_keys import AUDIT_PAGE, blocks, blocks_at, file_schema, lines, markdown
-from heldin.jobs.planted.plant_config import PlantConfig
 from heldin.jobs.starting_files import BUILT_IN, kinds, starting_file
+from heldin.planting.plant_config import PlantConfig
 from heldin.stages.run_config import RunConfig, load_config, parse_config
 from heldin.stages.train.plan import mechanism_of
 from heldin.sweeps.load import load_sweep

@@ -6,7 +6,7 @@ import pytest
 
 from heldin.jobs.checkpoint.audit_config import CheckpointConfig
 from heldin.jobs.config_keys import blocks, markdown
-from heldin.jobs.planted.plant_config import PlantConfig
+from heldin.planting.plant_config import PlantConfig
 from heldin.stages.run_config import RunConfig
 from heldin.sweeps.sweep_config import SweepConfig
 from tests.theory_tables import anchors

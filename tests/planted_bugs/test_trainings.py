@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from heldin.base.progress import LineReporter
-from heldin.jobs.planted.plant import plant
 from heldin.models.model_config import TinyModel
 from heldin.models.tiny import new_tiny_model, train_tokenizer
+from heldin.planting.plant import plant
 from heldin.record.planted_facts import ConditionName, ControlFacts, Known, Reason
 from tests.planted_bugs.trainings import CASES, LENGTH, Place, table
 from tests.planted_sets import made_rows, plan, train, write_lines

@@ -16,9 +16,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from heldin.planting.watching import Watch
 from heldin.record.planted_facts import ConditionName, Known, Reason
-from heldin.watch.planted_files import LOG
-from heldin.watch.watching import Watch
+from heldin.record.planted_files import LOG
 from tests.planted_sets import read_lines, write_lines
 
 LENGTH = 32  # tokens of the plan

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import numpy as np
 
+from heldin.planting.given_rows import PlantedRow, count_given
+from heldin.planting.training_log import READ, History, hash_of
 from heldin.record.condition_words import training_line
 from heldin.record.planted_facts import ConditionName
-from heldin.watch.given_rows import PlantedRow, count_given
-from heldin.watch.training_log import READ, History, hash_of
 from heldin.words.split import ConditionStated
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "planted-audits.md"

@@ -1,0 +1,1 @@
+"""Audits of trainings that heldin does not run: coins before somebody else trains, a log meanwhile, then a verdict."""

@@ -1,0 +1,196 @@
+"""Lines that ``heldin plant`` prints before it writes: the price in rows, what can be certified, what stays visible."""
+
+from collections import Counter
+from collections.abc import Collection
+
+from heldin.audit.canary_groups import kinds_of
+from heldin.base.wording import counted
+from heldin.bounds.power import forecast
+from heldin.corpus.split import Part, Role
+from heldin.planting.plant_config import PlantConfig
+from heldin.planting.plant_data import canary_forms, control_rows, rows_of_control, taken_rows
+from heldin.planting.positive_control import (
+    LEAST_CANARIES,
+    LEAST_ROWS,
+    POWER,
+    TARGET,
+    canaries_needed,
+    noticed_from,
+)
+from heldin.planting.training_set import TrainingSet
+from heldin.record.condition_words import form_line
+from heldin.record.planted_facts import FormFacts
+from heldin.stages.sides.data import RunData
+from heldin.stages.sides.panels import canaries_alone, number_of_groups
+
+
+def said_beforehand(
+    config: PlantConfig, data: RunData, source: TrainingSet, late: int, form: FormFacts | None
+) -> list[str]:
+    """Return what the audit could certify at best, what it costs in rows, and what gives canary users away.
+
+    Args:
+        late: real rows without a scored token inside the length limit.
+        form: how canary rows differ from real ones by text alone.
+    """
+    users, corpus = data.real(data.ledger.scored_users()), data.corpus.store
+    replaced = {canary.source for canary in data.canaries.values() if canary.source is not None}
+    rows = int(corpus.counts.sum())
+    kept = int((data.training_rows < rows).sum())
+    planted = len(data.training_rows) - kept
+    always = sum(data.ledger.roles.get(user, Role.ALWAYS_IN) is Role.ALWAYS_IN for user in data.store.users)
+    lines = [
+        f"price: {rows - kept:,} of {rows:,} rows are not trained on (of held-out users, set aside, or of"
+        f" {counted(len(replaced), 'user')} whose place canary users take), and {counted(planted, 'row')} of canary"
+        f" users are; {counted(always, 'user')} always in"
+        if not canaries_alone(data)
+        else f"price: {counted(planted, 'row')} of canary users more; every real user stays in, and the audit speaks of"
+        " canary users alone"
+    ]
+    if controls := len(control_rows(config, data)):
+        lines.append(
+            f"price: {counted(controls, 'real row')} are left out for the positive control (split.control_rows), drawn"
+            " at random"
+        )
+    if taken := len(taken_rows(data)):
+        lines.append(f"price: {counted(taken, 'real row')} became canary users', in training or not by their coins")
+    if late:
+        lines.append(
+            f"form: {counted(late, 'real row')} have no scored token among the first {config.sequence_length:,}: a"
+            " trainer may drop them, and the log of the training need not show them"
+        )
+    lines += forecast_lines(config, len(users), len(data.canaries), kinds_of(data.canaries))
+    if form is not None:
+        lines.append(f"form: {form_line(form)}")
+    return lines + _told_by_form(config, data) + _lent(config, data, source) + _left_out(source)
+
+
+def forecast_lines(config: PlantConfig, users: int, canaries: int, kinds: Collection[str]) -> list[str]:
+    """Return what the audit could certify at best.
+
+    Args:
+        users: number of audited real users.
+    """
+    lines: list[str] = []
+    sharing = config.looks * number_of_groups(len(kinds), canaries_alone=not users)
+    if users:
+        lines += forecast(users, config.audit.delta, sharing=sharing)
+    if canaries:
+        lines += forecast(canaries, config.audit.delta, units="canary users", unit="canary user", sharing=sharing)
+    if sharing > 1:
+        lines.append(
+            f"power: this is at each of {counted(config.looks, 'look')}: looks and groups of people share the error"
+            " probability; a claim about examples halves each share again"
+        )
+    return lines
+
+
+def control_lines(config: PlantConfig, rows: int, unseen: int) -> list[str]:
+    """Return what the positive control of the audit will notice, by numbers that depend on no coin.
+
+    Args:
+        rows: real rows that can be used.
+        unseen: rows of the sample of ``unseen``.
+    """
+    canaries = planned_canaries(config)
+    if not canaries:
+        return []
+    trained, others = rows_of_control(config, rows, unseen)
+    if min(trained, others) < LEAST_ROWS or canaries < 2 * LEAST_CANARIES:
+        return [
+            "control: the audit cannot measure whether canary rows had an effect, so 'not contradicted' will be"
+            f" indicative: {trained:,} trained and {others:,} other rows, {canaries:,} canary users; name more rows"
+            " under unseen, or raise split.control_rows, or plant more canary users"
+        ]
+    compared = f"about {trained:,} trained and {others:,} other real rows, and {counted(canaries, 'canary user')}"
+    least, wanted = noticed_from(trained, others, canaries), canaries_needed(trained, others, TARGET)
+    power = (
+        f"control: with {compared}, a training that filters, unlearns or down-weights canary rows is noticed with a"
+        f" probability of {POWER:g} from an AUROC of {least:.3g} of real rows on"
+        if least is not None
+        else f"control: {compared} are too few to notice a training that filters, unlearns or down-weights canary rows"
+    )
+    if least is not None and least <= TARGET:
+        return [power]
+    advice = (
+        f"plant {wanted:,} canary users to notice it from {TARGET:g} on"
+        if wanted is not None
+        else f"to notice it from {TARGET:g} on, name more rows under unseen, or raise split.control_rows"
+    )
+    return [
+        f"{power}; {advice}. 'Not contradicted' is certified only if canary rows plainly had an effect, or from that"
+        " AUROC on"
+    ]
+
+
+def planned_power(config: PlantConfig, rows: int, unseen: int) -> float | None:
+    """Return the AUROC from which the audit counts on the control; None if it does so at none."""
+    return noticed_from(*rows_of_control(config, rows, unseen), planned_canaries(config))
+
+
+def planned_canaries(config: PlantConfig) -> int:
+    """Return the number of canary users that the plan asks for."""
+    return sum(section.count() or 0 for section in config.canaries)
+
+
+def _told_by_form(config: PlantConfig, data: RunData) -> list[str]:
+    """By what canary users can be told from others in this training set, however they are written."""
+    lines = []
+    made_up = _made_up(data)
+    ledger, corpus = data.ledger, data.corpus.store
+    # Of canary users whatever their coin, and of real ones as if all were held in: nothing here follows from a coin.
+    audited = set(ledger.scored_users())
+    real = {
+        len(ledger.parts[user][Part.TRAIN]) if user in audited else corpus.count(user)
+        for user in data.real(data.store.users)
+    }
+    alone = sorted({len(ledger.parts[user][Part.TRAIN]) for user in made_up} - real)
+    if alone and config.columns.user is not None:
+        some = " or ".join(map(str, alone))
+        lines.append(
+            f"form: no real user has {some} rows, so counting rows by user shows the canary users who do: choose"
+            f" documents from numbers that real users have, such as {_usual(real)}"
+        )
+    forms = canary_forms(data)
+    lent = Counter(forms[row] for user in made_up for row in ledger.parts[user][Part.TRAIN])
+    if lent and config.split.canaries_only:
+        lines.append(
+            f"form: {counted(len(lent), 'row')} that are trained on lend date and columns to {lent.total():,} canary"
+            " rows: a column that is otherwise unique repeats there"
+        )
+    elif lent and max(lent.values()) > 1:
+        lines.append(
+            f"form: {counted(len(lent), 'row')} set aside lend date and columns to {lent.total():,} canary rows: a"
+            " column that is otherwise unique repeats there"
+        )
+    return lines
+
+
+def _made_up(data: RunData) -> list[str]:
+    """Return canary users with texts of their own: they replace nobody, and are not made of real rows."""
+    own = (user for user, canary in data.canaries.items() if canary.source is None)
+    return [user for user in own if user not in data.of_real_rows]
+
+
+def _usual(numbers: set[int]) -> str:
+    """Return a few of these numbers, from small to large."""
+    ordered = sorted(numbers)
+    chosen = dict.fromkeys(ordered[len(ordered) * i // 4] for i in range(4))
+    return ", ".join(map(str, chosen))
+
+
+def _lent(config: PlantConfig, data: RunData, source: TrainingSet) -> list[str]:
+    """Columns that canary rows take from rows that were set aside, so that who trains sees values of these."""
+    schema, columns = source.schema, source.columns
+    own = {columns.user, columns.id, *source.text.columns}
+    # Rows of JSON lines have columns of their own each.
+    names = "all other columns" if schema is None else ", ".join(name for name in schema.names if name not in own)
+    if not _made_up(data) or not names:
+        return []
+    whose = "other users' rows" if config.split.canaries_only else "rows set aside of audited users, held out or not"
+    return [f"form: canary rows take {names} from {whose}: leave out columns that name or describe people"]
+
+
+def _left_out(source: TrainingSet) -> list[str]:
+    others = [name for name in source.splits() if name != source.split and name not in source.copied_splits]
+    return [f"splits left out: {', '.join(others)} (copied_splits names those to copy)"] if others else []

@@ -1,0 +1,111 @@
+"""A callback for transformers' Trainer and TRL that logs what a training on a planted set was given."""
+
+import contextlib
+import functools
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from transformers import Trainer, TrainerCallback
+
+from heldin.planting.watching import Watch
+
+
+class AuditCallback(TrainerCallback):  # type: ignore[misc]
+    """Log every sequence that the model is given in training, and the weights of each checkpoint.
+
+    ``Trainer(..., callbacks=[heldin.AuditCallback("planted")])``; TRL's trainers likewise. ``heldin audit-planted``
+    then checks what the person who signs would otherwise declare. A training that is stopped and resumed adds to the
+    log. For a loop of one's own there is ``heldin.watch_training``.
+
+    Labels are those that the model is given. Where the trainer computes the loss outside of the model (label smoothing,
+    ``compute_loss_func``, a ``compute_loss`` of one's own), they are those of its batch, or of the loss.
+
+    Args:
+        planted: the folder that ``heldin plant`` wrote, or a copy of its ``manifest.json`` and ``training``.
+        log: folder of the log; None: ``training-log`` in ``planted``, where the audit looks for it.
+
+    Raises:
+        InputError: the folder has no manifest or training set, or the training set is not that of the manifest.
+    """
+
+    def __init__(self, planted: str | Path, log: str | Path | None = None) -> None:
+        self._watch = Watch(planted, log)
+        self._hooks = contextlib.ExitStack()
+
+    def on_train_begin(self, *trainer: Any, **kwargs: Any) -> None:
+        """Begin a segment of the log.
+
+        Args:
+            *trainer: the Trainer's arguments, state and control, as for every event.
+            **kwargs: hold the model and the tokenizer (``processing_class``).
+        """
+        args, state, _ = trainer
+        self._hooks.close()
+        self._watch.start(
+            kwargs["model"],
+            kwargs.get("processing_class"),
+            step=state.global_step,
+            process=args.process_index,
+            processes=args.world_size,
+        )
+        running = _running_trainer()
+        if running is not None:
+            _see_labels(running, self._watch, self._hooks)
+
+    def on_save(self, *trainer: Any, **kwargs: Any) -> None:
+        """Log the weights of a checkpoint; see ``on_train_begin``."""
+        _, state, _ = trainer
+        self._watch.checkpoint(state.global_step, state.epoch, kwargs.get("model"))
+
+    def on_train_end(self, *trainer: Any, **kwargs: Any) -> None:
+        """Log the weights at the end; see ``on_train_begin``."""
+        self.on_save(*trainer, **kwargs)
+        self._hooks.close()
+        self._watch.stop()
+
+
+def _running_trainer() -> Trainer | None:
+    """Return the Trainer that calls this callback: an event has its parts, and not itself."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if isinstance(caller := frame.f_locals.get("self"), Trainer):
+            return caller
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
+
+
+def _see_labels(trainer: Trainer, watch: Watch, hooks: contextlib.ExitStack) -> None:
+    """Let the watch see the labels of each batch, and those of a loss that is computed outside of the model.
+
+    Args:
+        hooks: takes what gives the trainer back as it was.
+    """
+    compute_loss = trainer.compute_loss
+
+    @functools.wraps(compute_loss)
+    def with_labels(model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        with watch.labels_of_batch(inputs.get("labels") if isinstance(inputs, Mapping) else None):
+            return compute_loss(model, inputs, *args, **kwargs)
+
+    _replace(trainer, "compute_loss", with_labels, hooks)
+    for name in ("compute_loss_func", "label_smoother"):
+        loss = getattr(trainer, name, None)
+        if loss is not None:
+            _replace(trainer, name, _telling_labels(loss, watch), hooks)
+
+
+def _telling_labels(loss: Callable[..., Any], watch: Watch) -> Callable[..., Any]:
+    def with_labels(outputs: Any, labels: Any, *args: Any, **kwargs: Any) -> Any:
+        watch.labels_of_loss(labels)
+        return loss(outputs, labels, *args, **kwargs)
+
+    return with_labels
+
+
+def _replace(trainer: Trainer, name: str, value: Any, hooks: contextlib.ExitStack) -> None:
+    own = vars(trainer)
+    before = (setattr, trainer, name, own[name]) if name in own else (delattr, trainer, name)
+    setattr(trainer, name, value)
+    hooks.callback(*before)

@@ -1,0 +1,361 @@
+"""``heldin plant``: draw coins, plant canary users, and write the training set that somebody else's trainer reads.
+
+Rows are written under other names and ids, each with a key that places it.
+"""
+
+import functools
+import itertools
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from scipy import stats
+
+from heldin.attacks.kinds import get_attack
+from heldin.audit.blind import text_separation
+from heldin.audit.headline import LENGTH_DROWNS
+from heldin.base.artefacts import require_not_purged
+from heldin.base.coins import keyed_digest, keyed_order, seed_key
+from heldin.base.errors import InputError
+from heldin.base.files import one_process_at_a_time, whole_directory
+from heldin.base.progress import Reporter
+from heldin.corpus.forms import Row
+from heldin.corpus.sources.bad_rows import BadRows, OnBadRows
+from heldin.corpus.split import Part
+from heldin.models.loading import LanguageModel, load_language_model
+from heldin.models.logprobs import score_texts
+from heldin.models.model_names import require_model
+from heldin.models.token_scores import TokenScores
+from heldin.planting.beforehand import control_lines, planned_power, said_beforehand
+from heldin.planting.control import unseen_rows, write_unseen
+from heldin.planting.plant_config import PlantConfig
+from heldin.planting.plant_data import canary_forms, planted_data, run_of
+from heldin.planting.plant_folder import (
+    CONFIG,
+    Manifest,
+    fingerprints,
+    further_references,
+    plan_hash,
+    read_plant_config,
+    read_planted,
+    require_plan,
+    seal_before_coins,
+    write_config,
+    write_manifest,
+)
+from heldin.planting.records import Copied, copied, copy_records, telling_of
+from heldin.planting.training_set import TrainingSet, look_at, training_set
+from heldin.record.facts import SkippedRows
+from heldin.record.planted_facts import FormFacts
+from heldin.record.planted_files import MANIFEST, SEAL, TRAINING, content_sha256
+from heldin.stages.config_files import first_difference
+from heldin.stages.measures.asked import check_asked
+from heldin.stages.sides.data import RunData, check_measures
+
+_FIRST = 2000  # rows from which texts are drawn
+_TEXTS = 200  # whose scores are held against their lengths
+_ROWS = 1000  # canary rows, and as many real ones, that a bag of words is fitted and tested on
+# The attack of the paper first, then those that length moves less.
+_PREFERRED = ("likelihood-ratio", "likelihood-ratio-per-token", "loss", "zlib", "min-k++")
+
+
+def plant(config: PlantConfig, out: Path, reporter: Reporter) -> Manifest:
+    """Plant in ``out``, or resume what a call of the same config began there.
+
+    Args:
+        config: what is planted, and everything about the audit.
+        out: the folder: training set and manifest to hand on, and secrets to keep.
+
+    Raises:
+        InputError: the training set or the model cannot be used, or ``out`` holds something else.
+    """
+    require_readable(config)
+    require_not_purged(out)
+    if (out / MANIFEST).is_file():
+        with one_process_at_a_time(out):
+            _take_folder(_with_attack_of(config, out), out)
+            reporter.say(f"planted before in '{out}': nothing is drawn or written again")
+            return read_planted(out)[1]
+    base = reference_model(config)
+    source = training_set(config, base.tokenizer)
+    config = _with_attack_of(config, out) if (out / CONFIG).is_file() else with_attack(config, source, base, reporter)
+    with one_process_at_a_time(out):
+        _take_folder(config, out)
+        names = config.columns
+        telling = telling_of(config, frozenset({names.user, names.id, names.date, *source.text.columns}))
+        kept = copy_records(source, out / "ledger", reporter, on_bad=config.bad_rows, telling=telling)
+        source = replace(source, unparted=kept.unparted)
+        unseen = list(unseen_rows(config, source))
+        seal_before_coins(out, fingerprints(config), planned_power(config, kept.rows, len(unseen)))
+        data = planted_data(config, out, reporter, base, source)
+        check_measures(run_of(config, out), data, base)
+        form = form_facts(config, data)
+        for line in said_beforehand(config, data, source, kept.late_rows, form):
+            reporter.say(line)
+        for line in control_lines(config, kept.rows, len(unseen)):
+            reporter.say(line)
+        sha256 = _write_training_set(source, data, out, kept, reporter)
+        manifest = Manifest(
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            plan=plan_hash(out),
+            reference=base.fingerprint,
+            ledger=data.ledger.commitment(),
+            file=config.training.name,
+            sha256=sha256,
+            rows=len(data.training_rows),
+            skipped=SkippedRows.of("corpus", kept.skipped, users=len(data.corpus.store.users), records=kept.rows),
+            columns=_named(config),
+            looks=config.looks,
+            evidence=config.evidence,
+            split=config.dataset_split,
+        )
+        sample = write_unseen(unseen, out / "ledger") if unseen else None
+        write_manifest(manifest, out, form, sample)
+    return manifest
+
+
+def require_readable(config: PlantConfig) -> None:
+    """Raise InputError if there is no such model, training set or kind of training set, or the set lacks a column."""
+    require_model(config.reference)
+    if not config.training.exists():
+        raise InputError(f"there is no training set '{config.training}': name a file or folder under 'training'")
+    look_at(config)
+
+
+def reference_model(config: PlantConfig) -> LanguageModel:
+    """Load the leading reference model. Raises InputError if it or another one cannot do what the audit asks."""
+    # What the audit will need of models is checked now: after a training it is too late. One at a time.
+    for name in further_references(config):
+        _require_scores_of(load_language_model(name, precision=config.attack.precision))
+    base = load_language_model(config.reference, revision=config.revision)
+    _require_scores_of(base)
+    check_asked(config.measures, None, base)
+    return base
+
+
+def with_attack(config: PlantConfig, source: TrainingSet, base: LanguageModel, reporter: Reporter) -> PlantConfig:
+    """Return the config with a primary attack: that of the config, or one that the length of texts moves little.
+
+    Args:
+        config: of the planted set, before any coin.
+        source: the training set, whose rows are scored.
+        reporter: receives a line on which attack was chosen, and why.
+    """
+    if "primary" in config.attack.model_fields_set:
+        return config
+    correlations = length_correlations(config, source, base)
+    if not correlations:
+        return config
+    primary = least_by_length(correlations)
+    measured = ", ".join(f"{name} {correlation:+.2f}" for name, correlation in correlations.items())
+    reporter.say(
+        f"attack: {primary} is the primary attack, since the length of a text moves it little (rank correlations under"
+        f" the reference: {measured}); attack.primary names another"
+    )
+    return config.model_copy(update={"attack": config.attack.model_copy(update={"primary": primary})})
+
+
+def _with_attack_of(config: PlantConfig, out: Path) -> PlantConfig:
+    """Return the config with the primary attack that was chosen when the folder was begun, unless it names one."""
+    if "primary" in config.attack.model_fields_set or not (out / CONFIG).is_file():
+        return config
+    primary = read_plant_config(out).attack.primary
+    return config.model_copy(update={"attack": config.attack.model_copy(update={"primary": primary})})
+
+
+def _write_training_set(source: TrainingSet, data: RunData, out: Path, kept: Copied, reporter: Reporter) -> str:
+    """Write the planted training set, and return the hash of the content."""
+    with reporter.track("writing", len(data.training_rows), "rows") as advance:
+
+        def rows() -> Iterator[tuple[bytes, Row]]:
+            for row in planted_rows(source, data, numbered=kept.numbered):
+                yield row
+                advance(1)
+
+        with whole_directory(out / TRAINING) as temporary:
+            sha256 = content_sha256(source.write(rows(), temporary, temporary / "sorting"))
+            if content_sha256(source.path) != kept.sha256:
+                raise InputError(f"'{source.path}' was changed while it was read: restore it, and call again")
+    return sha256
+
+
+def _require_scores_of(lm: LanguageModel) -> None:
+    """Raises InputError for a model without a start token, or of an unknown context length."""
+    _ = lm.start_token, lm.context
+
+
+def _named(config: PlantConfig) -> dict[str, str | None]:
+    """Columns by what they hold, without that of plain text where the text stands elsewhere."""
+    plain = config.columns.messages is None and config.columns.prompt is None
+    left_out = {"drop"} if plain else {"drop", "text"}
+    columns: dict[str, str | None] = config.columns.model_dump(exclude_none=True, exclude=left_out)
+    # Said, since it is no default: without it a reader would look for a column of users.
+    return columns if config.columns.user is not None else {**columns, "user": None}
+
+
+def _take_folder(config: PlantConfig, out: Path) -> None:
+    """Make the folder heldin's, or find what an earlier call began; what anybody else put there is left as it is."""
+    if config.training.is_relative_to((out / TRAINING).resolve()):
+        raise InputError(f"'{config.training}' lies where the planted one is written: choose another --out")
+    finished = (out / MANIFEST).is_file()
+    drawn = (out / "ledger" / "ledger.json").is_file()
+    if not (out / "ledger" / SEAL).is_file():
+        empty = [out / "ledger"] if not any((out / "ledger").glob("[!.]*")) else []
+        if any(path not in empty and not path.name.endswith(".tmp") for path in out.iterdir()):
+            raise InputError(f"'{out}' is not empty and holds no planted training set: choose another --out")
+        write_config(config, out)
+        return
+    if not (drawn or finished):
+        # A call before ended at what was wrong, or was killed.
+        shutil.rmtree(out / "ledger", ignore_errors=True)
+        write_config(config, out)
+        return
+    changed = first_difference(read_plant_config(out).model_dump(mode="json"), config.model_dump(mode="json"))
+    if changed:
+        raise InputError(f"'{out}' holds a training set planted otherwise ('{changed}' differs): choose another --out")
+    require_plan(out)
+    if finished and not (out / TRAINING / config.training.name).exists():
+        raise InputError(f"'{out / TRAINING}' is gone: restore it, or plant in another folder")
+    if finished and content_sha256(config.training) != copied(out / "ledger").sha256:
+        raise InputError(f"'{config.training}' was changed after coins were drawn for it: restore it, or plant anew")
+
+
+def length_correlations(config: PlantConfig, source: TrainingSet, base: LanguageModel) -> dict[str, float]:
+    """Return by attack the rank correlation of the score with a text's length, under the reference model.
+
+    A likelihood ratio is taken to the reference's own likelihood: what length does to either side, it does to both.
+    """
+    rows = itertools.islice(source.rows(BadRows(OnBadRows.SKIP)), _FIRST)
+    texts = {f"{number}": str(record["text"]) for number, (record, _) in enumerate(rows)}
+    chosen = [texts[number] for number in keyed_order(seed_key(config.seed), "lengths", list(texts))[:_TEXTS]]
+    chosen = [text[: config.attack.max_characters] for text in chosen]
+    attacks = {name: get_attack(name) for name in _PREFERRED if name in config.attack.names}
+    moments = any(attack.needs_moments for attack in attacks.values())
+    scores = score_texts(base, chosen, moments=moments)
+    lengths = [len(text) for text in chosen]
+    correlations = {}
+    for name, attack in attacks.items():
+        owners, nothing = [str(i) for i in range(len(chosen))], [_nothing(mine) for mine in scores]
+        values = [statistic.value for statistic in attack.statistics(owners, chosen, scores, nothing)]
+        varies = len(set(lengths)) > 1 and len(set(values)) > 1
+        correlations[name] = float(stats.spearmanr(values, lengths).statistic) if varies else 0.0
+    return correlations
+
+
+def least_by_length(correlations: Mapping[str, float]) -> str:
+    """Return the first attack that length does not drown, else the one that it moves least."""
+    unmoved = (name for name, correlation in correlations.items() if abs(correlation) < LENGTH_DROWNS)
+    return next(unmoved, min(correlations, key=lambda name: abs(correlations[name])))
+
+
+def form_facts(config: PlantConfig, data: RunData) -> FormFacts | None:
+    """Return how easily text alone tells canary rows from real ones, whatever the coins; None without canary users."""
+    if not data.canaries:
+        return None
+    key, corpus = seed_key(config.seed), data.corpus.store
+    rows = [(user, row) for user in sorted(data.canaries) for row in data.ledger.parts[user][Part.TRAIN]]
+    by_id = {data.store.id(row): (user, data.store.text(row)) for user, row in rows}
+    canary_rows = [by_id[id_] for id_ in keyed_order(key, "form", list(by_id))[:_ROWS]]
+    # Of all rows, and not of a sample of users: most rows of a training set are heavy users'.
+    dice = np.random.default_rng(config.seed)
+    real = [corpus.text(int(row)) for row in dice.permutation(len(corpus))[:_ROWS]]
+    area = text_separation(canary_rows, real, seed=config.seed)
+    return FormFacts(
+        canary_rows=len(canary_rows),
+        real_rows=len(real),
+        auroc=None if area is None else round(area, 3),
+        kinds=sorted({canary.kind for canary in data.canaries.values()}),
+    )
+
+
+def _nothing(scores: TokenScores) -> TokenScores:
+    return TokenScores(np.zeros_like(scores.logprobs))
+
+
+def planted_rows(source: TrainingSet, data: RunData, *, numbered: frozenset[str]) -> Iterator[tuple[bytes, Row]]:
+    """Key and columns of every row to be trained on: real ones as they were but for names, and canary users'.
+
+    Names of users and ids are replaced for all, and rows sorted by a keyed hash, so that neither tells a canary user.
+    What is written of a row depends on no coin: only whether it is written does (docs/theory.md#conditions-of-one-run).
+
+    Args:
+        numbered: columns of users and ids in which all values are whole numbers, and are numbers again.
+    """
+    corpus = data.corpus.store
+    names = _Names(data, source, numbered)
+    real = int(corpus.counts.sum())
+    rows = data.training_rows
+    of_canaries = rows[rows >= real].tolist()
+    trained = np.zeros(real, dtype=np.bool_)
+    trained[rows[rows < real]] = True
+    forms = canary_forms(data)
+    # A few thousand at most: rows of which canary rows take the other columns.
+    wanted, copied = {forms[row] for row in of_canaries}, dict[int, Row]()
+    seen: dict[str, int] = {}
+    for row_names, content in source.rows(BadRows(OnBadRows.SKIP)):
+        user = str(row_names["user"])
+        number = seen.get(user, 0)
+        seen[user] = number + 1
+        row = corpus.rows(user)[number]
+        if row in wanted:
+            copied[row] = content
+        if trained[row]:
+            id_ = corpus.id(row)
+            yield names.key(id_), names.given(content, row, user, id_)
+    for row in of_canaries:
+        record = data.store.record(row)
+        content = copied[forms[row]]
+        if record.user not in data.of_real_rows:
+            content = source.text.put(content, record.text)
+        yield names.key(record.id), names.given(content, row, record.user, record.id)
+
+
+@dataclass(frozen=True)
+class _Names:
+    """Names and ids that are written: keyed hashes, or numbers where the column has nothing but numbers.
+
+    Attributes:
+        data: users and the key of the coins.
+        numbered: see ``planted_rows``.
+    """
+
+    data: RunData
+    source: TrainingSet
+    numbered: frozenset[str]
+
+    def key(self, record: str) -> bytes:
+        """Return the place of a row, from the row's id."""
+        return self._digest("order of rows", record)
+
+    def given(self, content: Row, row: int, user: str, record: str) -> Row:
+        """Return the content of a row under another user and id."""
+        columns = self.source.columns
+        new: Row = {**content} if columns.user is None else {**content, columns.user: self._users[user]}
+        if columns.id is not None and columns.id in self.numbered:
+            rows, places = self._places
+            new[columns.id] = int(places[np.searchsorted(rows, row)]) + 1
+        elif columns.id is not None:
+            new[columns.id] = self._digest("written id", record).hex()[:24]
+        return new
+
+    @functools.cached_property
+    def _users(self) -> dict[str, str | int]:
+        hashed = {user: self._digest("written user", user).hex()[:16] for user in self.data.store.users}
+        if self.source.columns.user not in self.numbered:
+            return dict(hashed)
+        return {user: number for number, user in enumerate(sorted(hashed, key=lambda user: hashed[user]), start=1)}
+
+    @functools.cached_property
+    def _places(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return all rows, sorted, and the place of each among all, so that no id depends on who else is held in."""
+        store = self.data.store
+        rows = np.array(sorted(row for user in store.users for row in store.rows(user)), dtype=np.int64)
+        keys = [int.from_bytes(self.key(store.id(row))[:8], "big") for row in rows.tolist()]
+        return rows, np.argsort(np.argsort(np.array(keys, dtype=np.uint64)))
+
+    def _digest(self, purpose: str, identity: str) -> bytes:
+        return keyed_digest(self.data.ledger.coins_key, purpose, identity)

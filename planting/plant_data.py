@@ -1,0 +1,245 @@
+"""The audited users of a planted training set, its canary users and coins, and the rows that are trained on."""
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from heldin.base.coins import keyed_order
+from heldin.base.errors import InputError
+from heldin.base.files import text_digest
+from heldin.base.progress import Reporter
+from heldin.canaries.form import Forms
+from heldin.canaries.planted import PlantedStore
+from heldin.canaries.real_rows import takeable_rows
+from heldin.canaries.users import public_dice
+from heldin.corpus.document import Document
+from heldin.corpus.row_parts import Parts
+from heldin.corpus.split import Part, Role
+from heldin.corpus.user_filter import UserFilter
+from heldin.models.loading import LanguageModel
+from heldin.planting.plant_config import PlantConfig
+from heldin.planting.plant_folder import Manifest
+from heldin.planting.records import CORPUS, copied
+from heldin.planting.training_set import TrainingSet
+from heldin.stages.run_config import RunConfig
+from heldin.stages.sides.corpus import CorpusData, read_corpus
+from heldin.stages.sides.data import RunData, prepare_data
+from heldin.stages.sides.layout import parts_of, pool_of_users
+
+MOST_ROWS = 1000  # real rows of each kind that the control compares
+_CONTROL_SHARE = 10  # of all rows, one in so many is left out for the control at most
+_PROBE = "two words"
+
+
+def run_of(config: PlantConfig, out: Path) -> RunConfig:
+    """Return the config of a run on the records that a planted folder keeps. Raises InputError if they are gone."""
+    copied(out / "ledger")
+    return config.run_config(out / "ledger" / CORPUS)
+
+
+def planted_data(
+    config: PlantConfig, out: Path, reporter: Reporter, base: LanguageModel, source: TrainingSet | None = None
+) -> RunData:
+    """Return users, set-asides, canary users and coins, drawn or read; rows that coins leave out are not trained on.
+
+    Args:
+        base: the reference model, with which canary users are made.
+        source: the training set; None if canary users are there already.
+
+    Raises:
+        InputError: see ``stages.sides.data.prepare_data``.
+    """
+    run = run_of(config, out)
+    corpus = corpus_of(config, run, reporter)
+    forms = forms_of(config, run, corpus, source, copied(out / "ledger").late)
+    data = prepare_data(run, out, reporter, corpus, base, forms)
+    return replace(data, training_rows=rows_to_train_on(config, data))
+
+
+def forms_of(
+    config: PlantConfig, run: RunConfig, corpus: CorpusData, source: TrainingSet | None, late: frozenset[str]
+) -> Forms:
+    """Return what canary rows are made to look like, or are made of.
+
+    Args:
+        run: the config of a run on the copied records.
+        corpus: the copied records.
+        source: the training set; None if canary users are there already.
+
+    Raises:
+        InputError: the template leaves no room for a canary user's text.
+    """
+    forms = Forms(
+        corpus.store,
+        lambda replaced: _lending(config, run, corpus, replaced),
+        run.seed,
+        Document.of if source is None else functools.partial(_made, source),
+        0 if source is None else len(source.text.made(_PROBE)) - len(_PROBE),
+        lambda: _takeable(config, run, corpus, late),
+    )
+    if config.canaries and forms.around >= config.attack.max_characters:
+        raise InputError(
+            f"the template writes {forms.around} characters around the turns of a row, and the attack reads"
+            f" {config.attack.max_characters}: raise attack.max_characters"
+        )
+    return forms
+
+
+def _made(source: TrainingSet, text: str) -> Document:
+    """Return a made-up text as a model reads it in a row of the training set.
+
+    Raises InputError if the attack reads, or training sees, nothing of it that counts.
+    """
+    whole = source.text.made(text)
+    if not source.in_parts:
+        return Document.of(whole)
+    try:
+        document = source.text.document(source.text.put({}, whole))
+    except ValueError as error:
+        raise InputError(f"a row of a canary user: {error}: raise attack.max_characters") from error
+    if not source.is_visible(document):
+        raise InputError(
+            f"a row of a canary user has no scored token among its first {source.visible}: raise sequence_length"
+        )
+    return document
+
+
+def drawn_data(config: PlantConfig, manifest: Manifest, out: Path, reporter: Reporter, base: LanguageModel) -> RunData:
+    """Return the data of a finished planting, for an audit: the coins are those of the manifest, and none is drawn.
+
+    Args:
+        manifest: what the planting left.
+
+    Raises:
+        InputError: the ledger is gone or another one, or see ``stages.sides.data.prepare_data``.
+    """
+    # Drawn anew under another key, coins would be chosen after the model was there, as often as somebody likes.
+    if not (out / "ledger" / "ledger.json").is_file():
+        raise InputError(f"'{out / 'ledger'}' has no ledger any more: who was held in is lost; plant anew")
+    data = planted_data(config, out, reporter, base)
+    if data.ledger.commitment() != manifest.ledger:
+        raise InputError(f"'{out / 'ledger'}' is not the ledger that the manifest commits to: restore it")
+    return data
+
+
+def rows_to_train_on(config: PlantConfig, data: RunData) -> npt.NDArray[np.int64]:
+    """Return the rows to train on: the training part of held-in users, and all rows of those who are not audited.
+
+    Rows of the positive control, and those that became canary users', are left out.
+    """
+    ledger = data.ledger
+    always = [user for user in data.store.users if ledger.roles.get(user, Role.ALWAYS_IN) is Role.ALWAYS_IN]
+    held_in = ledger.parts.rows_of(Part.TRAIN, ledger.users(Role.HELD_IN))
+    whole = [np.arange(rows.start, rows.stop) for rows in map(data.store.rows, always)]
+    rows = np.unique(np.concatenate([held_in, *whole]))
+    return rows[~np.isin(rows, [*control_rows(config, data), *taken_rows(data)])]
+
+
+def rows_of_control(config: PlantConfig, rows: int, unseen: int) -> tuple[int, int]:
+    """Return how many trained and how many other real rows the control will compare, about, before any coin.
+
+    Args:
+        rows: real rows that can be used.
+        unseen: rows of the sample of ``unseen``.
+    """
+    if config.split.canaries_only:
+        left_out = unseen or min(config.split.control_rows, rows // _CONTROL_SHARE)
+        return min(rows - left_out, MOST_ROWS), left_out
+    # Of each audited user, held in with probability 1/2.
+    half = int(rows * (config.split.audit_fraction or 1.0)) // 2
+    return min(half, MOST_ROWS), unseen or min(half, MOST_ROWS)
+
+
+def control_rows(config: PlantConfig, data: RunData) -> list[int]:
+    """Return the real rows that are left out for the positive control, where no row is set aside of real users.
+
+    A user who wrote several rows keeps one at least.
+    """
+    if not config.split.canaries_only or config.unseen is not None:
+        return []
+    corpus, taken = data.corpus.store, set(taken_rows(data))
+    alone = config.columns.user is None
+    left = ([row for row in corpus.rows(user) if row not in taken] for user in corpus.users)
+    rows = [row for own in left for row in own[0 if alone else 1 :]]
+    number = min(config.split.control_rows, len(corpus) // _CONTROL_SHARE)
+    by_id = {corpus.id(row): row for row in rows}
+    return [by_id[id_] for id_ in keyed_order(data.ledger.coins_key, "control row", list(by_id))[:number]]
+
+
+def canary_forms(data: RunData) -> dict[int, int]:
+    """Return by row of a canary user the real row that lends it date and other columns, or is that row itself.
+
+    Which ones, no coin decides. A changed real user keeps its own.
+    """
+    if not isinstance(data.store, PlantedStore):
+        return {}
+    corpus, forms = data.corpus.store, dict(data.store.lent)
+    for user, canary in data.canaries.items():
+        if canary.source is not None:
+            own = {corpus.id(row): row for row in corpus.rows(canary.source)}
+            forms |= {row: own[data.store.id(row).removeprefix(f"{user}/")] for row in data.store.rows(user)}
+    return forms
+
+
+def taken_rows(data: RunData) -> list[int]:
+    """Return the real rows that canary users were made of."""
+    if not isinstance(data.store, PlantedStore):
+        return []
+    taken = (user for user in data.canaries if user in data.of_real_rows)
+    return [data.store.lent[row] for user in taken for row in data.store.rows(user)]
+
+
+def spare_of(parts: Mapping[str, Parts]) -> dict[str, Sequence[int]]:
+    """By user the rows that are never trained on."""
+    return {
+        user: sorted(row for part in Part if part is not Part.TRAIN for row in own[part]) for user, own in parts.items()
+    }
+
+
+def corpus_of(config: PlantConfig, run: RunConfig, reporter: Reporter) -> CorpusData:
+    """Return the corpus, of whose users none is audited where canary users alone are."""
+    if not config.split.canaries_only:
+        return read_corpus(run, reporter)
+    # Nothing is set aside of anybody, so that one row is enough.
+    everybody = run.corpus.model_copy(update={"users": UserFilter(min_records=1)})
+    corpus = read_corpus(run.model_copy(update={"corpus": everybody}), reporter)
+    return replace(corpus, audited=replace(corpus.audited, users=()))
+
+
+def _of_everybody(config: PlantConfig, corpus: CorpusData) -> dict[str, Sequence[int]]:
+    """Return all rows: where canary users alone are audited, rows lend a form and are trained on all the same."""
+    if config.columns.user is not None:
+        return {user: corpus.store.rows(user) for user in corpus.store.users}
+    # Nobody knows whose they are: all of them together, in a public order.
+    dice = np.random.default_rng(public_dice(config.seed, "form of a canary user", "").getrandbits(64))
+    return {"": dice.permutation(len(corpus.store)).tolist()}
+
+
+def _takeable(
+    config: PlantConfig, run: RunConfig, corpus: CorpusData, late: frozenset[str]
+) -> dict[str, Sequence[int]]:
+    """Return rows by user that may become canary users': of other users, with a scored token in the limit."""
+    pool: frozenset[str] = frozenset()
+    if not config.split.canaries_only:
+        pool = frozenset(pool_of_users(corpus.audited.users, run.split, seed=run.seed).names)
+    store = corpus.store
+    rows_of: dict[str, Sequence[int]] = {user: store.rows(user) for user in store.users if user not in pool}
+    if config.columns.user is None:
+        rows_of = {"": range(len(store))}
+    different = takeable_rows(store, rows_of)
+    return {user: [row for row in rows if text_digest(store.text(row)) not in late] for user, rows in different.items()}
+
+
+def _lending(
+    config: PlantConfig, run: RunConfig, corpus: CorpusData, replaced: frozenset[str]
+) -> Mapping[str, Sequence[int]]:
+    """Return rows whose forms canary rows take, before the ledger: what will be set aside of audited users."""
+    if config.split.canaries_only:
+        return _of_everybody(config, corpus)
+    users = tuple(user for user in corpus.audited.users if user not in replaced)
+    pool = pool_of_users(users, run.split, seed=run.seed).names
+    return spare_of(parts_of(corpus.store, pool, {}, run.split, seed=run.seed))

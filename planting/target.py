@@ -1,0 +1,274 @@
+"""The model that a planted audit looks at: a folder or a hub name, or a name behind an endpoint."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NoReturn
+
+from heldin.attacks.scoring import AttackTexts
+from heldin.base.errors import InputError
+from heldin.base.progress import LineReporter, Reporter
+from heldin.bounds.plan_claims import parse_claim_of
+from heldin.jobs.checkpoint.audit_config import AT_ENDPOINT
+from heldin.jobs.checkpoint.endpoint import Remote, attacks_at_endpoint, reached
+from heldin.models.endpoint import EndpointModel, open_endpoint_model, probe_now
+from heldin.models.endpoint_client import Connection
+from heldin.models.loading import LanguageModel, load_language_model, load_target_and_reference, stored_weights
+from heldin.models.model_config import PrecisionChoice, ScoringPrecision
+from heldin.models.model_names import fingerprint_of, is_adapter, require_model
+from heldin.models.score_cache import ScoredModel
+from heldin.planting.looks import Look, note_served, served_models
+from heldin.planting.plant_config import PlantConfig
+from heldin.planting.plant_data import run_of
+from heldin.record.facts import LARGEST_DRIFT, ModelFacts
+from heldin.stages.measures.measure import model_facts, named_model
+from heldin.stages.run_config import RunConfig
+from heldin.stages.sides.data import RunData, texts_under_attack
+
+
+@dataclass(frozen=True)
+class PlantedAudit:
+    """An audit of one model.
+
+    Attributes:
+        planted: the folder that ``heldin plant`` wrote.
+        model: folder or hub name of the model, may be a LoRA adapter's folder; with ``remote`` its name there.
+        claims: such as "epsilon=8,delta=1e-6,unit=user".
+        declared_by: who declares that the model was trained on the planted training set; None: nobody.
+        remote: how a model behind an endpoint is reached; None: it is loaded here.
+        precision: arithmetic in which models are loaded; auto: that in which the model is stored; None: that of the
+            plan.
+        adapter_base: base of an adapter, in place of the one that its config names.
+    """
+
+    planted: Path
+    model: str
+    claims: tuple[str, ...] = ()
+    declared_by: str | None = None
+    remote: Remote | None = None
+    precision: PrecisionChoice | None = None
+    adapter_base: str | None = None
+
+    def check(self) -> None:
+        """Raises InputError for a claim that cannot be read, nobody's declaration, or a model that is not there."""
+        for text in self.claims:
+            parse_claim_of(text)
+        if self.declared_by is not None and not self.declared_by.strip():
+            raise InputError("--declared-by is empty: name the person who declares, or leave it out")
+        if self.remote is None:
+            require_model(self.model, self.adapter_base)
+            if self.adapter_base is not None and not is_adapter(Path(self.model)):
+                raise InputError(
+                    f"--adapter-base '{self.adapter_base}': '{self.model}' is no adapter's folder: leave it out"
+                )
+
+    def recorded(self) -> dict[str, object]:
+        """Return what the record stores of the audit."""
+
+        def absolute(name: str) -> str:
+            return str(Path(name).resolve()) if self.remote is None and Path(name).is_dir() else name
+
+        return {
+            "planted": str(self.planted.resolve()),
+            "model": absolute(self.model),
+            "adapter_base": None if self.adapter_base is None else absolute(self.adapter_base),
+            "claims": list(self.claims),
+            "declared_by": self.declared_by,
+            "endpoint": None if self.remote is None else self.remote.config(),
+            "precision": self.precision,
+        }
+
+
+def with_precision(job: PlantedAudit, config: PlantConfig) -> PlantedAudit:
+    """Return the audit with the model's own precision in place of "auto"; behind an endpoint the reference's own.
+
+    Raises InputError for weights that cannot be loaded here.
+    """
+    if job.precision != "auto":
+        return job
+    name, revision = (job.model, None) if job.remote is None else (config.reference, config.revision)
+    return replace(job, precision=stored_weights(name, job.adapter_base, revision)[1].own)
+
+
+def audited_run(job: PlantedAudit, config: PlantConfig, reporter: Reporter | None = None) -> RunConfig:
+    """Return the config of a run with the audit's attacks and precision: behind an endpoint those that it can answer.
+
+    Args:
+        reporter: is told which attacks are left out; None: nobody.
+
+    Raises:
+        InputError: the attack or the scored part of a text needs what this endpoint does not give, or see ``run_of``.
+    """
+    run = run_of(config, job.planted)
+    if job.precision is not None:
+        run = run.model_copy(update={"attack": run.attack.model_copy(update={"precision": job.precision})})
+    if job.remote is None:
+        return run
+    if config.scored_part is not None and job.remote.tokenizer is None:
+        raise InputError(
+            f"{config.scored_part} alone is scored, and only a tokenizer says where it is: give --tokenizer"
+        )
+    # Which are left out depends on the endpoint alone, and on no coin.
+    reporter = reporter or LineReporter(lambda line: None)
+    attack = attacks_at_endpoint(run.attack, job.remote.tokenizer, reporter)
+    kept = {name: options for name, options in run.measures.items() if not options.needs_weights}
+    for name in run.measures.keys() - kept.keys():
+        reporter.say(f"left out: {name}, since no endpoint gives the whole vocabulary's probabilities")
+    return run.model_copy(update={"attack": attack, "measures": kept})
+
+
+def require_distinct(jobs: Sequence[PlantedAudit], config: PlantConfig) -> None:
+    """Raises InputError where two audited models, or one and the reference, are the same; by their files alone.
+
+    Args:
+        jobs: audits of one planted folder; of served models the names are compared.
+    """
+    seen = {fingerprint_of(config.reference, revision=config.revision): ""}
+    for job in jobs:
+        fingerprint = job.model
+        if job.remote is None:
+            fingerprint = fingerprint_of(job.model, adapter_base=job.adapter_base)
+        if fingerprint in seen:
+            _refuse(job.model, seen[fingerprint])
+        seen[fingerprint] = job.model
+
+
+def has_other_base(job: PlantedAudit, reference: str) -> bool:
+    """Return whether the model is an adapter on another model than the one of this fingerprint in float32."""
+    if job.remote is not None or not is_adapter(Path(job.model)):
+        return False
+    from heldin.models.adapters import base_of
+
+    base = base_of(Path(job.model), job.adapter_base)
+    return fingerprint_of(base.name, revision=base.revision, adapter_base=job.adapter_base) != reference
+
+
+def _refuse(model: str, other: str) -> NoReturn:
+    if other:
+        raise InputError(f"'{model}' is the same model as '{other}': name each once")
+    raise InputError(f"'{model}' is the reference model itself: name the fine-tuned model")
+
+
+def models_here(
+    job: PlantedAudit, config: PlantConfig, precision: ScoringPrecision
+) -> tuple[LanguageModel | None, LanguageModel]:
+    """Return the audited model, unless it is behind an endpoint, and the leading reference.
+
+    Raises:
+        InputError: they are the same model, or cannot be loaded.
+    """
+    if job.remote is not None:
+        return None, load_language_model(config.reference, revision=config.revision, precision=precision)
+    target, reference = load_target_and_reference(
+        job.model,
+        config.reference,
+        precision=precision,
+        revision=config.revision,
+        adapter_base=job.adapter_base,
+    )
+    if target.fingerprint == reference.fingerprint:
+        _refuse(job.model, "")
+    return target, reference
+
+
+def models_in_full(job: PlantedAudit, config: PlantConfig, scored: ScoredModel) -> tuple[ScoredModel, LanguageModel]:
+    """Both models in float32, to see what another precision does; behind an endpoint the served one as it is.
+
+    Args:
+        scored: the audited model as it scored.
+    """
+    target, reference = models_here(job, config, "fp32")
+    return target or scored, reference.within(window_of(scored))
+
+
+def window_of(model: ScoredModel) -> int | None:
+    """Return the most tokens of a text that an endpoint (and the reference) scores; None for a model that is here."""
+    return model.window if isinstance(model, EndpointModel) else None
+
+
+def weights_of(job: PlantedAudit, target: LanguageModel | None) -> str:
+    """Return a name of the audited weights.
+
+    Behind an endpoint nobody sees weights: there it is the address with the score of a public text, so that another
+    model under the same name is another look with scores of its own. A model that changed while it was scored is never
+    taken for any again.
+
+    Raises:
+        InputError: it cannot be reached.
+    """
+    if target is not None:
+        return target.fingerprint
+    assert job.remote is not None
+    with Connection(job.remote.endpoint) as connection:
+        served = open_endpoint_model(connection, job.model, tokenizer=job.remote.tokenizer, context=job.remote.context)
+        return _name_of(served, probe_now(served), job.planted)
+
+
+def precision_beside(job: PlantedAudit, run: RunConfig) -> ScoringPrecision | None:
+    """Return the precision of the reference where the audited weights do not tell it; None in float32.
+
+    Args:
+        run: the config of a run with the audit's attacks and precision.
+    """
+    # Models that are loaded here have it in their fingerprints; behind an endpoint the reference alone has one, and
+    # every ratio depends on it.
+    return None if job.remote is None or run.attack.precision == "fp32" else run.attack.precision
+
+
+def _name_of(served: EndpointModel, probe: float, planted: Path) -> str:
+    """Return the name of an earlier call's model whose public text scored alike, or a new one."""
+    known = served_models(planted)
+    for name, whole in known.items():
+        address, _, rest = name.partition(":")
+        if whole and address == served.fingerprint and abs(float(rest) - probe) <= LARGEST_DRIFT:
+            return name
+    # Scores of a model that changed are in the cache: the next one of the same score is known by further digits.
+    name, step = f"{served.fingerprint}:{probe:.6f}", 0
+    while name in known:
+        step += 1
+        name = f"{served.fingerprint}:{probe:.6f}{step:03d}"
+    # Before it is scored, so that a call that is killed goes on with what was paid for.
+    note_served(name, planted, whole=True)
+    return name
+
+
+@contextmanager
+def opened(
+    look: Look, job: PlantedAudit, local: LanguageModel | None, run: RunConfig, data: RunData, reporter: Reporter
+) -> Iterator[tuple[ScoredModel, Callable[[], ModelFacts]]]:
+    """Return the model to score with, and a function that gives its facts once scoring has ended.
+
+    Args:
+        look: the look that is taken.
+        local: the model, where it is loaded here.
+        run: the config of a run with the audit's attacks.
+        data: users and coins, of which texts alone are asked.
+        reporter: receives what an endpoint will cost.
+    """
+    if job.remote is None:
+        assert local is not None
+        yield local, lambda: model_facts(local, named_model(str(job.recorded()["model"])))
+        return
+    name, kept_as = f"{AT_ENDPOINT}{job.model}", look.model
+
+    def known_as(served: EndpointModel) -> EndpointModel:
+        if abs(probe_now(served) - float(kept_as.partition(":")[2])) > LARGEST_DRIFT:
+            raise InputError(f"the model '{job.model}' changed since this audit began: call again")
+        # All scores under the name of the look: those of another model at this address are not read.
+        return replace(served, fingerprint=kept_as)
+
+    with reached(job.remote, [name], _sent(run, data), reporter, known_as=known_as) as there:
+        model = there.load(name, run.attack.precision)
+        yield model, lambda: there.facts_of(model, job.model)
+    if there.drifts[job.model] > LARGEST_DRIFT:
+        note_served(kept_as, job.planted, whole=False)
+
+
+def _sent(run: RunConfig, data: RunData) -> AttackTexts:
+    """Return every text that will be scored, to estimate the cost."""
+    by_kind = {which: texts_under_attack(run, data, which).texts for which in run.attack.documents}
+    return AttackTexts(
+        {f"{which} {user}": texts for which, by_user in by_kind.items() for user, texts in by_user.items()},
+        run.attack.max_characters,
+    )

@@ -1,1 +1,0 @@
-"""The log of a training that somebody else runs, and its comparison with a planted training set."""
