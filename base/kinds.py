@@ -178,7 +178,10 @@ def _sha256_of(module: str) -> str:
         files = {Path(str(spec.origin)).name: Path(str(spec.origin))}
     digest = hashlib.sha256()
     for name in sorted(files):
-        content = files[name].read_bytes()
+        try:
+            content = files[name].read_bytes()
+        except OSError as error:  # of a module that was loaded before its file went
+            raise InputError(f"module '{module}': '{files[name]}' cannot be read: install its package again") from error
         # With both lengths: no file's end can be taken for another's beginning.
         digest.update(f"{len(name)} {len(content)} {name}".encode() + content)
     return digest.hexdigest()
