@@ -12,8 +12,6 @@ from transformers import PreTrainedModel
 from heldin.base.errors import InputError
 from heldin.base.section import Count, Positive
 from heldin.defenses.mechanisms.declared import DeclaredDefense, StepGiven
-from heldin.finetune.batches import collate
-from heldin.models.objective import LANGUAGE_MODELLING
 
 
 class Example(DeclaredDefense):
@@ -62,8 +60,7 @@ class Example(DeclaredDefense):
         records = [unit.records[0] for unit in given.units if unit.gradient is None]
         for first in range(0, len(records), given.pass_records):
             hooked.zero_grad(set_to_none=True)
-            batch = collate(records[first : first + given.pass_records], model.device)
-            found = LANGUAGE_MODELLING.losses(hooked, batch)
+            found = given.losses(hooked, records[first : first + given.pass_records])
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "Full backward hook", UserWarning)  # of token ids, which have none
                 torch.autograd.backward(found.sum())
