@@ -91,7 +91,8 @@ def exposed_users(
     above = shares_above(scores, table.member)
     of_user = by_user(training)
     # Deduplication reads texts only, so that neither a tokenizer nor a model is asked.
-    left, _ = apply_defenses([NEAR], training, lengths=lambda _: [], losses=lambda _: [], seed=0)
+    adjacent = [record for records in of_user.values() for record in records]
+    left, _ = apply_defenses([NEAR], adjacent, lengths=lambda _: [], losses=lambda _: [], seed=0)
     distinct = Counter(record.user for record in left)
     divergence = word_divergences({user: [r.text for r in records] for user, records in of_user.items()})
     users = [

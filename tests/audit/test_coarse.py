@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from heldin.attacks.config import AttackConfig
+from heldin.attacks.kinds import ATTACKS
 from heldin.audit.attack_results import attack_results
 from heldin.audit.coarse import LEAST_IN_GROUP, brief, coarse_percentiles, grouped, significant
 from heldin.audit.decision import AuditConfig, DecisionConfig
@@ -100,7 +101,7 @@ def _family(users, scores, seed):
     rng = np.random.default_rng(seed)
     member = rng.random(users) < 0.5
     values = np.sqrt(0.7) * rng.normal(size=users) + np.sqrt(0.3) * rng.normal(size=(scores, users))
-    variants = [ScoreVariant(f"attack {k}", "mean") for k in range(scores)]
+    variants = [ScoreVariant(name, how) for how in ("mean", "min", "max") for name in ATTACKS.ours][:scores]
     fixed = Preregistration(AttackConfig(), AuditConfig(resamples=100), DecisionConfig(redraws=199), COINS, seed=seed)
     return evaluate_family(dict(zip(variants, values, strict=True)), member, fixed)
 

@@ -36,6 +36,7 @@ def test_sizes_are_told_by_kind(call):
         "references": (0, 0),
         "sweeps": (0, 0),
         "pld": (20, 1),
+        "plugins": (0, 0),
     }
     code, out, _ = call("cache")
     assert "1.52 kB  in " in out.splitlines()[-1]
