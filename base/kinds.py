@@ -126,7 +126,10 @@ class Family(Generic[KindClass]):
             return entries[0].target
         if _WRITTEN_OUT.fullmatch(name):
             return name
-        raise InputError(f"{self.name}: there is no '{name}'; choose from {', '.join(self.names())}")
+        raise InputError(
+            f"{self.name}: there is no '{name}'; choose from {', '.join(self.names())}, install the package that"
+            " registers it, or write its class as 'package.module:Class'"
+        )
 
     def origin(self, name: str) -> Origin | None:
         """Return where a kind comes from, without importing it; None for ours.

@@ -182,6 +182,9 @@ def conditions_of(mechanism: "Mechanism") -> tuple[Statement, ...]:
             package=mechanism.declared.of_package, audit=AUDITS[mechanism.declared.audit]()
         )
         checks.insert(0, (True, step))
+    others = [step.name for step in mechanism.data_steps if step.name.states(DataStepText.OF_PACKAGE)]
+    if others:
+        checks.insert(0, (True, GuaranteeCondition.DECLARED_LOCAL(steps=others)))
     return (
         *mechanism.assumptions,
         *mechanism.level.conditions(refilling),

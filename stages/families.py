@@ -39,9 +39,7 @@ def require_same_code(kinds: Sequence[Origin]) -> None:
         InputError: a package is gone, or has another version or other files; the message says which.
     """
     for origin in kinds:
-        now = family(origin.family).origin(origin.kind)
-        if now != origin:
-            there = "heldin's own" if now is None else _version(now)
+        if (there := _there(origin)) is not None:
             raise InputError(
                 f"{origin.family}: '{origin.kind}' was {_version(origin)} when this was made, and is {there} now:"
                 " install what it was, or make it again"
@@ -69,5 +67,16 @@ def require_kept_code(folder: Path) -> None:
         require_same_code(kinds)
 
 
+def _there(origin: Origin) -> str | None:
+    """Return what is installed in the place of a kind's code; None if it is the same code."""
+    try:
+        now = family(origin.family).origin(origin.kind)
+    except InputError:
+        return "not installed"
+    if now == origin:
+        return None
+    return "heldin's own" if now is None else _version(now)
+
+
 def _version(origin: Origin) -> str:
-    return f"{origin.package} {origin.version or 'without a version'} (code {origin.sha256[:16]})"
+    return f"{origin.package} {origin.version or 'of no package'} (code {origin.sha256[:16]})"

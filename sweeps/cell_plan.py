@@ -24,6 +24,7 @@ from heldin.record.document import Record, read_record
 from heldin.record.facts import CellFacts
 from heldin.record.sweep import TUNING, Tried, read_sweep
 from heldin.stages.config_files import first_difference
+from heldin.stages.families import KINDS, keep_code
 from heldin.stages.run_config import parse_config
 from heldin.stages.run_folder import require_folder, take_new_folder, write_config
 from heldin.stages.sides.ledger import CELL_FILE, Cell, write_cell
@@ -89,13 +90,14 @@ def take_sweep(sweep: Sweep, out: Path) -> None:
         key = coins[_drawn_for(cell.block, cell.variant)]
         write_cell(Cell(facts, key, content), cell.folder / "ledger")
         refuse_copies(cell.folder)
+        keep_code(cell.config, cell.folder)
         # Last: a folder with a config is a cell that can be run, also by hand.
         write_config(content, cell.folder)
 
 
 def _half_laid_out(folder: Path) -> bool:
     """Return if ``folder`` holds no more than a killed ``take_sweep`` leaves."""
-    if not folder.is_dir() or {path.name for path in folder.iterdir()} - {INDEX} != {"ledger"}:
+    if not folder.is_dir() or {path.name for path in folder.iterdir()} - {INDEX, KINDS} != {"ledger"}:
         return False
     return {path.name for path in (folder / "ledger").iterdir() if not path.name.endswith(".tmp")} <= {
         CELL_FILE,

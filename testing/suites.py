@@ -74,7 +74,7 @@ def checked(name: str) -> Plugin:
         name: as a package registers it, or "FAMILY:NAME" where two families have it.
 
     Raises:
-        InputError: no installed package registers it, or its class cannot be imported.
+        InputError: no installed package registers it.
     """
     wanted, _, alone = name.rpartition(":")
     matching = [plugin for plugin in installed() if plugin.name == alone and wanted in ("", plugin.family)]
@@ -84,9 +84,12 @@ def checked(name: str) -> Plugin:
         raise InputError(f"'{name}' is {wrong}: choose from {', '.join(named) or 'none'}")
     (plugin,) = matching
     of_family = family(plugin.family)
-    origin = of_family.origin(plugin.name)
+    try:
+        origin = of_family.origin(plugin.name)
+        problems = run_suite(of_family, plugin.name)
+    except InputError as error:  # it cannot be imported, or another package has its name
+        return Plugin(**{**vars(plugin), "suite": "failed", "problems": (str(error),)})
     assert origin is not None
-    problems = run_suite(of_family, plugin.name)
     path = _path(plugin.family, plugin.name, plugin.target)
     write_text(path, strict_json({"origin": origin.model_dump(), "heldin": version(), "problems": problems}) + "\n")
     return Plugin(**{**vars(plugin), "suite": "failed" if problems else "passed", "problems": tuple(problems)})

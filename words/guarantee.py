@@ -141,6 +141,7 @@ class GuaranteeCondition(Code):
     )
     CLIP_QUANTILE = "the clip norm follows a noised {quantile:g} quantile of norms, which epsilon covers"
     DECLARED_STEP = "each step does what {package} declares; {audit}"
+    DECLARED_LOCAL = "what other packages' data steps look at is as these declare ({steps})"
     NOISE = "noise by {generator}"
 
 

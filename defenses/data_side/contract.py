@@ -109,7 +109,7 @@ class DataSideDefense(Choice, ABC):
         origin = DATA_DEFENSES.origin(self.kind)
         assert origin is not None  # each of ours has a name
         stated = DataStepText.UNDECLARED if self.user_local is None else DataStepText.OF_PACKAGE
-        version = origin.version or "(not installed)"
+        version = origin.version or "(of no package)"
         return stated(kind=self.kind, package=origin.package, version=version, code=origin.sha256[:16])
 
     def declared(self) -> DataStep:

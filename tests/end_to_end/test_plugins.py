@@ -79,8 +79,10 @@ def test_packages_are_listed_without_being_imported_and_their_suites_are_kept(ca
         file.write("# another version\n")
     _, out, _ = call("plugins", "sources:forum", "--json")
     assert [plugin["suite"] for plugin in json.loads(out)["plugins"]] == ["not run"]
-    assert call("plugins", "--check", "digits")[0] == 2
-    assert call.refused(by="Family.find", naming="'digits'")
+    code, out, _ = call("plugins", "--check", "--json")
+    suites = {plugin["name"]: plugin["suite"] for plugin in json.loads(out)["plugins"]}
+    # One that cannot be imported is a failed one, and the others are checked.
+    assert (code, suites["digits"], suites["poem"]) == (2, "failed", "passed")
     assert call("plugins", "--check", "magic")[0] == 2
     assert call.refused(by="checked", naming="'magic'")
 
@@ -208,6 +210,10 @@ def test_a_sweep_and_an_audit_of_two_files_take_kinds_of_packages(call, packages
         "measures": {"first_choice": {}},
     }
     (tmp_path / "audit.yaml").write_text(yaml.safe_dump(audit), encoding="utf-8")
+    with (packages / "heldin_digits.py").open("a", encoding="utf-8") as file:
+        file.write("# another version\n")
+    assert call("sweep", tmp_path / "sweep.yaml", "--out", tmp_path / "sweep")[0] == 2
+    assert call.refused(by="require_same_code", naming="'digits'")
     code, _, err = call("audit", "--config", tmp_path / "audit.yaml", "--out", tmp_path / "audit")
     assert code == 0, err
     record = read_record(tmp_path / "audit" / "record.json")
