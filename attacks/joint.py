@@ -71,13 +71,22 @@ class JointAttack(Attack):
         users = list(dict.fromkeys(owners))
         number = {user: i for i, user in enumerate(users)}
         user_of = np.array([number[user] for user in owners], dtype=np.intp)
-        values = self.values(self._table(user_of, target, reference)).tolist() if users else []
+        values: list[float] = []
+        if users:
+            computed = self.values(self._table(user_of, target, reference))
+            values = self._checked(computed, len(users) if self.of_users else len(owners))
         rows = (
             zip(users, [0] * len(users), values, strict=True)
             if self.of_users
             else zip(owners, places_of(owners), values, strict=True)
         )
         return [TextStatistic(user, text, self.name, value) for user, text, value in rows]
+
+    def _checked(self, values: Array, wanted: int) -> list[float]:
+        if np.shape(values) != (wanted,):
+            of_what = "user" if self.of_users else "text"
+            raise InputError(f"attack '{self.name}': values must return an array of {wanted} numbers, one a {of_what}")
+        return [float(value) for value in values]
 
     def _table(
         self, user_of: NDArray[np.intp], target: Sequence[TokenScores], reference: Sequence[TokenScores | None]

@@ -12,7 +12,7 @@ import importlib.util
 import inspect
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -37,7 +37,7 @@ class Origin(Facts):
         kind: as a config names it.
         package: distribution; the top-level module, if none has it.
         version: of the distribution; None for modules that were not installed.
-        sha256: of all Python files of the top-level module, with their names.
+        sha256: of all Python files of the distribution's top-level modules, with their names.
     """
 
     family: str
@@ -112,24 +112,28 @@ class Family(Generic[KindClass]):
         return cast("type[KindClass]", kind_class)
 
     def _target(self, name: str) -> str:
-        entries = [entry for entry in self.registered() if entry.name == name]
-        claims = sorted({entry.package for entry in entries} | ({"heldin"} if name in self.ours else set()))
-        # Whoever installs a package would change what an existing config means.
-        if len(claims) > 1:
-            raise InputError(
-                f"{self.name}: '{name}' is registered by {' and '.join(claims)}: uninstall one, or write the class out"
-                " as 'package.module:Class'"
-            )
+        # Whoever installs a package must not change what an existing config means: ours are ours.
         if name in self.ours:
             return self.ours[name]
-        if entries:
-            return entries[0].target
+        if clash := self.clash(name):
+            raise InputError(
+                f"{self.name}: '{name}' is registered by {' and '.join(clash)}: uninstall one, or write the class out"
+                " as 'package.module:Class'"
+            )
+        if (entry := next((entry for entry in self.registered() if entry.name == name), None)) is not None:
+            return entry.target
         if _WRITTEN_OUT.fullmatch(name):
             return name
         raise InputError(
             f"{self.name}: there is no '{name}'; choose from {', '.join(self.names())}, install the package that"
             " registers it, or write its class as 'package.module:Class'"
         )
+
+    def clash(self, name: str) -> list[str]:
+        """Packages that claim this name, heldin among them; empty if at most one does."""
+        claims = {entry.package for entry in self.registered() if entry.name == name}
+        claims |= {"heldin"} if name in self.ours else set()
+        return sorted(claims) if len(claims) > 1 else []
 
     def origin(self, name: str) -> Origin | None:
         """Return where a kind comes from, without importing it; None for ours.
@@ -140,8 +144,11 @@ class Family(Generic[KindClass]):
         if target in self.ours.values():
             return None
         module = target.partition(":")[0].partition(".")[0]
-        package, version = _packages_of(tuple(sys.path)).get(module, (module, None))
-        return Origin(family=self.name, kind=name, package=package, version=version, sha256=_sha256_of(module))
+        packages = _packages_of(tuple(sys.path))
+        package, version = packages.get(module, (module, None))
+        # All modules of a distribution: one may hold what another runs.
+        modules = sorted({module} | {name for name, (of_package, _) in packages.items() if of_package == package})
+        return Origin(family=self.name, kind=name, package=package, version=version, sha256=_sha256_of(modules))
 
 
 @functools.cache
@@ -170,24 +177,33 @@ def _attribute(target: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
-def _sha256_of(module: str) -> str:
-    """Return the SHA-256 of a top-level module's Python files, by relative name."""
-    spec = importlib.util.find_spec(module)
-    if spec is None or not (spec.submodule_search_locations or spec.origin):
-        raise InputError(f"module '{module}' has no files: a record could not say which code it ran")
-    folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
-    files = {file.relative_to(folder).as_posix(): file for folder in folders for file in folder.rglob("*.py")}
-    if not folders:
-        files = {Path(str(spec.origin)).name: Path(str(spec.origin))}
+def _sha256_of(modules: Sequence[str]) -> str:
+    """Return the SHA-256 of the Python files of top-level modules, by relative name."""
     digest = hashlib.sha256()
-    for name in sorted(files):
-        try:
-            content = files[name].read_bytes()
-        except OSError as error:  # of a module that was loaded before its file went
-            raise InputError(f"module '{module}': '{files[name]}' cannot be read: install its package again") from error
-        # With both lengths: no file's end can be taken for another's beginning.
-        digest.update(f"{len(name)} {len(content)} {name}".encode() + content)
+    for module in modules:
+        for name, path in sorted(_files_of(module).items()):
+            try:
+                content = path.read_bytes()
+            except OSError as error:  # of a module that was loaded before its file went
+                raise InputError(f"module '{module}': '{path}' cannot be read: install its package again") from error
+            # With both lengths: no file's end can be taken for another's beginning.
+            digest.update(f"{len(name)} {len(content)} {name}".encode() + content)
     return digest.hexdigest()
+
+
+def _files_of(module: str) -> dict[str, Path]:
+    """Return a top-level module's Python files by name. Raises InputError if it has none."""
+    spec = importlib.util.find_spec(module)
+    folders = [] if spec is None else [Path(folder) for folder in spec.submodule_search_locations or ()]
+    if folders:
+        return {
+            f"{module}/{path.relative_to(folder).as_posix()}": path
+            for folder in folders
+            for path in folder.rglob("*.py")
+        }
+    if spec is None or not spec.origin:
+        raise InputError(f"there is no module '{module}': install its package, or put its folder on PYTHONPATH")
+    return {Path(spec.origin).name: Path(spec.origin)}
 
 
 @dataclass(frozen=True)

@@ -105,12 +105,29 @@ def _needs_what_it_says(attack: Attack) -> list[str]:
     return problems
 
 
+def _others_do_not_matter(attack: Attack) -> list[str]:
+    """With ``Uses.MODEL`` a user's values are the same when another user is not there."""
+    if attack.uses is not Uses.MODEL:
+        return []
+    problems: list[str] = []
+    whole = _world()
+    kept = [i for i, user in enumerate(whole.owners) if user != whole.owners[-1]]
+    columns = (whole.owners, whole.texts, whole.target, whole.reference)
+    fewer = MadeTexts(*(tuple(column[i] for i in kept) for column in columns))  # type: ignore[arg-type]
+    everybody = tried(lambda: _values(attack, whole), "uses: scoring texts", problems)
+    some = tried(lambda: _values(attack, fewer), "uses: scoring fewer users", problems)
+    if not problems and not _alike(everybody[: len(some)], some):
+        problems.append("uses: its values follow from other users' texts: declare Uses.OTHER_TEXTS")
+    return problems
+
+
 _CHECKS: tuple[Callable[[Attack], list[str]], ...] = (
     _needs_what_it_says,
     _likelier_is_higher,
     _everybody_has_a_value,
     _certain_is_finite,
     _nobody_is_known,
+    _others_do_not_matter,
 )
 
 

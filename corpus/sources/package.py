@@ -1,13 +1,14 @@
 """A source that a package adds: another version of its code is another source."""
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from heldin.base.errors import InputError
 from heldin.base.files import text_sha256
-from heldin.base.kinds import Origin
+from heldin.base.kinds import Origin, in_one_line
 from heldin.corpus.sources.bad_rows import BadRows
 from heldin.corpus.sources.rows import SCHEMA, SPANS, Source
 from heldin.words.statement import Statement
@@ -27,18 +28,28 @@ class OfPackage(Source):
 
     def fingerprint(self) -> str:
         """Hash of the source's fingerprint and of the code: a store of an earlier version is not taken for this one."""
-        return text_sha256("package", self.origin.sha256, self.source.fingerprint())
+        with self._in_one_line():
+            return text_sha256("package", self.origin.sha256, self.source.fingerprint())
 
     def look(self) -> list[Statement]:
         """Look at the source."""
-        return self.source.look()
+        with self._in_one_line():
+            return self.source.look()
 
     def batches(self, bad: BadRows) -> Iterator[pa.RecordBatch]:
         """Yield its batches. Raises InputError for one that has not the columns of every source."""
-        for batch in self.source.batches(bad):
+        batches = iter(self.source.batches(bad))
+        while True:
+            with self._in_one_line():
+                batch = next(batches, None)
+            if batch is None:
+                return
             if batch.schema not in (SCHEMA, SCHEMA.append(SPANS)):
                 raise InputError(
                     f"corpus source '{self.origin.kind}' gives columns {', '.join(map(str, batch.schema))}: give"
                     f" {', '.join(map(str, SCHEMA))} (heldin.corpus.sources.rows.batched does)"
                 )
             yield batch
+
+    def _in_one_line(self) -> AbstractContextManager[None]:
+        return in_one_line(f"corpus source '{self.origin.kind}'", ours=False)

@@ -207,9 +207,21 @@ def test_a_mistake_is_one_line_in_its_place(package, content, problem):
 def test_a_name_that_two_register_is_refused(package):
     package("strangers", CAT, [("cat", "strangers:Cat"), ("dog", "strangers:Cat")])
     package("others", CAT, [("cat", "others:Cat")])
-    for name, claims in (("cat", ("others", "strangers")), ("dog", ("heldin", "strangers"))):
-        with refused(by="Family._target", naming=(f"'{name}'", *claims)):
-            PETS.find(name)
+    with refused(by="Family._target", naming=("'cat'", "others", "strangers")):
+        PETS.find("cat")
+    # Ours stay ours, whatever is installed.
+    assert (PETS.find("dog"), PETS.origin("dog")) == (Dog, None)
+    assert (PETS.clash("dog"), PETS.clash("cat")) == (["heldin", "strangers"], ["others", "strangers"])
+
+
+def test_a_hash_is_of_all_modules_of_a_distribution(package, tmp_path):
+    package("strangers", CAT)
+    (tmp_path / "helpers.py").write_text("SIGN = 1\n", encoding="utf-8")
+    with (tmp_path / "strangers-2.1.dist-info" / "RECORD").open("a", encoding="utf-8") as record:
+        record.write("helpers.py,,\n")
+    before = PETS.origin("strangers:Cat").sha256
+    (tmp_path / "helpers.py").write_text("SIGN = -1\n", encoding="utf-8")
+    assert PETS.origin("strangers:Cat").sha256 != before
 
 
 def test_other_code_has_another_hash(package, tmp_path):

@@ -108,6 +108,22 @@ class Reading(Honest):
         return super().statistic(text, target, reference) + len(Path("/etc/hostname").read_text()) * 0
 
 
+class Scaling(Honest):
+    """Measures a user by all others, and does not say so."""
+
+    def statistics(self, owners, texts, target, reference):
+        found = super().statistics(owners, texts, target, reference)
+        spread = np.std([its.value for its in found])
+        return [replace(its, value=its.value / spread) for its in found]
+
+
+class Listing(JointAttack):
+    uses = Uses.MODEL
+
+    def values(self, tokens):
+        return [1.0] * (tokens.users + 1)
+
+
 class Argued(Honest):
     def __init__(self, name, scale):
         super().__init__(name)
@@ -134,6 +150,8 @@ def test_an_honest_attack_passes():
         (Naming, "names"),
         (Ordering, "order"),
         (Reading, "files"),
+        (Scaling, "uses"),
+        (Listing, "needs"),
         (Argued, "made"),
     ],
 )

@@ -59,7 +59,9 @@ class Forum(SourceConfig):
 
     @classmethod
     def examples(cls, kind: str, folder: Path) -> Sequence["Forum"]:
-        """Return a source of two threads, for ``heldin plugins --check``."""
-        (folder / "one.txt").write_text("ann | Good morning.\nbob | Hello, Ann.\n", encoding="utf-8")
-        (folder / "two.txt").write_text("ann | Any news?\n", encoding="utf-8")
-        return [cls(kind=kind, path=folder)]
+        """Return sources of two threads and of one, for ``heldin plugins --check``."""
+        for name in ("both", "one"):
+            (folder / name).mkdir()
+            (folder / name / "one.txt").write_text("ann | Good morning.\nbob | Hello, Ann.\n", encoding="utf-8")
+        (folder / "both" / "two.txt").write_text("ann | Any news?\n", encoding="utf-8")
+        return [cls(kind=kind, path=folder / name) for name in ("both", "one")]
