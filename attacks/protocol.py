@@ -29,7 +29,7 @@ AGGREGATIONS: Mapping[str, Aggregation] = {
     "min": np.minimum.reduceat,
     "max": np.maximum.reduceat,
 }
-# What stands in the place of an aggregation where an attack gives one value of each user.
+# The value of "aggregation" for an attack that gives one value of each user.
 TOGETHER = "together"
 RULES: Mapping[str, Aggregation] = {**AGGREGATIONS, TOGETHER: lambda values, starts: values[starts]}
 

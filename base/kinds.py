@@ -1,4 +1,4 @@
-"""Families of kinds, and the class that a name in a config stands for.
+"""Families of kinds, and the class that each name in a config means.
 
 A kind is one of ours, one that an installed package registers (an entry point in the family's group), or a class that
 is written out as "package.module:Class". Only the kind that a config names is imported, and importing it runs its code.
@@ -92,7 +92,7 @@ class Family(Generic[KindClass]):
         return [*self.ours, *dict.fromkeys(entry.name for entry in self.registered())]
 
     def find(self, name: str) -> type[KindClass]:
-        """Import the class that a name stands for.
+        """Import the class that a name means.
 
         Raises:
             InputError: there is no such kind, two packages register the name, the code cannot be imported, or the class
@@ -248,7 +248,7 @@ class OfKind:
 
     def _json_schema(self, _: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         ours = [handler(self.family.find(name).__pydantic_core_schema__) for name in self.family.ours]
-        # Two names may stand for one class, such as those of file formats.
+        # Two names may lead to one class, such as those of file formats.
         distinct = [schema for i, schema in enumerate(ours) if schema not in ours[:i]]
         other = {
             "type": "object",
@@ -354,7 +354,7 @@ def _sections(value: object) -> Iterator[BaseModel]:
 
 
 def _leaves(value: object) -> Iterator[object]:
-    """Yield what stands in lists and mappings, keys included."""
+    """Yield the values in lists and mappings, keys included."""
     if isinstance(value, Mapping):
         value = [*value.keys(), *value.values()]
     if isinstance(value, list | tuple):

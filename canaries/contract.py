@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from heldin.models.loading import LanguageModel
 
 LEAST_REAL_USERS = 2
-# None, which stands for all records, is left to substring canaries: only a real user comes with some.
+# None, which means all records, is left to substring canaries: only a real user comes with some.
 Documents = Annotated[tuple[Few, ...], Field(min_length=1)]
 
 

@@ -17,7 +17,7 @@ def _how_many(value: object) -> str:
     return "several" if isinstance(value, list | tuple) else "one"
 
 
-# The tag is told from the value, so that an error is one line and not one per alternative.
+# The tag is found from the value, so that an error is one line and not one per alternative.
 OneOrSeveral = Annotated[
     Annotated[ExpandedPath, Tag("one")] | Annotated[tuple[ExpandedPath, ...], Field(min_length=1), Tag("several")],
     Discriminator(_how_many),

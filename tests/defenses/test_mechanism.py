@@ -146,6 +146,26 @@ def test_conditions_and_warnings_are_printed_beside_epsilon():
     assert values_of(promise.statement, GuaranteeCondition.AFTER_PREPROCESSING) == {"steps": [cap.name]}
     assert states(promise.statement, GuaranteeCondition.NOT_OF_USERS)
     assert not states(uls(data_steps=(cap,)).guarantee().statement, GuaranteeCondition.AFTER_PREPROCESSING)
+
+
+def _outside(user_local):
+    name = DataStepText.OF_PACKAGE(kind="mask", package="outside", version="1", code="0")
+    return DataStep(name=name, user_local=user_local, record_local=user_local)
+
+
+def test_the_guarantee_depends_on_what_a_package_declares_of_its_data_step():
+    step = _outside(user_local=True)
+    declared = uls(data_steps=(step,)).guarantee()
+    assert values_of(declared.statement, GuaranteeCondition.DECLARED_LOCAL)["steps"] == [step.name]
+    assert "outside" in str(declared.statement)
+    assert not states(uls().guarantee().statement, GuaranteeCondition.DECLARED_LOCAL)
+
+
+def test_a_data_step_of_a_package_that_looks_across_users_voids_the_guarantee():
+    step = _outside(user_local=False)
+    promise = uls(data_steps=(step,)).guarantee()
+    assert isinstance(promise, NoGuarantee)
+    assert states(promise.statement, NoGuaranteeReason.LOOKS_ACROSS_USERS)
     assert not states(uls().guarantee().statement, GuaranteeCondition.NOT_OF_USERS)
     for changes, condition in (
         ({"checkpoint": "public_validation"}, GuaranteeCondition.PUBLIC_VALIDATION),
