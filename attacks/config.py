@@ -19,6 +19,7 @@ from heldin.attacks.references import Reference
 from heldin.base.errors import InputError
 from heldin.base.kinds import NameOfKind
 from heldin.base.section import FEW, Count, ExpandedName, Few, Section
+from heldin.corpus.document import Counting
 from heldin.models.model_config import ScoringPrecision
 
 Documents = Literal["fresh", "training"]
@@ -38,6 +39,9 @@ class AttackConfig(Section):
     """The primary attack, whose scores test claims; one of ``names``."""
     aggregations: tuple[Annotated[str, one_of(AGGREGATIONS)], ...] = ("mean", "min", "max")
     """Ways to combine the statistics of a user's texts into one score; the first is the primary one."""
+    turns: Counting | None = None
+    """Which turns of a row are scored, where rows are turns: all, those of one role, or the completion; null: those
+    that bear the loss."""
     max_characters: Count = 4000
     """Characters of a text that are scored, from its beginning."""
     precision: ScoringPrecision = "fp32"

@@ -19,7 +19,7 @@ from heldin.corpus.document import Document
 from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import of_counted
 from heldin.models.score_cache import ScoreCache
-from heldin.models.tokens import tokens_of
+from heldin.models.tokens import as_read, scored_tokens_of
 
 KAPPAS = np.geomspace(1e1, 1e7, 13)  # in tokens: how many of the reference's are mixed into the user's own
 
@@ -51,7 +51,7 @@ def reference_divergences(
     """
     items = [item for item in texts.flat() if item[0] in documents]
     plain = [document for _, _, document in items]
-    whole = cache.scores(reference, [document.text for document in plain])
+    whole = cache.scores(reference, list(map(as_read, plain)))
     scores = of_counted(reference.tokenizer, plain, whole)
     # Documents are cut like the attacker's texts, so that a copy of the text at hand is equal to it and can be left
     # out.
@@ -105,5 +105,5 @@ def _words(reference: LanguageModel, documents: Sequence[Document]) -> list[tupl
     # As ``models.logprobs`` tokenizes, so that counts and log-probabilities are of the same tokens.
     return [
         (document.counted, np.asarray(tokens.counted_ids, dtype=np.int64))
-        for document, tokens in zip(documents, tokens_of(reference.tokenizer, documents), strict=True)
+        for document, tokens in zip(documents, scored_tokens_of(reference.tokenizer, documents), strict=True)
     ]

@@ -12,6 +12,7 @@ from heldin.corpus.document import Document
 from heldin.models.logprobs import of_counted, token_ids
 from heldin.models.score_cache import ScoreCache, ScoredModel
 from heldin.models.token_scores import TokenScores
+from heldin.models.tokens import as_read
 
 DEFAULT_MAX_CHARACTERS = 4000
 
@@ -41,20 +42,20 @@ class AttackTexts:
         return cls(documents, max_characters)
 
     def flat(self) -> list[tuple[str, int, Document]]:
-        """(user, number of the text, cut document), user by user.
+        """(user, number of the text, cut document), user by user, without texts of which nothing that is read counts.
 
-        Raises InputError for a document of which nothing that is read counts.
+        Raises InputError for a user of whose texts nothing does.
         """
         flat = []
         for place, (user, documents) in enumerate(self.texts.items(), start=1):
-            for number, whole in enumerate(documents):
-                document = whole.cut(self.max_characters)
-                if not (document.is_plain or document.counted):
-                    raise InputError(
-                        f"text {number + 1} of user {place}: nothing to score in its first {len(document.text)}"
-                        " characters: raise attack.max_characters, or leave such rows out"
-                    )
-                flat.append((user, number, document))
+            cut = [document.cut(self.max_characters) for document in documents]
+            kept = [(user, number, document) for number, document in enumerate(cut) if document.counted]
+            if cut and not kept:
+                raise InputError(
+                    f"user {place} of {len(self.texts)}: nothing to score in the first {self.max_characters:,}"
+                    " characters of any text: raise attack.max_characters, or leave such users out"
+                )
+            flat += kept
         return flat
 
     def named(self) -> tuple[str, ...]:
@@ -128,7 +129,7 @@ def scores_of(
     """
     flat = texts.flat()
     documents = [document for _, _, document in flat]
-    plain = [document.text for document in documents]
+    plain = list(map(as_read, documents))
     moments, ranks = any(attack.needs_moments for attack in attacks), any(attack.needs_ranks for attack in attacks)
     scored = cache.scores(model, plain, moments=moments, ranks=ranks, advance=advance)
     if any(attack.needs_ids for attack in attacks):

@@ -15,13 +15,13 @@ from heldin.base.artefacts import artefact_folder, origin_of
 from heldin.base.errors import InputError
 from heldin.base.files import file_sha256, text_sha256
 from heldin.canaries.users import Canary, CanaryUser
-from heldin.corpus.sources.rows import SCHEMA, SPANS
+from heldin.corpus.sources.rows import PARTS, SCHEMA
 from heldin.corpus.store import Corpus, CorpusStore
 
 _RECORDS = pa.schema(
     {"user": pa.string(), "id": pa.string(), "text": pa.large_string(), "date": pa.string(), "position": pa.int64()}
 )
-_RECORDS = _RECORDS.append(pa.field("lent", pa.int64())).append(SPANS)
+_RECORDS = pa.schema([*_RECORDS, pa.field("lent", pa.int64()), *PARTS])
 _ABOUT: dict[str, pa.DataType] = {"user": pa.string(), "kind": pa.string(), "length": pa.int64()}
 _ABOUT |= {"documents": pa.int64(), "source": pa.string(), "mark": pa.large_string()}
 _USERS = pa.schema(_ABOUT)
@@ -106,9 +106,9 @@ def load_canaries(base: CorpusStore, folder: Path, *, origin: str) -> PlantedSto
 
 
 def _columns_of_a_store(records: pa.Table) -> pa.Table:
-    """The columns that a store has; parts that count only if a record names some."""
-    parted = records.column(SPANS.name).null_count < len(records)
-    return records.select([*SCHEMA.names, SPANS.name] if parted else SCHEMA.names)
+    """The columns that a store has; those of parts only if a record has some."""
+    parts = [part.name for part in PARTS if records.column(part.name).null_count < len(records)]
+    return records.select([*SCHEMA.names, *parts])
 
 
 def _rows_by_user(users: list[str], first: int) -> dict[str, range]:

@@ -20,7 +20,7 @@ from heldin.base.errors import InputError
 from heldin.base.section import Few, Many
 from heldin.canaries.contract import CanaryConfig, CanaryInput, MarkInput, MarkRecipe, RecordStep
 from heldin.canaries.users import Canary, CanaryRecord, CanaryUser, public_dice
-from heldin.corpus.document import Document
+from heldin.corpus.document import Document, Spans
 from heldin.corpus.store import CorpusRecord, texts_of
 from heldin.words.data_steps import DataStepText
 
@@ -319,18 +319,24 @@ def _marked(document: Document, substring: str, dice: random.Random, within: int
     # In the characters that count, one part after the other, of which fewer are within the limit.
     visible = len(document.cut(within).counted) if within > 0 else 0
     _, at = insert_at_random(document.counted, substring, dice, within=visible)
-    place: int | None = None
-    spans = []
     for begin, end in document.spans:
-        if place is None and at <= end - begin:
-            place = begin + at
-            spans.append((begin, end + len(substring)))
-        else:
-            at -= end - begin
-            moved = 0 if place is None else len(substring)
-            spans.append((begin + moved, end + moved))
-    assert place is not None
-    return Document(document.text[:place] + substring + document.text[place:], tuple(spans)), place
+        if begin < end and at <= end - begin:
+            break
+        at -= end - begin
+    place, longer = begin + at, len(substring)
+
+    def moved(parts: Spans) -> Spans:
+        # The part grows that it was inserted into, and what holds that part; those behind it move.
+        after = (longer if first >= end else 0 for first, _ in parts)
+        return tuple(
+            (first + by, last + (longer if first <= begin and last >= end else by))
+            for (first, last), by in zip(parts, after, strict=True)
+        )
+
+    layout = document.layout
+    if layout is not None:
+        layout = layout.moved(moved, lambda first: first + (longer if first >= end else 0))
+    return Document(f"{document.text[:place]}{substring}{document.text[place:]}", moved(document.spans), layout), place
 
 
 def _is_boundary(text: str, place: int, body: int) -> bool:

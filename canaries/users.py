@@ -7,7 +7,8 @@ made of real rows, which a text filter cannot single out.
 
 import random
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from heldin.base.coins import keyed_digest, seed_key
 from heldin.corpus.document import Document, Spans
@@ -61,6 +62,11 @@ class CanaryRecord:
     def spans(self) -> Spans | None:
         """Return what counts, as a store keeps it: None for all of the text."""
         return None if self.document.is_plain else self.document.spans
+
+    @property
+    def layout(self) -> dict[str, Any] | None:
+        """Return where the turns stand, as a store keeps it; None for a text that is no row of turns."""
+        return None if self.document.layout is None else asdict(self.document.layout)
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from heldin.corpus.sorting import (
 )
 from heldin.corpus.sources.bad_rows import BadRowError, BadRows, OnBadRows, Skipped
 from heldin.corpus.sources.open import Several, parts_of, require_named_once, source_name
-from heldin.corpus.sources.rows import SPANS, Source
+from heldin.corpus.sources.rows import PARTS, Source
 from heldin.corpus.store import SKIPPED_USERS, BuildReport, CorpusStore
 from heldin.words.rows import RowRemedy
 
@@ -172,8 +172,9 @@ def _numbered(batches: Iterator[pa.RecordBatch], alias_of: Mapping[str, str]) ->
             users = pa.array([alias_of.get(name, name) for name in users.to_pylist()], pa.string())
         places = pa.array(np.arange(place, place + len(batch)))
         place += len(batch)
-        spans = batch.column("spans") if SPANS.name in batch.schema.names else pa.nulls(len(batch), SPANS.type)
-        columns = [users, batch.column("text"), ids, batch.column("date"), spans, made, places]
+        there = batch.schema.names
+        parts = [batch.column(p.name) if p.name in there else pa.nulls(len(batch), p.type) for p in PARTS]
+        columns = [users, batch.column("text"), ids, batch.column("date"), *parts, made, places]
         yield pa.RecordBatch.from_arrays(columns, schema=STAGED)
 
 

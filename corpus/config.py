@@ -2,9 +2,13 @@
 
 from typing import Any, Literal
 
-from pydantic import TypeAdapter, ValidationError, model_validator
+from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
+from heldin.base.errors import InputError
 from heldin.base.section import ExpandedPath, Section
+from heldin.corpus.chat.conversation import RowFormat
+from heldin.corpus.chat.opening import Reading
+from heldin.corpus.document import Counting
 from heldin.corpus.sources.bad_rows import OnBadRows
 from heldin.corpus.sources.contract import SourceConfig
 from heldin.corpus.sources.kinds import SOURCES, CorpusSource
@@ -23,6 +27,17 @@ class CorpusConfig(Section):
     """Where texts come from, and in which format."""
     aliases: ExpandedPath | None = None
     """YAML file that lists each person's aliases, which then count as one user; null: every name is one user."""
+    format: RowFormat | None = None
+    """How rows hold their text. text: a column of text. messages: a list of messages with role and content.
+    conversations: the same with from and value. prompt-completion: the columns prompt and completion, of text or of
+    messages. null: the columns of the first row tell; ``columns.text`` may name the column of messages."""
+    turns: Counting | None = None
+    """Which turns of a row deduplication, caps, entities, statistics and canary users work on; null: those that bear
+    the loss (finetune.loss_on)."""
+    template: ExpandedPath | None = None
+    """File with the chat template that writes messages, in Jinja; null: that of the base model's tokenizer."""
+    template_options: dict[str, str | int | bool] = Field(default_factory=dict)
+    """What else the chat template is given, such as {date_string: 26 Jul 2024} or {enable_thinking: false}."""
     text_unit: Literal["record", "sentence"] = "record"
     """What a record of the run is: a record of the source, or each of its sentences."""
     bad_rows: OnBadRows = OnBadRows.SKIP_EMPTY
@@ -35,9 +50,14 @@ class CorpusConfig(Section):
     """Which users are audited. Each needs a record for training, attacker, validation and test: at least 4. A preset
     has a ``min_records`` of its own as default."""
 
-    def opened(self) -> Source:
-        """The source of the run's records."""
-        source = self.source.source()
+    def opened(self, reading: Reading) -> Source:
+        """The source of the run's records, as this reading makes documents of its rows.
+
+        Raises InputError for sentences of rows that are turns.
+        """
+        if reading.has_turns and self.text_unit == "sentence":
+            raise InputError("corpus.text_unit: sentence cuts texts, and the rows are turns: leave it out")
+        source = (self.source.reading(reading.columns) if reading.has_turns else self.source).source()
         if (origin := SOURCES.origin(self.source.kind)) is not None:
             source = OfPackage(source, origin)
         return Sentences(source) if self.text_unit == "sentence" else source
@@ -60,7 +80,7 @@ class CorpusConfig(Section):
     @property
     def spans(self) -> str | None:
         """Column with the parts of a text that count; None: all of every text does."""
-        return self.source.spans_column()
+        return self.source.named_columns().spans
 
     @model_validator(mode="after")
     def _sentences_of_whole_texts(self) -> "CorpusConfig":

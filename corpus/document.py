@@ -2,11 +2,62 @@
 
 Attacks score, extraction looks for and training counts the loss on the tokens of these parts. What lies between them,
 such as a prompt or another person's turn, is read before them and no more.
+
+A document that was a row of turns knows where each of them stands (``Layout``), so that other turns can be made to
+count.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import StrEnum
 
 Spans = tuple[tuple[int, int], ...]  # parts of a text: first character, and the one after the last
+
+
+class Counting(StrEnum):
+    """What counts of a row of turns: all of it, the turns of one role, or what follows the prompt."""
+
+    ALL = "all"
+    USER = "user"
+    ASSISTANT = "assistant"
+    COMPLETION = "completion"
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A turn in a text, from where its role's words begin to where the template ends it: its characters."""
+
+    role: str
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where the turns of a document stand.
+
+    Attributes:
+        turns: in order, none overlapping another.
+        completion: where what follows the prompt begins; None where there is no prompt.
+        framed: whether a chat template wrote the text: it has all the tokens that a model reads, and none is put before
+            or behind it.
+    """
+
+    turns: tuple[Turn, ...]
+    completion: int | None = None
+    framed: bool = True
+
+    def moved(self, move: Callable[[Spans], Spans], at: Callable[[int], int]) -> "Layout":
+        """Return where the turns stand in a changed text; a turn that is gone is left out.
+
+        Args:
+            move: gives the places of some parts; what is left of none is left out.
+            at: gives the place of a character.
+        """
+        kept = []
+        for turn in self.turns:
+            kept += [Turn(turn.role, begin, end) for begin, end in move(((turn.begin, turn.end),))]
+        return Layout(tuple(kept), None if self.completion is None else at(self.completion), self.framed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +67,7 @@ class Document:
     Attributes:
         text: all of it, as a model reads it.
         spans: the parts that count, in order, none overlapping another; for a plain text one part, all of it.
+        layout: where the turns stand that it was made of; None for a text that was no row of turns.
 
     Raises:
         ValueError: a part is outside of the text, or they are not in order.
@@ -23,6 +75,7 @@ class Document:
 
     text: str
     spans: Spans
+    layout: Layout | None = None
 
     def __post_init__(self) -> None:
         before = 0
@@ -44,15 +97,37 @@ class Document:
         return self.spans == ((0, len(self.text)),)
 
     @property
+    def framed(self) -> bool:
+        """Return whether the text has its own first and last token (``Layout``)."""
+        return self.layout is not None and self.layout.framed
+
+    @property
     def counted(self) -> str:
         """Return the text of the parts that count, one after the other."""
         return self.text if self.is_plain else "".join(self.text[begin:end] for begin, end in self.spans)
+
+    def counting(self, what: Counting) -> "Document":
+        """Return the document of which these turns count, which may be none.
+
+        Raises ValueError for a document without turns, or a completion of one without a prompt.
+        """
+        if what is Counting.ALL:
+            return replace(self, spans=((0, len(self.text)),))
+        if self.layout is None:
+            raise ValueError(f"'{what}' asks for turns, and the text has none")
+        if what is not Counting.COMPLETION:
+            return replace(self, spans=tuple((t.begin, t.end) for t in self.layout.turns if t.role == what))
+        if self.layout.completion is None:
+            raise ValueError("a completion was asked for, and the text has no prompt")
+        return replace(self, spans=((self.layout.completion, len(self.text)),))
 
     def cut(self, most: int) -> "Document":
         """Return the first ``most`` characters, with what counts of them, which may be nothing."""
         if len(self.text) <= most:
             return self
-        text = self.text[:most]
-        if self.is_plain:
-            return Document.of(text)
-        return Document(text, tuple((begin, min(end, most)) for begin, end in self.spans if begin < min(end, most)))
+
+        def kept(spans: Spans) -> Spans:
+            return tuple((begin, min(end, most)) for begin, end in spans if begin < min(end, most))
+
+        layout = None if self.layout is None else self.layout.moved(kept, lambda at: min(at, most))
+        return Document(self.text[:most], ((0, most),) if self.is_plain else kept(self.spans), layout)

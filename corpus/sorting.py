@@ -15,14 +15,14 @@ import pyarrow.compute as pc
 from heldin.base.errors import InputError
 from heldin.base.machine import main_memory
 from heldin.base.wording import counted
-from heldin.corpus.sources.rows import SCHEMA, SPANS
+from heldin.corpus.sources.rows import PARTS, SCHEMA
 from heldin.corpus.store import CorpusStore
 
 ROWS_PER_BATCH = 65_536
 LEAST_MEMORY = 768 * 2**20  # bytes for DuckDB; Python, Arrow and the batches come on top
 SHARE = 16  # or this part of main memory, if it is more
 MEMORY_A_THREAD = 384 * 2**20  # each holds batches of its own
-STAGED = pa.schema([*SCHEMA, SPANS, pa.field("made", pa.bool_()), pa.field("place", pa.int64())])
+STAGED = pa.schema([*SCHEMA, *PARTS, pa.field("made", pa.bool_()), pa.field("place", pa.int64())])
 
 
 @contextmanager
@@ -96,8 +96,8 @@ def add_store(
     made = store.ids == "made"
     # Made ids lose their numbers: copies of a text in several stores are numbered together afterwards.
     name = "left(id, 32)" if made else "id"
-    spans = "spans" if store.has_spans else "NULL"
-    database.execute(f'INSERT INTO records SELECT "user", text, {name}, date, {spans}, {made}, place FROM kept')
+    parts = ", ".join(part.name if part.name in store.table.schema.names else "NULL" for part in PARTS)
+    database.execute(f'INSERT INTO records SELECT "user", text, {name}, date, {parts}, {made}, place FROM kept')
     database.unregister("kept")
 
 
@@ -109,9 +109,9 @@ def write_records(database: duckdb.DuckDBPyConnection, path: Path) -> tuple[pa.T
     kinds = {made for (made,) in database.sql("SELECT DISTINCT made FROM records").fetchall()}
     if True in kinds:
         number_copies(database)
-    # A column that a plain corpus does not have: it is neither larger nor slower for it.
-    (parted,) = database.sql("SELECT count(spans) FROM records").fetchall()[0]
-    schema = SCHEMA.append(SPANS) if parted else SCHEMA
+    # Columns that a plain corpus does not have: it is neither larger nor slower for them.
+    counts = database.sql(f"SELECT {', '.join(f'count({part.name})' for part in PARTS)} FROM records").fetchall()[0]
+    schema = pa.schema([*SCHEMA, *(part for part, count in zip(PARTS, counts, strict=True) if count)])
     # No two records have the same place, so that the order is total and does not depend on DuckDB's threads.
     names = ", ".join(f'"{name}"' for name in schema.names)
     ordered = database.sql(f'SELECT {names} FROM records ORDER BY "user", place')

@@ -7,7 +7,7 @@ file of rows, such as a training set that ``heldin plant`` takes.
 import bisect
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from heldin.base.errors import InputError
 from heldin.base.files import whole_file
-from heldin.corpus.document import Document
+from heldin.corpus.document import Document, Layout, Turn
 from heldin.corpus.sources.bad_rows import Skipped
-from heldin.corpus.sources.rows import SCHEMA, SPANS
+from heldin.corpus.sources.rows import LAYOUT, PARTS, SCHEMA, SPANS
 
 SKIPPED_USERS = "skipped.arrow"  # names of users with a row that was left out
 
@@ -81,9 +81,9 @@ class Corpus:
         self.fingerprint, self.table = fingerprint, table
         self.users, self.starts, self.counts = users, starts, counts
         self._position = {user: i for i, user in enumerate(users)}
-        self.has_spans = SPANS.name in table.schema.names
-        names = [*SCHEMA.names, SPANS.name] if self.has_spans else SCHEMA.names
-        self._chunks = {name: table.column(name).chunks for name in names}
+        self._parts = [part.name for part in PARTS if part.name in table.schema.names]
+        self.has_spans = SPANS.name in self._parts
+        self._chunks = {name: table.column(name).chunks for name in (*SCHEMA.names, *self._parts)}
         # Row number at which each chunk ends, for the search in ``_value``.
         self._ends = list(itertools.accumulate(map(len, self._chunks["id"])))
 
@@ -106,7 +106,8 @@ class Corpus:
 
     def document(self, row: int) -> Document:
         """The text at ``row``, with the parts that count."""
-        return _document(self.text(row), self._value(SPANS.name, row) if self.has_spans else None)
+        (document,) = _documents([self.text(row)], {name: [self._value(name, row)] for name in self._parts})
+        return document
 
     def text(self, row: int) -> str:
         """The text at ``row``."""
@@ -128,9 +129,7 @@ class Corpus:
 
     def documents_at(self, rows: NDArray[np.integer]) -> list[Document]:
         """The texts at these rows with the parts that count, in the order given."""
-        texts = self.texts_at(rows)
-        spans = self._at(SPANS.name, rows) if self.has_spans else [None] * len(texts)
-        return list(map(_document, texts, spans))
+        return _documents(self.texts_at(rows), {name: self._at(name, rows) for name in self._parts})
 
     def _at(self, column: str, rows: NDArray[np.integer]) -> list[Any]:
         # Runs of one chunk at once: a search for each row in a chunked column would cost more than the values.
@@ -152,7 +151,8 @@ class Corpus:
         """First row, and what counts of the texts from it on, of all rows in order."""
         for number, (end, texts) in enumerate(zip(self._ends, self._chunks["text"], strict=True)):
             if self.has_spans:
-                documents = map(_document, texts.to_pylist(), self._chunks[SPANS.name][number].to_pylist())
+                spans = {SPANS.name: self._chunks[SPANS.name][number].to_pylist()}
+                documents = _documents(texts.to_pylist(), spans)
                 yield end - len(texts), pa.array([document.counted for document in documents], pa.large_string())
             else:
                 yield end - len(texts), texts
@@ -228,13 +228,22 @@ def documents_of(store: Corpus, rows: Sequence[int]) -> list[Document]:
 
 def documents_in(batch: pa.RecordBatch) -> list[Document]:
     """The texts of a batch of a source, with the parts that count."""
-    texts = batch.column("text").to_pylist()
-    spans = batch.column(SPANS.name).to_pylist() if SPANS.name in batch.schema.names else [None] * len(texts)
-    return list(map(_document, texts, spans))
+    parts = {part.name: batch.column(part.name).to_pylist() for part in PARTS if part.name in batch.schema.names}
+    return _documents(batch.column("text").to_pylist(), parts)
 
 
-def _document(text: str, spans: list[list[int]] | None) -> Document:
-    return Document.of(text) if spans is None else Document(text, tuple((begin, end) for begin, end in spans))
+def _documents(texts: Sequence[str], parts: Mapping[str, Sequence[Any]]) -> list[Document]:
+    """The documents of these texts; ``parts`` has the columns that say more of them, by name, where there are any."""
+    none = [None] * len(texts)
+    return list(map(_document, texts, parts.get(SPANS.name, none), parts.get(LAYOUT.name, none)))
+
+
+def _document(text: str, spans: list[list[int]] | None, layout: dict[str, Any] | None) -> Document:
+    counted = ((0, len(text)),) if spans is None else tuple((begin, end) for begin, end in spans)
+    if layout is None:
+        return Document(text, counted)
+    turns = tuple(Turn(**turn) for turn in layout["turns"])
+    return Document(text, counted, Layout(turns, layout["completion"], layout["framed"]))
 
 
 ENDINGS = (".parquet", ".jsonl")

@@ -5,7 +5,9 @@ that a resumed run draws the same batches as an uninterrupted one.
 """
 
 import functools
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -13,27 +15,34 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from heldin.base.errors import InputError
+from heldin.corpus.document import Document
 from heldin.defenses.gradients.model_parts import even_width, trainable
 from heldin.finetune.precision import Arithmetic, autocast
 from heldin.finetune.ranks import own_share, processes, sum_over_ranks
+from heldin.finetune.recipe import Truncate
 from heldin.models.devices import moved
 from heldin.models.objective import LANGUAGE_MODELLING, TokenBatch
 from heldin.models.repeated import is_short, records, repeated, sums_of_recorded, without_compiling
-from heldin.models.tokens import IGNORED, Ids, Parted, Tokens, start_token, tokens_of
+from heldin.models.tokens import IGNORED, Ids, Tokens, start_token, tokens_of, tokens_within
 
 GROUPS_OF_BATCHES = 32
 
 
 def encode(
-    tokenizer: PreTrainedTokenizerBase, documents: Iterable[Parted], sequence_length: int | None, done: int = 0
+    tokenizer: PreTrainedTokenizerBase,
+    documents: Iterable[Document],
+    sequence_length: int | None,
+    done: int = 0,
+    truncation: "Truncation | None" = None,
 ) -> list[Tokens]:
-    """Tokens of each document: start token, text, end-of-text token.
+    """Tokens of each document: start token, text, end-of-text token; of one that a chat template wrote its own alone.
 
     Where parts of a text count, the end-of-text token counts if the token before it does.
 
     Args:
         sequence_length: maximum number of predicted tokens; longer documents are truncated. None: no limit.
         done: number of documents before these, for the error.
+        truncation: how longer documents are truncated, and what that cost.
 
     Returns:
         2 to ``sequence_length`` + 1 tokens for each document.
@@ -45,25 +54,76 @@ def encode(
     end = [] if tokenizer.eos_token_id is None else [int(tokenizer.eos_token_id)]
     longest = None if sequence_length is None else sequence_length + 1
     encoded = []
-    for number, tokens in enumerate(tokens_of(tokenizer, documents), start=done + 1):
-        if not len(tokens):
+    truncation = truncation or Truncation()
+    ours, theirs = itertools.tee(documents)
+    for number, (document, tokens) in enumerate(zip(ours, tokens_of(tokenizer, theirs), strict=True), start=done + 1):
+        if len(tokens) < 1 + document.framed:
             raise InputError(
                 f"training text number {number} has no tokens: remove texts of blanks or unknown characters"
             )
-        counted = tokens.counted
-        if counted is not None:
-            counted = np.concatenate([[False], counted, counted[-1:] if end else counted[:0]])
-        encoded.append(Tokens([start, *tokens.ids, *end], counted).part(0, longest))
+        if not document.framed:
+            counted = tokens.counted
+            if counted is not None:
+                counted = np.concatenate([[False], counted, counted[-1:] if end else counted[:0]])
+            tokens = Tokens([start, *tokens.ids, *end], counted)
+        elif tokens.counted is not None:
+            # The first token is only read.
+            tokens = Tokens(tokens.ids, np.concatenate([[False], tokens.counted[1:]]))
+        if longest is not None and len(tokens) > longest:
+            tokens = truncation.cut(tokenizer, document, tokens, longest)
+        encoded.append(tokens)
     return encoded
 
 
+@dataclass
+class Truncation:
+    """How records are cut, and what was lost.
+
+    Attributes:
+        rule: keep whole turns, or as many tokens as there is room for.
+        records: number of records that were cut.
+        dropped: number of tokens that were cut off.
+        counted: number of those that would have borne loss.
+    """
+
+    rule: Truncate = Truncate.TURNS
+    records: int = 0
+    dropped: int = 0
+    counted: int = 0
+
+    def cut(self, tokenizer: PreTrainedTokenizerBase, document: Document, tokens: Tokens, most: int) -> Tokens:
+        """Return the first ``most`` tokens, or those of the turns that fit into them.
+
+        A record of which no turn that counts fits is cut within it: else nothing of it would be learned.
+        """
+        left = tokens.part(0, most)
+        if self.rule is Truncate.TURNS and document.layout is not None:
+            first = int(not document.framed)  # a start token that was put before the text
+            kept = first + tokens_within(tokenizer, document.text, _ends(document), most - first)
+            whole = tokens.part(0, kept)
+            if kept > 1 and whole.bearing:
+                left = whole
+        self.records += 1
+        self.dropped += len(tokens) - len(left)
+        self.counted += tokens.bearing - left.bearing
+        return left
+
+
+def _ends(document: Document) -> list[int]:
+    assert document.layout is not None
+    return [turn.end for turn in document.layout.turns]
+
+
 def encoded(
-    tokenizer: PreTrainedTokenizerBase, batches: Iterable[Sequence[Parted]], sequence_length: int | None
+    tokenizer: PreTrainedTokenizerBase,
+    batches: Iterable[Sequence[Document]],
+    sequence_length: int | None,
+    truncation: Truncation | None = None,
 ) -> Iterator[list[Tokens]]:
     """``encode`` of each batch; a text without tokens is named by its number among all."""
     done = 0
     for documents in batches:
-        yield encode(tokenizer, documents, sequence_length, done)
+        yield encode(tokenizer, documents, sequence_length, done, truncation)
         done += len(documents)
 
 

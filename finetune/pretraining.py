@@ -11,7 +11,7 @@ from pathlib import Path
 from heldin.base.artefacts import is_whole
 from heldin.base.errors import InputError
 from heldin.base.files import keep_in_use, one_process_at_a_time, text_sha256
-from heldin.corpus.document import Document
+from heldin.corpus.document import Document, Layout
 from heldin.finetune.batches import encode
 from heldin.finetune.loop import train
 from heldin.finetune.ranks import leads, same_as_first, wait_for_all
@@ -20,16 +20,19 @@ from heldin.models.devices import default_device
 from heldin.models.loading import LanguageModel, load_language_model
 from heldin.models.model_config import TinyModel
 from heldin.models.tiny import new_tiny_model, train_tokenizer
-from heldin.models.tokens import Tokens
+from heldin.models.tokens import Framed, Tokens
 
 
-def pretrained_folder(texts: Sequence[str], shape: TinyModel, recipe: Recipe, cache: Path) -> Path:
+def pretrained_folder(
+    texts: Sequence[str], shape: TinyModel, recipe: Recipe, cache: Path, chat_template: str | None = None
+) -> Path:
     """The cache folder of the model pre-trained on these texts with these options.
 
     Args:
-        texts: of public users.
+        texts: of public users; see ``pretrain``.
     """
-    return cache / "pretrained" / text_sha256("1", repr(shape), repr(recipe), *texts)[:24]
+    chats = () if chat_template is None else ("chats", chat_template, repr([isinstance(t, Framed) for t in texts]))
+    return cache / "pretrained" / text_sha256("1", repr(shape), repr(recipe), *chats, *texts)[:24]
 
 
 def pretrain(
@@ -37,13 +40,15 @@ def pretrain(
     shape: TinyModel,
     recipe: Recipe,
     cache: Path,
+    chat_template: str | None = None,
     *,
     advance: Callable[[int], object] | None = None,
 ) -> LanguageModel:
     """Train tokenizer and model from scratch on ``texts``, or load them if they are cached.
 
     Args:
-        texts: of public users only; the tokenizer is trained on them too.
+        texts: of public users only; the tokenizer is trained on them too. Chats are ``Framed``; all of a text counts.
+        chat_template: that chats are written by; None: there are none.
         recipe: of the training; its sequence length may not exceed the model's context.
 
     Raises:
@@ -56,15 +61,19 @@ def pretrain(
             f"model.pretrain.recipe.sequence_length is {recipe.sequence_length}, more than model.pretrain.shape.context"
             f" = {shape.context}"
         )
-    folder = pretrained_folder(texts, shape, recipe, cache)
+    folder = pretrained_folder(texts, shape, recipe, cache, chat_template)
     keep_in_use(folder.parent)
     if not same_as_first(is_whole(folder)):
-        tokenizer = train_tokenizer(texts, shape.vocabulary)
+        tokenizer = train_tokenizer(texts, shape.vocabulary, chat_template)
         model = new_tiny_model(shape, tokenizer, recipe.seed).to(default_device())
-        sequences = encode(tokenizer, map(Document.of, texts), recipe.sequence_length)
+        sequences = encode(tokenizer, map(_document, texts), recipe.sequence_length)
         fresh = LanguageModel(model, tokenizer, "tiny GPT-Neo", text_sha256(repr(shape), str(recipe.seed)))
         train_once(fresh, sequences, recipe, folder, advance=advance)
     return load_language_model(str(folder))
+
+
+def _document(text: str) -> Document:
+    return Document(text, ((0, len(text)),), Layout(()) if isinstance(text, Framed) else None)
 
 
 def train_once(

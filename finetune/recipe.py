@@ -10,6 +10,7 @@ from pydantic import Field
 
 from heldin.base.errors import InputError
 from heldin.base.section import DATACLASS_SECTION, FEW, LARGEST, MANY, MOST, Count, Few, Many, Positive
+from heldin.corpus.document import Counting
 
 
 class Optimizer(StrEnum):
@@ -48,6 +49,13 @@ class Precision(StrEnum):
     AUTO = "auto"
     FP32 = "fp32"
     BF16 = "bf16"
+
+
+class Truncate(StrEnum):
+    """Where a record is cut that is longer than a sequence."""
+
+    TURNS = "turns"
+    TOKENS = "tokens"
 
 
 @dataclass(frozen=True)
@@ -105,6 +113,12 @@ class Recipe:
     """Steps of linear warm-up, but at most a tenth of the run."""
     sequence_length: Count = 512
     """Most tokens of a record that are trained on, including the end-of-text token; the rest is cut off."""
+    truncate: Truncate = field(default=Truncate.TURNS, repr=False)  # what it does is in the tokens
+    """Where a row of turns is cut that is longer. turns: behind the last turn that fits, if any turn that counts does.
+    tokens: at ``sequence_length``. Texts are always cut there."""
+    loss_on: Counting | None = field(default=None, repr=False)
+    """What of a row of turns bears the loss: all of it, the turns of one role, or the completion. null: the assistant's
+    turns of chats, the completion of a prompt, and all of a text."""
     evaluations: Few = 10
     """Number of times that losses and AUROC are measured, evenly spaced; the last is after the last step."""
     checkpoint_every: Count = 200

@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,20 @@ _TYPES = ("uint16", "int32")  # of token ids
 _AT_ONCE = 2**20  # tokens
 
 
+class Cut(NamedTuple):
+    """What records lost that were longer than a sequence.
+
+    Attributes:
+        records: number of records that were cut.
+        dropped: number of tokens that were cut off.
+        counted: number of those that would have borne loss.
+    """
+
+    records: int = 0
+    dropped: int = 0
+    counted: int = 0
+
+
 class TokenStore(Sequence[Tokens]):
     """Tokens of each record, by number; a slice is a list of records.
 
@@ -31,6 +45,8 @@ class TokenStore(Sequence[Tokens]):
         lengths: tokens of each record, shape (records,).
         bearing: tokens of each record that count, shape (records,).
         digest: hash of all of them (``sequences_digest``).
+        masked: whether some token does not count.
+        cut: what was lost to truncation.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -41,7 +57,8 @@ class TokenStore(Sequence[Tokens]):
         self._ends = np.memmap(folder / _ENDS, dtype=np.int64, mode="r")
         self._ids = np.memmap(folder / _IDS, dtype=about["type"], mode="r")
         self.lengths: npt.NDArray[np.int64] = np.diff(self._ends, prepend=0)
-        masked = (folder / _COUNTED).is_file()
+        self.cut = Cut(*map(int, about["cut"]))
+        self.masked = masked = (folder / _COUNTED).is_file()
         self._counted = np.memmap(folder / _COUNTED, dtype=np.bool_, mode="r") if masked else None
         sizes = {len(self._ids), len(self._ids if self._counted is None else self._counted)}
         if len(self._ends) != about["records"] or sizes != {int(self._ends[-1])} or masked != about["masked"]:
@@ -78,6 +95,7 @@ def token_store(
     vocabulary: int,
     verify: bool = True,
     advance: Callable[[int], object] = lambda _: None,
+    cut: Callable[[], Cut] = Cut,
 ) -> TokenStore:
     """The sequences of ``batches`` in ``folder``, written if they are not there.
 
@@ -87,6 +105,7 @@ def token_store(
         origin: hash of what the sequences follow from.
         vocabulary: number of token ids, each below it.
         verify: read all of what is there, and compare it with its hash.
+        cut: asked at the end for what was lost to truncation.
 
     Raises:
         InputError: the folder is damaged, or of other texts, another tokenizer or another length; or see ``batches``.
@@ -123,7 +142,14 @@ def token_store(
             _append(temporary / _COUNTED, np.ones(0, dtype=np.bool_), end)
         if largest >= vocabulary:
             raise InputError(f"the tokenizer has a token {largest}, and the model embeds {vocabulary:,}: use its own")
-        about = {"of": origin, "digest": digest.hexdigest(), "type": kind.name, "records": records, "masked": masked}
+        about: dict[str, Any] = {
+            "of": origin,
+            "digest": digest.hexdigest(),
+            "type": kind.name,
+            "records": records,
+            "masked": masked,
+        }
+        about["cut"] = list(cut())
         (temporary / _ABOUT).write_text(json.dumps(about), encoding="utf-8")
     return TokenStore(folder)
 

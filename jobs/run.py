@@ -24,7 +24,7 @@ from heldin.models.model_names import fingerprint_in
 from heldin.record.document import Body, Record, masked, read_record, without_names, write_new_record
 from heldin.record.facts import GradientNorms, ScoredTexts
 from heldin.stages.measures.measure import MeasureFolder, model_facts, named_model
-from heldin.stages.measures.scores import left_out, part_of_spans, scoring_rule
+from heldin.stages.measures.scores import left_out, scored_part, scoring_rule
 from heldin.stages.run_config import RunConfig
 from heldin.stages.run_folder import StageSeconds, for_any_config_without_coins, take_folder
 from heldin.stages.run_measures import RunModels, measures_of_run, scores_of_run
@@ -245,7 +245,7 @@ def _body(config: RunConfig, trained: _Trained, folder: MeasureFolder) -> Body:
         attacker_texts=judged.texts,
         # Measured: heldin set the fresh texts aside itself, before the coins.
         scored_texts=ScoredTexts(kind=config.attack.documents[0], known_by="measured"),
-        scoring_rule=scoring_rule(config.attack.max_characters, part_of_spans([data.store], config.corpus.spans)),
+        scoring_rule=scoring_rule(config.attack.max_characters, scored_part(data.corpus.reading, [data.store])),
         per_text=per_text,
         left_out=left_out(config.attack.names, per_text=per_text),
         resamples=config.audit.resamples,

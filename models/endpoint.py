@@ -30,7 +30,7 @@ from heldin.models.endpoint_client import Connection, RefusedRequest
 from heldin.models.loading import PROBE, load_tokenizer
 from heldin.models.logprobs import cut_into_windows
 from heldin.models.token_scores import TokenScores
-from heldin.models.tokens import start_token, token_lists
+from heldin.models.tokens import Framed, start_token, token_lists
 
 COMPLETIONS = "/completions"
 # Put before a text, because the first token of a prompt has no probability: a newline, or a letter if the text begins
@@ -190,10 +190,12 @@ def _prompts(model: EndpointModel, texts: Sequence[str]) -> list[tuple[int, str 
     """(number of the text, prompt), in order; a text that is cut into windows has several prompts."""
     # Sent whole: without the tokenizer there is no telling where to cut.
     if model.tokenizer is None or model.window is None:
+        if any(isinstance(text, Framed) for text in texts):
+            raise InputError(f"chats are sent to '{model.name}' as tokens, which need its tokenizer: give --tokenizer")
         return [(i, (BEFORE_BLANK if text[:1].isspace() else BEFORE_TEXT) + text) for i, text in enumerate(texts)]
     start = start_token(model.tokenizer, model.name)
-    windows = cut_into_windows(token_lists(model.tokenizer, texts), model.window)
-    return [(w.text, [start, *w.tokens]) for w in windows]
+    windows = cut_into_windows(texts, token_lists(model.tokenizer, texts), start, model.window)
+    return [(w.text, [w.start, *w.tokens]) for w in windows]
 
 
 def _fitting(text: str, tokenizer: PreTrainedTokenizerBase, window: int) -> tuple[str, list[int]]:

@@ -3,7 +3,7 @@
 What is scored is the same for every model: the whole text, tokenized without special tokens and cut into consecutive
 windows of at most ``context`` tokens. The start token precedes each window, so that its first token has a probability
 too; the end-of-text token is not scored. Two models thus score the same characters, whatever their tokenizers and
-contexts.
+contexts. A text that a chat template wrote has a first token of its own, which takes the start token's place.
 """
 
 import os
@@ -24,7 +24,7 @@ from heldin.models.devices import LOGITS_PER_CHUNK, in_chunks, kind_of, moved
 from heldin.models.loading import LanguageModel
 from heldin.models.reading import text_config
 from heldin.models.token_scores import TokenScores
-from heldin.models.tokens import MEMO, Ids, Parted, tokens_of
+from heldin.models.tokens import MEMO, Framed, Ids, Parted, as_read, scored_tokens_of, started
 
 MAX_PADDING = 0.05
 OPERATIONS_OF_A_PASS = 2**28  # a pass of fewer takes as long, so that the padding of a tiny model costs nothing
@@ -38,9 +38,10 @@ Scored = Callable[[], list[NDArray[np.float32]]]  # waits for the scores of a ba
 
 @dataclass(frozen=True)
 class Window:
-    """A piece of a text for one forward pass: the text's number, and the piece's tokens without the start token."""
+    """A piece of a text for one forward pass: the text's number, the token read before it, and its tokens."""
 
     text: int
+    start: int
     tokens: Ids
 
 
@@ -69,7 +70,7 @@ def score_texts(
     """
     if not texts:
         return []
-    windows = list(cut_into_windows(token_ids(lm.tokenizer, texts), lm.context))
+    windows = list(cut_into_windows(texts, MEMO.ids(lm.tokenizer, texts), lm.start_token, lm.context))
     # By window: batches go by length, and the texts' own order is restored below.
     rows: dict[int, NDArray[np.float32]] = {}
     lengths = [len(w.tokens) for w in windows]
@@ -90,7 +91,7 @@ def score_texts(
             with taking:
                 batch = next(batches, None)
             # Before the last batch's scores are waited for, so that a GPU always has something to do.
-            scored = batch and _score_batch(model, lm.start_token, [windows[i].tokens for i in batch], wanted)
+            scored = batch and _score_batch(model, [windows[i] for i in batch], wanted)
             if behind:
                 keep(*behind)
             if not batch or not scored:
@@ -124,9 +125,9 @@ def score_documents(lm: LanguageModel, documents: Sequence[Parted], *, finite: b
         finite: see ``score_texts``.
 
     Raises:
-        InputError: see ``score_texts`` and ``tokens_of``.
+        InputError: see ``score_texts`` and ``models.tokens.tokens_of``.
     """
-    return of_counted(lm.tokenizer, documents, score_texts(lm, [each.text for each in documents], finite=finite))
+    return of_counted(lm.tokenizer, documents, score_texts(lm, list(map(as_read, documents)), finite=finite))
 
 
 def of_counted(
@@ -145,7 +146,7 @@ def of_counted(
     if parted and tokenizer is None:
         raise InputError("a model behind an endpoint does not say where tokens stand: give its --tokenizer")
     if parted and tokenizer is not None:
-        for i, tokens in zip(parted, tokens_of(tokenizer, [documents[i] for i in parted]), strict=True):
+        for i, tokens in zip(parted, scored_tokens_of(tokenizer, [documents[i] for i in parted]), strict=True):
             assert tokens.counted is not None
             # Another number of tokens would put a mask beside other tokens.
             if len(tokens) != len(scores[i].logprobs):
@@ -156,7 +157,8 @@ def of_counted(
 
 def token_ids(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[NDArray[np.int32]]:
     """Ids of the tokens whose scores ``score_texts`` gives, in order."""
-    return MEMO.ids(tokenizer, texts)
+    whole = zip(texts, MEMO.ids(tokenizer, texts), strict=True)
+    return [ids[1:] if isinstance(text, Framed) else ids for text, ids in whole]
 
 
 def batches_by_length(
@@ -182,30 +184,39 @@ def batches_by_length(
         yield batch
 
 
-def cut_into_windows(encoded: Sequence[Ids], context: int) -> Iterator[Window]:
-    """Cut token ids of texts into windows of at most ``context``. Raises InputError for a text without tokens."""
-    for text, ids in enumerate(encoded):
+def cut_into_windows(texts: Sequence[str], encoded: Sequence[Ids], start: int, context: int) -> Iterator[Window]:
+    """Cut token ids of texts into windows of at most ``context``. Raises InputError for a text without tokens.
+
+    Args:
+        texts: the texts.
+        encoded: all their tokens.
+        start: the token that is put before a text.
+        context: tokens of a window.
+    """
+    for text, whole in enumerate(encoded):
+        before, ids = started(texts[text], whole, start)
         if not len(ids):
             raise InputError(f"text number {text + 1} has no tokens: remove texts of blanks or unknown characters")
         # Windows do not overlap: every token is scored once, and the first ones of a window without what stands before
         # it.
-        for start in range(0, len(ids), context):
-            yield Window(text, ids[start : start + context])
+        for begin in range(0, len(ids), context):
+            yield Window(text, before, ids[begin : begin + context])
 
 
 @torch.no_grad()  # not inference mode, whose tensors a spread model could not train with afterwards
-def _score_batch(model: PreTrainedModel, start: int, windows: Sequence[Ids], wanted: tuple[bool, bool]) -> Scored:
+def _score_batch(model: PreTrainedModel, windows: Sequence[Window], wanted: tuple[bool, bool]) -> Scored:
     """Arrays of shape (rows, n) per window, the rows of ``_score_rows``.
 
     Args:
-        start: the token that precedes each window.
+        windows: of the batch.
         wanted: whether mean and deviation are among the rows, and whether ranks are.
     """
-    longest = max(map(len, windows))
+    longest = max(len(window.tokens) for window in windows)
     # Padding on the right of a causal model's text changes nothing to its left, so no mask is needed.
-    tokens = np.full((len(windows), longest + 1), start, dtype=np.int64)  # (B, 1 + L)
+    tokens = np.empty((len(windows), longest + 1), dtype=np.int64)  # (B, 1 + L)
     for row, window in enumerate(windows):
-        tokens[row, 1 : 1 + len(window)] = window
+        tokens[row] = window.start
+        tokens[row, 1 : 1 + len(window.tokens)] = window.tokens
     # The input is the window moved by one: with the start token in front, and without its last token, which predicts
     # nothing that is scored. So it is no longer than the context.
     inputs, targets = torch.from_numpy(tokens[:, :-1]), torch.from_numpy(tokens[:, 1:])
@@ -214,7 +225,7 @@ def _score_batch(model: PreTrainedModel, start: int, windows: Sequence[Ids], wan
 
     def arrays() -> list[NDArray[np.float32]]:
         values: NDArray[np.float32] = arrive().numpy()
-        return [values[:, i, : len(w)] for i, w in enumerate(windows)]
+        return [values[:, i, : len(w.tokens)] for i, w in enumerate(windows)]
 
     return arrays
 

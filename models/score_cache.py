@@ -20,7 +20,7 @@ from heldin.models.devices import copies_on_other_gpus, kind_of
 from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import score_texts
 from heldin.models.token_scores import TokenScores
-from heldin.models.tokens import MEMO
+from heldin.models.tokens import MEMO, Framed
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -204,7 +204,8 @@ def _prepare(database: sqlite3.Connection) -> None:
 
 def _key(text: str) -> bytes:
     # A hash, so that this file holds nobody's text; 16 bytes are enough that no two texts meet by chance.
-    return hashlib.blake2b(text.encode(), digest_size=16).digest()
+    person = b"framed" if isinstance(text, Framed) else b""  # it is read after another token, and has other scores
+    return hashlib.blake2b(text.encode(), digest_size=16, person=person).digest()
 
 
 def _cut(keys: Sequence[bytes], lengths: Sequence[int], size: int) -> Iterator[list[bytes]]:

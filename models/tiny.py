@@ -1,5 +1,6 @@
 """A tiny GPT-Neo and its tokenizer, made from scratch: the offline base and reference model before training."""
 
+import re
 from collections.abc import Iterable
 
 import torch
@@ -13,29 +14,47 @@ from heldin.models.loading import check_tokenizer
 from heldin.models.model_config import TinyModel
 
 END_OF_TEXT = "<|endoftext|>"
+SPECIAL = {"bos_token": END_OF_TEXT, "eos_token": END_OF_TEXT}
+# ChatML, with marks around what the assistant writes.
+CHAT_TEMPLATE = (
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' }}"
+    "{% if message['role'] == 'assistant' %}{% generation %}{{ message['content'] + '<|im_end|>' }}{% endgeneration %}"
+    "{% else %}{{ message['content'] + '<|im_end|>' }}{% endif %}{{ '\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+_MARKERS = re.compile(r"<\|[^|<>]+\|>")  # tokens of their own, such as <|im_start|>
 
 
-def train_tokenizer(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenizerFast:
+def train_tokenizer(texts: Iterable[str], vocabulary: int, chat_template: str | None = None) -> PreTrainedTokenizerFast:
     """Train a byte-level BPE tokenizer (as GPT-2's) on ``texts``; deterministic.
 
-    Raises InputError for a vocabulary below 257 (256 bytes and the end-of-text token).
+    Args:
+        texts: to train on.
+        vocabulary: number of tokens.
+        chat_template: whose markers, such as <|im_start|>, are tokens of their own; None: it gets none.
+
+    Raises:
+        InputError: a vocabulary below 257 (256 bytes and the end-of-text token) and the markers.
     """
-    if vocabulary < 257:
-        raise InputError(f"vocabulary is {vocabulary}: byte-level BPE needs at least 257 tokens")
+    markers = list(dict.fromkeys(_MARKERS.findall(chat_template or "")))
+    special = [END_OF_TEXT, *(marker for marker in markers if marker != END_OF_TEXT)]
+    if vocabulary < 256 + len(special):
+        raise InputError(f"vocabulary is {vocabulary}: byte-level BPE needs at least {256 + len(special)} tokens")
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary,
-        special_tokens=[END_OF_TEXT],
+        special_tokens=special,
         # All 256 bytes, also those that these texts lack: no text can have an unknown token.
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token=END_OF_TEXT, eos_token=END_OF_TEXT, clean_up_tokenization_spaces=False
-    )
+    made = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **SPECIAL, clean_up_tokenization_spaces=False)
+    if chat_template is not None:
+        made.chat_template = chat_template
+    return made
 
 
 def tiny_config(shape: TinyModel, vocabulary: int, end_of_text: int) -> GPTNeoConfig:

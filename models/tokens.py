@@ -128,6 +128,22 @@ def _name(tokenizer: "PreTrainedTokenizerBase") -> str:
 
 
 _TEXTS = 1000  # whose offsets are held at once
+
+
+class Framed(str):
+    """A text as a chat template wrote it, first and last token included: no start token is put before it.
+
+    The first token is only read, and has no score.
+    """
+
+    __slots__ = ()
+
+
+def started(text: str, ids: "Ids", start: int) -> tuple[int, "Ids"]:
+    """Return the token that a text is read after, and the tokens that are scored."""
+    return (int(ids[0]), ids[1:]) if isinstance(text, Framed) and len(ids) else (start, ids)
+
+
 IGNORED = -100  # the target of a position at which no token is asked for; torch's own mark
 Ids = Sequence[int] | NDArray[np.integer[Any]]
 
@@ -202,6 +218,16 @@ class Parted(Protocol):
         """Return whether all of the text counts."""
         ...
 
+    @property
+    def framed(self) -> bool:
+        """Return whether the text has its own first and last token."""
+        ...
+
+
+def as_read(document: Parted) -> str:
+    """Return the text of a document, as scoring takes it."""
+    return Framed(document.text) if document.framed else document.text
+
 
 def tokens_of(tokenizer: "PreTrainedTokenizerBase", documents: Iterable[Parted]) -> Iterator[Tokens]:
     """Yield the tokens of each document, without special tokens; those that share a character with a part count.
@@ -221,6 +247,13 @@ def tokens_of(tokenizer: "PreTrainedTokenizerBase", documents: Iterable[Parted])
         yield from (next(of_plain if document.is_plain else of_parted) for document in block)
 
 
+def scored_tokens_of(tokenizer: "PreTrainedTokenizerBase", documents: Iterable[Parted]) -> Iterator[Tokens]:
+    """Yield the tokens of each document that have a score; see ``tokens_of``."""
+    ours, theirs = itertools.tee(documents)
+    for document, tokens in zip(ours, tokens_of(tokenizer, theirs), strict=True):
+        yield tokens.part(1, None) if document.framed else tokens
+
+
 def _of_parted(tokenizer: "PreTrainedTokenizerBase", documents: Sequence[Parted]) -> Iterator[Tokens]:
     if not tokenizer.is_fast:
         raise InputError("parts of texts need a tokenizer that says where tokens stand (a fast one): score whole texts")
@@ -237,6 +270,22 @@ def _of_parted(tokenizer: "PreTrainedTokenizerBase", documents: Sequence[Parted]
         for begin, end in document.spans:
             counted |= (begins < end) & (ends > begin)
         yield Tokens(ids, counted)
+
+
+def tokens_within(tokenizer: "PreTrainedTokenizerBase", text: str, ends: Sequence[int], most: int) -> int:
+    """Return how many tokens the text has up to the last of some places that leaves at most ``most`` tokens; 0: none.
+
+    Args:
+        tokenizer: says where its tokens stand.
+        text: the text.
+        ends: places in it, behind whose characters no token may go on.
+        most: tokens.
+    """
+    encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+    _, stops = token_places(encoded["offset_mapping"])
+    counts = np.searchsorted(stops, ends, side="right")
+    fitting = counts[counts <= most]
+    return int(fitting.max(initial=0))
 
 
 def token_places(offsets: Sequence[tuple[int, int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -57,6 +57,29 @@ class SkippedRows(Facts):
         )
 
 
+class TurnFacts(Facts):
+    """Rows that are turns, and which of these counted.
+
+    Attributes:
+        format: how rows hold them: "messages", "conversations" or "prompt-completion".
+        column: of the messages, or of the prompt.
+        counting: what deduplication, caps, entities and canary users worked on: "all", a role, or "completion".
+        loss: what bore the loss.
+        attack: what was scored.
+        mask_from: what said where the assistant's turns stand: the template's own marks, TRL's variant of it, or the
+            positions of turns in its text; null where no template wrote the rows.
+        template: hash of the template, its variant, its options and the special tokens that it may write.
+    """
+
+    format: str
+    column: str
+    counting: str
+    loss: str
+    attack: str
+    mask_from: str | None
+    template: str | None
+
+
 class CorpusFacts(Facts):
     """The texts.
 
@@ -75,6 +98,7 @@ class CorpusFacts(Facts):
         public_users: users whose records pre-trained the base model.
         public_records: number of records of these users.
         text_unit: what a record of the corpus is: a record of the source, or a sentence.
+        turns: rows that are turns; null: rows are texts.
     """
 
     fingerprint: str
@@ -90,6 +114,7 @@ class CorpusFacts(Facts):
     public_users: int
     public_records: int
     text_unit: str = "record"
+    turns: TurnFacts | None = None
 
     @property
     def lost_unevenly(self) -> bool:

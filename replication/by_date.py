@@ -25,6 +25,7 @@ from heldin.models.loading import LanguageModel, load_language_model
 from heldin.models.logprobs import score_texts
 from heldin.record.document import read_record
 from heldin.stages.run_config import RunConfig
+from heldin.stages.sides.corpus import reading_of_run
 
 TEXTS = 20  # of a user
 COLUMNS = Columns(id="id", date="date")
@@ -57,7 +58,7 @@ def split_by_date(config: RunConfig, date: datetime.date, out: Path, reporter: R
         InputError: a record has no date, or one that is not ISO 8601.
     """
     reporter.say("corpus: reading")
-    store = build_store(config.corpus.opened(), cache_directory(), say=reporter.say)
+    store = build_store(config.corpus.opened(reading_of_run(config)), cache_directory(), say=reporter.say)
     private_directory(out)
     counts = {"before": 0, "after": 0}
     with gzip.open(out / "before.jsonl.gz", "wt") as before, gzip.open(out / "after.jsonl.gz", "wt") as after:

@@ -27,6 +27,7 @@ from heldin.corpus.sources.rows import Source
 from heldin.defenses.data_side.deduplicate import shingles
 from heldin.defenses.texts.near_duplicates import first_of_similar
 from heldin.stages.run_config import RunConfig
+from heldin.stages.sides.corpus import reading_of_run
 from heldin.stages.train.plan import mechanism_of
 
 CAVEAT = (
@@ -131,7 +132,9 @@ def write_without(config: RunConfig, rule: Rule, out: Path, reporter: Reporter) 
     source = pretrain.source
     reporter.say("fine-tuning corpus: reading")
     taken = frozenset(_addresses(config.corpus.source, rule.fine_tuning_url)) if rule.fine_tuning_url else frozenset()
-    own = build_store(config.corpus.opened(), cache_directory(), on_bad=config.corpus.bad_rows, say=reporter.say)
+    own = build_store(
+        config.corpus.opened(reading_of_run(config)), cache_directory(), on_bad=config.corpus.bad_rows, say=reporter.say
+    )
     reporter.say("pre-training corpus: reading")
     public = build_store(_with_urls(source, rule.url) if rule.url else source.source(), cache_directory())
     reporter.say(f"near-duplicates: {len(public):,} records against {len(own):,}")

@@ -16,6 +16,7 @@ from heldin.defenses.mechanism import Mechanism
 from heldin.models.loading import LanguageModel
 from heldin.models.model_names import fingerprint_folder
 from heldin.models.score_cache import ScoreCache, ScoredModel
+from heldin.models.tokens import as_read
 from heldin.record.facts import ModelFacts
 from heldin.stages.measures.asked import measures_asked
 from heldin.stages.measures.losses import Losses
@@ -129,7 +130,7 @@ def score_references(
 
 
 def _plain(texts: AttackTexts) -> list[str]:
-    return [document.text for _, _, document in texts.flat()]
+    return [as_read(document) for _, _, document in texts.flat()]
 
 
 def _divergences(config: RunConfig, data: RunData, texts: AttackTexts, reference: LanguageModel) -> list[TextStatistic]:

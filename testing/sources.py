@@ -7,7 +7,7 @@ from typing import Any
 from heldin.corpus.build import build_store
 from heldin.corpus.sources.bad_rows import BadRows
 from heldin.corpus.sources.contract import SourceConfig
-from heldin.corpus.sources.rows import SCHEMA, SPANS
+from heldin.corpus.sources.rows import SCHEMA, is_of_a_source
 from heldin.testing.problems import require, tried
 
 
@@ -54,7 +54,7 @@ def _absent(config: SourceConfig) -> list[Path]:
 
 def _records(batches: list[Any], again: list[Any]) -> list[str]:
     problems = []
-    if any(batch.schema not in (SCHEMA, SCHEMA.append(SPANS)) for batch in batches):
+    if not all(is_of_a_source(batch.schema) for batch in batches):
         return [f"columns: its batches have other columns than {', '.join(SCHEMA.names)} (large text, and texts)"]
     rows = [row for batch in batches for row in batch.to_pylist()]
     if not rows:

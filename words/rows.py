@@ -8,6 +8,7 @@ class RowFault(Code):
 
     AT = "{place}: {fault}"
     NO_TEXT = "no text in column '{column}'"
+    NOTHING_COUNTS = "no turn that counts ({counting})"
     NOT_TEXT = "column '{column}' holds {kind}, not text"
     NO_VALUE = "no {role} in column '{column}' (found {kind})"
     NOT_WHOLE = "column '{column}' holds a number that is not whole, and names no {role}"
@@ -48,6 +49,8 @@ class FileText(Code):
     ENCODING = "{file}: read as {encoding}, which its first bytes state"
     UTF_8 = "{file}: read as UTF-8, which all of its bytes are, and not as {encoding}"
     VALUES = "{file}: read as one JSON document, object by object"
+    TURNS = "format {format} (column '{column}'), loss on {loss}, scored: {attack}; turns found by {found_by}"
+    TURNS_SCORED = "format {format} (column '{column}'), scored: {attack}; turns found by {found_by}"
 
 
 class SkippedText(Code):

@@ -111,7 +111,7 @@ class BadRows:
         Raises:
             BadRowError: such rows are not skipped.
         """
-        empty = fault.states(RowFault.NO_TEXT)
+        empty = fault.states(RowFault.NO_TEXT) or fault.states(RowFault.NOTHING_COUNTS)
         at = RowFault.AT(place=place, fault=fault)
         if self.rule is OnBadRows.STRICT or (self.rule is OnBadRows.SKIP_EMPTY and not empty):
             raise BadRowError(at, RowRemedy.NOT_STRICT() if empty else remedy or RowRemedy.SKIP())

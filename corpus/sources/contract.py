@@ -3,14 +3,14 @@
 import functools
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from heldin.base.errors import InputError
 from heldin.base.section import Section
-from heldin.corpus.sources.rows import Source
+from heldin.corpus.sources.rows import Columns, Source
 
 if TYPE_CHECKING:
     from heldin.corpus.presets.catalogue import Preset
@@ -68,9 +68,17 @@ class SourceConfig(Section, ABC):
         """The default of ``corpus.users.min_records``; None for that of every corpus."""
         return None
 
-    def spans_column(self) -> str | None:
-        """Column with the parts of a text that count; None: all of every text does."""
+    def first_row(self) -> Mapping[str, Any] | None:
+        """Return the first row, by which the form of all is known; None for a kind whose rows have one form only."""
         return None
+
+    def named_columns(self) -> Columns:
+        """Return which columns are named; the usual ones for a kind without."""
+        return Columns()
+
+    def reading(self, columns: Columns) -> "SourceConfig":
+        """Return the same source with rows read by these columns. Raises InputError for a kind without columns."""
+        raise InputError(f"corpus source '{self.kind}' has texts alone: leave corpus.format out")
 
     def preset(self) -> "Preset | None":
         """The preset that prepares the rows, if any."""

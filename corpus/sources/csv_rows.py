@@ -4,7 +4,7 @@ import csv
 import io
 import itertools
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from heldin.base.errors import InputError
 from heldin.base.files import existing, file_sha256, text_sha256
-from heldin.corpus.sources.bad_rows import BadRows
+from heldin.corpus.sources.bad_rows import BadRows, OnBadRows
 from heldin.corpus.sources.rows import Columns, Source, batched, require_columns, require_once
 from heldin.corpus.sources.text_files import (
     BROKEN,
@@ -60,6 +60,11 @@ class Csv(Source):
         if header.delimiter != "," and self.form.delimiter is None:
             notes.append(FileText.DELIMITER(file=self.path.name, delimiter=header.signs))
         return notes
+
+    def first_row(self) -> Mapping[str, Any] | None:
+        """Return the first row."""
+        rows = csv_rows(self.path, self.form, list(self.columns.named().values()), BadRows(OnBadRows.SKIP))
+        return next((row for _, row in rows), None)
 
     def _header(self) -> "CsvHeader":
         header = csv_header(self.path, self.form, list(self.columns.named().values()))

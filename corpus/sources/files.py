@@ -1,12 +1,13 @@
 """Files of records as a source of a corpus."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
 from heldin.base.section import ExpandedPath
+from heldin.corpus.chat.columns import columns_to_look_for
 from heldin.corpus.sources.contract import SourceConfig
 from heldin.corpus.sources.open import Several, format_named
 from heldin.corpus.sources.rows import Columns, Source
@@ -49,11 +50,23 @@ class FileCorpus(SourceConfig):
         """Yield a look at each file, and one at all headers."""
         yield from super().looks(key)
         if all(path.is_file() for path in self.paths()):
-            yield lambda: self.source().look()
+            yield self._look
 
-    def spans_column(self) -> str | None:
-        """The column that is named for them."""
-        return self.columns.spans
+    def _look(self) -> None:
+        # For what is missing no template is needed, and none is loaded.
+        self.reading(columns_to_look_for(self.first_row(), self.columns)).source().look()
+
+    def first_row(self) -> Mapping[str, Any] | None:
+        """Return the first row of the files."""
+        return self.source().first_row()
+
+    def named_columns(self) -> Columns:
+        """Return ``columns``."""
+        return self.columns
+
+    def reading(self, columns: Columns) -> "FileCorpus":
+        """Return the same files with rows read by these columns."""
+        return self.model_copy(update={"columns": columns})
 
     def has_gold(self, path: Path) -> bool:
         """Whether it is this IOB file, whose tags say whom records name."""

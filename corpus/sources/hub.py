@@ -1,6 +1,6 @@
 """Source for Hugging Face datasets: a hub name, streamed or not, or a folder written by ``save_to_disk``."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -74,6 +74,14 @@ class HuggingFace(Source):
         tables = data.select_columns(top_columns(self.columns, data.column_names)).with_format("arrow").iter(BATCH_ROWS)
         where = Path(self.name).name
         return batched(whole_rows(tables, where), where, "row", self.columns, bad)
+
+    def first_row(self) -> Mapping[str, Any] | None:
+        """Return the first row; None for a stream, whose first row may have to be fetched."""
+        if self.streaming:
+            return None
+        data = self.load()
+        first: Mapping[str, Any] | None = data.with_format("arrow")[:1].to_pylist()[0] if len(data) else None
+        return first
 
     def _streamed(self, data: Any) -> Iterator[tuple[int, Any]]:
         number = 0

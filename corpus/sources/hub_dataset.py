@@ -1,8 +1,8 @@
 """A Hugging Face dataset as a source of a corpus."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from heldin.base.section import ExpandedName
 from heldin.corpus.sources.contract import SourceConfig, SourceSize
@@ -41,6 +41,14 @@ class HubCorpus(SourceConfig):
         """The size of the folder; None for a hub name."""
         return super().size() if self.paths() else None
 
-    def spans_column(self) -> str | None:
-        """The column that is named for them."""
-        return self.columns.spans
+    def first_row(self) -> Mapping[str, Any] | None:
+        """Return the first row; None for a stream."""
+        return self.source().first_row()
+
+    def named_columns(self) -> Columns:
+        """Return ``columns``."""
+        return self.columns
+
+    def reading(self, columns: Columns) -> "HubCorpus":
+        """Return the same dataset with rows read by these columns."""
+        return self.model_copy(update={"columns": columns})

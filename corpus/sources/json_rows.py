@@ -5,7 +5,7 @@ given twice, nor go on after a row that has such a fault.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from io import TextIOWrapper
 from pathlib import Path
@@ -57,9 +57,7 @@ class Json(Source):
     def look(self) -> list[Statement]:
         """Read the first row. Raises InputError if it lacks a column; returns what the name does not tell."""
         notes = list(how_read(self.path, self.form))
-        lines = is_lines(self.path, self.form)
-        # Bad rows are reported when the file is read.
-        first = next(json_rows(self.path, self.form, BadRows(OnBadRows.SKIP)), None)
+        lines, first = is_lines(self.path, self.form), self._first()
         if first is not None and isinstance(first[1], dict):
             row = first[1]
             where = f"{self.path.name} {'line' if lines else 'item'} {first[0]}"
@@ -68,6 +66,15 @@ class Json(Source):
             self._refuse_columns(row)
             require_columns(self.columns, row, where, to_name=hint if inside else TO_NAME)
         return notes if lines or self.form.field else [*notes, FileText.VALUES(file=self.path.name)]
+
+    def first_row(self) -> Mapping[str, Any] | None:
+        """Return the first row, if it is an object."""
+        first = self._first()
+        return first[1] if first is not None and isinstance(first[1], dict) else None
+
+    def _first(self) -> tuple[int, Any] | None:
+        # Bad rows are reported when the file is read.
+        return next(json_rows(self.path, self.form, BadRows(OnBadRows.SKIP)), None)
 
     def _refuse_columns(self, row: dict[str, Any]) -> None:
         """Raise InputError for one object with a mapping of all rows for each column, as pandas writes by default."""

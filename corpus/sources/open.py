@@ -1,6 +1,6 @@
 """Open a source by its path: one small class per format, all with the protocol ``corpus.sources.rows.Source``."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,10 @@ class Several(Source):
     def look(self) -> list[Statement]:
         """Look at each source."""
         return [how for source in self.sources for how in source.look()]
+
+    def first_row(self) -> Mapping[str, Any] | None:
+        """Return the first row of the first source that has any."""
+        return next((row for source in self.sources if (row := source.first_row()) is not None), None)
 
     def batches(self, bad: BadRows) -> Iterator[pa.RecordBatch]:
         """Yield the records of each source in turn."""

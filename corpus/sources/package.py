@@ -10,7 +10,7 @@ from heldin.base.errors import InputError
 from heldin.base.files import text_sha256
 from heldin.base.kinds import Origin, in_one_line
 from heldin.corpus.sources.bad_rows import BadRows
-from heldin.corpus.sources.rows import SCHEMA, SPANS, Source
+from heldin.corpus.sources.rows import SCHEMA, Source, is_of_a_source
 from heldin.words.statement import Statement
 
 
@@ -44,7 +44,7 @@ class OfPackage(Source):
                 batch = next(batches, None)
             if batch is None:
                 return
-            if batch.schema not in (SCHEMA, SCHEMA.append(SPANS)):
+            if not is_of_a_source(batch.schema):
                 raise InputError(
                     f"corpus source '{self.origin.kind}' gives columns {', '.join(map(str, batch.schema))}: give"
                     f" {', '.join(map(str, SCHEMA))} (heldin.corpus.sources.rows.batched does)"

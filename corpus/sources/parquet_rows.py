@@ -1,6 +1,6 @@
 """Parquet files as sources."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,11 @@ class Parquet(Source):
         """Read the schema. Raises InputError if it lacks a column."""
         self._file()
         return []
+
+    def first_row(self) -> Mapping[str, Any] | None:
+        """Return the first row."""
+        file = _open(self.path)
+        return next((row for batch in file.iter_batches(1) for row in batch.to_pylist()), None)
 
     def _file(self) -> pq.ParquetFile:
         file = _open(self.path)

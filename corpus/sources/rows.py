@@ -26,6 +26,17 @@ from heldin.words.statement import Statement
 SCHEMA = pa.schema([("user", pa.string()), ("text", pa.large_string()), ("id", pa.string()), ("date", pa.string())])
 # Of a source that names the parts of a text that count: pairs of characters, or null where all of it does.
 SPANS = pa.field("spans", pa.list_(pa.list_(pa.int32())))
+# Of a source whose rows are turns: where each of them stands in the text (``corpus.document.Layout``).
+_TURN = pa.struct([("role", pa.string()), ("begin", pa.int32()), ("end", pa.int32())])
+LAYOUT = pa.field("layout", pa.struct([("turns", pa.list_(_TURN)), ("completion", pa.int32()), ("framed", pa.bool_())]))
+PARTS = (SPANS, LAYOUT)  # columns that a corpus of plain texts does not have
+
+
+def is_of_a_source(schema: pa.Schema) -> bool:
+    """Return whether a batch of a source may have these columns."""
+    return schema in (SCHEMA, SCHEMA.append(SPANS), pa.schema([*SCHEMA, *PARTS]))
+
+
 BATCH_ROWS = 8192
 LARGEST_EXACT = 2**53  # below it, every whole number is a float of its own
 
@@ -67,6 +78,15 @@ class Columns:
         """Return the columns of the batches of a source with these columns."""
         return SCHEMA if self.spans is None else SCHEMA.append(SPANS)
 
+    @property
+    def beside(self) -> tuple[str, ...]:
+        """Return columns that are read where a table has them."""
+        return ()
+
+    def record(self, row: dict[str, Any], *, untyped: bool = False) -> tuple[Record, Statement | None]:
+        """Return a row as a record of ``schema``; see ``usable_record``."""
+        return usable_record(row, self.named(), untyped=untyped)
+
 
 class Source(Protocol):
     """Anything that yields records. ``fingerprint`` changes whenever the records may have changed."""
@@ -86,8 +106,12 @@ class Source(Protocol):
         """
         return []
 
+    def first_row(self) -> Mapping[str, Any] | None:
+        """Return the first row, of which the form of all is known; None for a source whose rows have one form only."""
+        return None
+
     def batches(self, bad: BadRows) -> Iterator[pa.RecordBatch]:
-        """Yield batches of ``SCHEMA``, or of it and ``SPANS``, in the source's order; ids may be null.
+        """Yield batches of ``SCHEMA``, or of it with ``SPANS`` or ``PARTS``, in the source's order; ids may be null.
 
         Raises InputError for input that cannot be used.
         """
@@ -115,7 +139,6 @@ def batched(
     Raises:
         InputError: a bad row that is not to be skipped, or a column that the first row lacks.
     """
-    roles = columns.named()
     batch: list[Record] = []
     checked_columns = False
     for number, row in rows:
@@ -128,7 +151,7 @@ def batched(
         if not checked_columns:
             require_columns(columns, row, where)
             checked_columns = True
-        record, wrong = usable_record(row, roles, untyped=untyped)
+        record, wrong = columns.record(row, untyped=untyped)
         if wrong:
             bad.report(where, wrong, user=record.get("user"), remedy=_remedy(wrong))
             continue
@@ -262,8 +285,9 @@ def _refuse_chat(value: Any, column: str) -> None:
         isinstance(turn, dict) and keys <= turn.keys() for turn in value for keys in _TURNS
     ):
         raise InputError(
-            f"column '{column}' holds chats, and this command reads one text per row: write each message as a row with"
-            " its user and text, or plant canaries in the chats with 'heldin plant' (columns.messages)"
+            f"column '{column}' holds chats, and this command reads one text per row: leave 'format: text' out where"
+            " the command reads chats ('heldin run', 'sweep', 'audit'), or write each message as a row with its user"
+            " and text"
         )
 
 
@@ -341,7 +365,7 @@ def _keys_of(type_: pa.DataType) -> Any:
 def top_columns(columns: Columns, present: Sequence[str]) -> list[str]:
     """Return the columns of a table that hold what is named, such as author for author.id."""
     heads = (name if name in present else name.partition(".")[0] for name in columns.named().values())
-    return list(dict.fromkeys(heads))
+    return list(dict.fromkeys([*heads, *(name for name in columns.beside if name in present)]))
 
 
 def whole_rows(tables: Iterator[Any], where: str) -> Iterator[tuple[int, Any]]:

@@ -1,7 +1,7 @@
 """Sentences as records: a wrapper around any source, so that nothing after it changes."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +33,10 @@ class Sentences(Source):
     def look(self) -> list[Statement]:
         """Look at the source of the records."""
         return self.source.look()
+
+    def first_row(self) -> Mapping[str, Any] | None:
+        """Return the first row of the source of the records."""
+        return self.source.first_row()
 
     def batches(self, bad: BadRows) -> Iterator[pa.RecordBatch]:
         """Yield a record for each sentence; the id of a record that has one gets the sentence's number: ID#1, ID#2."""

@@ -66,23 +66,34 @@ def deidentified(document: Document, mentions: Iterable[Span]) -> Document:
         pieces += [document.text[at:start], f"[{category.upper()}]"]
         at = end
     text = "".join([*pieces, document.text[at:]])
-    return Document.of(text) if document.is_plain else Document(text, _moved(document.spans, merged))
+    spans = ((0, len(text)),) if document.is_plain else _moved(document.spans, merged)
+    layout = document.layout
+    if layout is not None:
+        layout = layout.moved(lambda parts: _moved(parts, merged), lambda at: _moved_begin(at, merged))
+    return Document(text, spans, layout)
 
 
 def _moved(spans: Spans, mentions: Sequence[tuple[int, int, Category]]) -> Spans:
     """The parts that count, where mentions were replaced; a mention on an edge is the earlier part's."""
     moved, before = [], 0
     for begin, end in spans:
-        first, last = begin, end
+        first, last = _moved_begin(begin, mentions), end
         for start, stop, category in mentions:
-            longer = len(f"[{category.upper()}]") - (stop - start)
-            # An edge inside of a mention moves to the mention's own: before its first character, or behind its last.
-            first += longer if stop <= begin else min(0, start - begin)
-            last += longer + max(0, stop - end) if start < end else 0
+            last += _longer(start, stop, category) + max(0, stop - end) if start < end else 0
         if max(first, before) < last:
             moved.append((max(first, before), last))
             before = last
     return tuple(moved)
+
+
+def _moved_begin(begin: int, mentions: Sequence[tuple[int, int, Category]]) -> int:
+    """The first character of a part; inside of a mention it moves before the mention, as its end moves behind it."""
+    moves = (_longer(*mention) if mention[1] <= begin else min(0, mention[0] - begin) for mention in mentions)
+    return begin + sum(moves)
+
+
+def _longer(start: int, stop: int, category: Category) -> int:
+    return len(f"[{category.upper()}]") - (stop - start)
 
 
 def _merged(spans: Iterable[Span]) -> list[tuple[int, int, Category]]:

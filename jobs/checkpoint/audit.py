@@ -11,7 +11,14 @@ from heldin.base.progress import Reporter, logged
 from heldin.corpus.names import missing_names_line
 from heldin.jobs.checkpoint.audit_config import AT_ENDPOINT
 from heldin.jobs.checkpoint.body import AuditMeasures, audit_body, scored_texts, subjects_of_audit
-from heldin.jobs.checkpoint.job import CheckpointAudit, audit_job, opened_models, read_groups, with_precision
+from heldin.jobs.checkpoint.job import (
+    CheckpointAudit,
+    audit_job,
+    opened_models,
+    read_groups,
+    with_precision,
+    with_reading,
+)
 from heldin.jobs.environment import environment
 from heldin.models.loading import LanguageModel, same_tokens, say_how_loaded
 from heldin.models.model_names import is_adapter, require_model
@@ -38,7 +45,9 @@ def audit_checkpoint(job: CheckpointAudit, out: Path, reporter: Reporter, *, com
         attack = attacks_at_endpoint(job.attack, job.remote.tokenizer, reporter)
         unanswered = tuple(name for name in job.attack.names if name not in attack.names)
         job = replace(job, attack=attack, left_out=unanswered)
-    job = with_precision(job, reporter.say)
+    job = with_reading(with_precision(job, reporter.say))
+    if job.reading is not None and (line := job.reading.line(trains=False)) is not None:
+        reporter.say(f"texts: {line}")
     _take_folder(job, out)
     with logged(reporter, out, command=without_names(command)) as kept:
         return _audited(job, out, kept, command)

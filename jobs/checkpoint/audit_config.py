@@ -1,6 +1,7 @@
 """The config file of ``heldin audit``, with the same checks, defaults and words as a run's config."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -15,6 +16,10 @@ from heldin.base.kinds import NameOfKind
 from heldin.base.section import Count, ExpandedName, ExpandedPath, Few, Many, NotNegative, Positive, Section, Seed
 from heldin.bounds.design import Assignment
 from heldin.bounds.verdict import parse_claim
+from heldin.corpus.chat.columns import columns_to_look_for
+from heldin.corpus.chat.conversation import RowFormat
+from heldin.corpus.chat.opening import Asked
+from heldin.corpus.document import Counting
 from heldin.corpus.sources.bad_rows import OnBadRows
 from heldin.corpus.sources.open import open_source
 from heldin.corpus.sources.rows import Columns, Source
@@ -75,6 +80,18 @@ def _several(value: object) -> object:
     return (value,) if isinstance(value, str) else value
 
 
+class RowsConfig(Section):
+    """How rows that are turns are read."""
+
+    format: RowFormat | None = None
+    """How rows hold their text: text, messages, conversations or prompt-completion; see corpus.format of a run. null:
+    the columns of the first row tell."""
+    template: ExpandedPath | None = None
+    """File with the chat template that writes messages, in Jinja; null: that of the audited model's tokenizer."""
+    template_options: dict[str, str | int | bool] = Field(default_factory=dict)
+    """What else the chat template is given, such as {date_string: 26 Jul 2024}."""
+
+
 class CheckpointAttacks(Section):
     """The attacks to run, and how much of each text they score."""
 
@@ -84,6 +101,9 @@ class CheckpointAttacks(Section):
     """The primary attack; must be one of ``names``."""
     aggregations: tuple[Annotated[str, one_of(AGGREGATIONS)], ...] = ("mean", "min", "max")
     """Ways to combine the scores of a user's texts into one score; the first one leads."""
+    turns: Counting | None = None
+    """Which turns of a row are scored, where rows are turns: all, those of user or assistant, or the completion. State
+    what training counted the loss on. null: the assistant's turns, or the completion."""
     max_characters: Count = 4000
     """Number of characters to score of each text, from its beginning."""
     precision: PrecisionChoice | None = None
@@ -127,6 +147,8 @@ class CheckpointConfig(MeasureKeys):
     """Columns of the files."""
     format: TextFormat = TextFormat()
     """How JSON and CSV files are written."""
+    rows: RowsConfig = RowsConfig()
+    """How rows that are turns are read."""
     bad_rows: OnBadRows = OnBadRows.SKIP_EMPTY
     """Which rows are skipped and counted. skip-empty: rows without text. skip: all rows that cannot be used. strict:
     none. The first other row that cannot be used is an error."""
@@ -214,6 +236,9 @@ class CheckpointConfig(MeasureKeys):
             columns=self.columns,
             name=self.name,
             form=self.format,
+            asked=Asked(self.rows.format, self.attack.turns, self.attack.turns, self.attack.turns),
+            template=self.rows.template,
+            template_options=self.rows.template_options,
             bad_rows=self.bad_rows,
             assignment=self.assignment,
             claims=tuple(claims),
@@ -235,8 +260,10 @@ class CheckpointConfig(MeasureKeys):
         )
 
     def sources(self) -> dict[str, Source]:
-        """Return the sources of the files of texts; see ``text_sources``."""
-        return text_sources(self.held_in, self.held_out, self.training, self.columns, self.format)
+        """Return the sources of the files of texts, to be looked at; see ``text_sources``."""
+        first = open_source(self.held_in, self.columns, self.format).first_row()
+        columns = columns_to_look_for(first, self.columns, self.rows.format)
+        return text_sources(self.held_in, self.held_out, self.training, columns, self.format)
 
     def files(self) -> list[Path]:
         """Return every file that the config names."""
@@ -253,8 +280,7 @@ def text_sources(
     sources = {"held-in": open_source(held_in, columns, form), "held-out": open_source(held_out, columns, form)}
     if training is not None:
         # Without ids and dates: a training file need not have those columns.
-        needed = Columns(user=columns.user, text=columns.text, spans=columns.spans)
-        sources["training"] = open_source(training, needed, form)
+        sources["training"] = open_source(training, replace(columns, id=None, date=None), form)
     return sources
 
 

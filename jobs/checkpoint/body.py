@@ -15,6 +15,7 @@ from heldin.base.files import text_sha256
 from heldin.base.kinds import origins_in
 from heldin.base.progress import Reporter
 from heldin.bounds.design import Assignment
+from heldin.corpus.chat.opening import TEXTS
 from heldin.jobs.checkpoint.job import CheckpointAudit, Groups, training_records
 from heldin.models.score_cache import ScoredModel
 from heldin.record.document import Body
@@ -32,7 +33,7 @@ from heldin.record.overlaps import NOT_KNOWN, measured, skipped_alike, texts_in,
 from heldin.stages.measures.asked import measures_asked
 from heldin.stages.measures.keys import MeasureKeys
 from heldin.stages.measures.measure import Fingerprinted, Measure, MeasuredUsers, MeasureFolder
-from heldin.stages.measures.scores import Setting, TextScores, left_out, part_of_spans, scoring_rule
+from heldin.stages.measures.scores import Setting, TextScores, left_out, scored_part, scoring_rule
 from heldin.words.answer import ComparisonFlaw
 from heldin.words.split import AtEndpoint, SplitReason
 from heldin.words.statement import Statement
@@ -160,7 +161,7 @@ def audit_body(
         scored_texts=_scored_texts(job, groups),
         scoring_rule=scoring_rule(
             job.attack.max_characters,
-            part_of_spans(groups.stores.values(), job.columns.spans),
+            scored_part(job.reading or TEXTS, groups.stores.values()),
             endpoint=rule_at_endpoint(job.remote),
         ),
         per_text=per_text,

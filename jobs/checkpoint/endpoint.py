@@ -26,6 +26,7 @@ from heldin.models.endpoint_client import Connection, Endpoint
 from heldin.models.loading import PROBE, load_language_model
 from heldin.models.model_config import ScoringPrecision
 from heldin.models.score_cache import ScoreCache, ScoredModel
+from heldin.models.tokens import as_read
 from heldin.record.facts import LARGEST_DRIFT, EndpointFacts, ModelFacts
 from heldin.stages.measures.measure import named_model
 
@@ -162,7 +163,7 @@ def reached(
             for name in served
         }
         # Before the first text is sent: whoever pays can stop here.
-        _say_cost(remote, models, [document.text for _, _, document in texts.flat()], cache, reporter)
+        _say_cost(remote, models, [as_read(document) for _, _, document in texts.flat()], cache, reporter)
         there = Reached(context, adapter_base, remote, models, {})
         for name, model in models.items():  # an earlier try may have left scores in the cache
             there.drifts[name] = _drift(model, cache, reporter)

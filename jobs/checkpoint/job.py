@@ -17,16 +17,21 @@ from heldin.base.wording import counted, in_bytes
 from heldin.bounds.design import Assignment
 from heldin.bounds.verdict import Claim, stated_claim
 from heldin.corpus.build import build_store
+from heldin.corpus.chat.opening import Asked, Reading, kept_reading, reading_again, reading_of
+from heldin.corpus.chat.template import ChatTemplate
 from heldin.corpus.document import Document
 from heldin.corpus.sources.bad_rows import BadRows, OnBadRows
+from heldin.corpus.sources.open import open_source
 from heldin.corpus.sources.rows import Columns, Source
 from heldin.corpus.sources.text_files import TextFormat
 from heldin.corpus.store import CorpusStore, documents_in, documents_of
 from heldin.jobs.checkpoint.audit_config import AT_ENDPOINT, text_sources
+from heldin.models.adapters import base_of
 from heldin.models.devices import default_device, scoring_memory
-from heldin.models.loading import load_language_model, load_target_and_reference, stored_weights
+from heldin.models.loading import load_language_model, load_target_and_reference, load_tokenizer, stored_weights
 from heldin.models.logprobs import bytes_of_a_pass
 from heldin.models.model_config import PrecisionReason, ScoringPrecision
+from heldin.models.model_names import is_adapter
 from heldin.models.score_cache import ScoredModel
 from heldin.record.document import Record
 from heldin.record.facts import ModelFacts
@@ -57,6 +62,10 @@ class CheckpointAudit:
         plan: the plan.json among the claims, of which the audit's folder keeps a copy.
         training: file of the model's training data, with the same columns; None: overlaps are not checked.
         texts: whether the scored texts were trained on, as declared; None: not declared.
+        asked: what is stated of rows that are turns.
+        template: file of the chat template; None: that of the target's tokenizer.
+        template_options: what else the template is given.
+        reading: how rows become documents; None: not found out yet (``with_reading``).
         max_users: maximum number of users, drawn by the seed from both groups together; None: all.
         max_texts_per_user: maximum number of scored texts per user, the first ones; None: all.
         context: most tokens of a pass of the models that are loaded here; None: as many as each states.
@@ -79,6 +88,10 @@ class CheckpointAudit:
     others: tuple[str, ...] = ()
     name: str = "audit"
     form: TextFormat = field(default_factory=TextFormat)
+    asked: Asked = Asked()  # noqa: RUF009
+    template: Path | None = None
+    template_options: Mapping[str, Any] = field(default_factory=dict)
+    reading: Reading | None = None
     bad_rows: OnBadRows = OnBadRows.SKIP_EMPTY
     assignment: Assignment = Assignment.UNKNOWN
     claims: tuple[Claim, ...] = ()
@@ -107,7 +120,8 @@ class CheckpointAudit:
 
     def sources(self) -> dict[str, Source]:
         """Return the sources of the files; see ``text_sources``."""
-        return text_sources(self.held_in, self.held_out, self.training, self.columns, self.form)
+        columns = self.columns if self.reading is None else self.reading.columns
+        return text_sources(self.held_in, self.held_out, self.training, columns, self.form)
 
     def recorded(self) -> dict[str, Any]:
         """Return what the record stores of the audit."""
@@ -124,6 +138,7 @@ class CheckpointAudit:
             "assignment": self.assignment.value,
             "columns": asdict(self.columns),
             "format": asdict(self.form),
+            "rows": None if self.reading is None else kept_reading(self.reading),
             "bad_rows": self.bad_rows.value,
             "seed": self.seed,
             # A plan's curve is kept as the file plan.json, from which verification reads it again.
@@ -140,6 +155,24 @@ class CheckpointAudit:
             "release": None if self.release is None else self.release.model_dump(mode="json"),
             "endpoint": None if self.remote is None else self.remote.config(),
         }
+
+
+def with_reading(job: CheckpointAudit) -> CheckpointAudit:
+    """Find out how the rows of the files become documents.
+
+    Raises InputError for turns that they have not, or messages without a template.
+    """
+    first = open_source(job.held_in, job.columns, job.form).first_row()
+    return replace(job, reading=reading_of(first, job.columns, job.asked, lambda: _template_of(job)))
+
+
+def _template_of(job: CheckpointAudit) -> ChatTemplate:
+    name = job.model if job.remote is None else job.remote.tokenizer
+    if name is None:
+        raise InputError("chats are written by the template of the model's tokenizer: give --tokenizer")
+    while is_adapter(Path(name)) and not (Path(name) / "tokenizer.json").is_file():
+        name = base_of(Path(name), job.adapter_base).name
+    return ChatTemplate.of(load_tokenizer(name), name, file=job.template, options=job.template_options)
 
 
 def with_precision(job: CheckpointAudit, say: Callable[[str], object]) -> CheckpointAudit:
@@ -179,6 +212,7 @@ def audit_job(folder: Path, record: Record) -> CheckpointAudit:
     """Return the audit that a record describes. Raises InputError if the record does not say how it was done."""
     kept = record.config
     try:
+        columns = Columns(**kept["columns"])
         claims: list[Claim] = [stated_claim(epsilon, delta) for epsilon, delta in kept["stated_claims"]]
         if kept["plan"] is not None:
             from heldin.bounds.plan_claims import plan_claim
@@ -191,7 +225,8 @@ def audit_job(folder: Path, record: Record) -> CheckpointAudit:
             others=tuple(kept["others"]),
             held_in=Path(kept["held_in"]),
             held_out=Path(kept["held_out"]),
-            columns=Columns(**kept["columns"]),
+            columns=columns,
+            reading=reading_again(kept["rows"], columns),
             name=record.name,
             form=TextFormat(**kept["format"]),
             bad_rows=OnBadRows(kept["bad_rows"]),

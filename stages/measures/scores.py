@@ -18,6 +18,7 @@ from heldin.base.errors import InputError
 from heldin.base.files import cache_directory, text_sha256
 from heldin.base.kinds import origins_in
 from heldin.base.progress import Reporter
+from heldin.corpus.document import Counting
 from heldin.stages.measures.measure import Fingerprinted, Measure, loaded
 from heldin.words.page_one import LeftOut
 from heldin.words.split import ScoredPart, ScoredTokens, ScoringRule
@@ -26,6 +27,7 @@ from heldin.words.statement import Statement
 if TYPE_CHECKING:
     from heldin.attacks.protocol import Attack
     from heldin.attacks.scoring import AttackTexts
+    from heldin.corpus.chat.opening import Reading
     from heldin.corpus.store import Corpus
     from heldin.models.score_cache import ScoredModel
 
@@ -142,9 +144,21 @@ def scoring_rule(max_characters: int, part: Statement | None = None, *, endpoint
     return ScoringRule.WHOLE(characters=max_characters, tokens=tokens, endpoint=endpoint)
 
 
-def part_of_spans(stores: Iterable["Corpus"], column: str | None) -> Statement | None:
-    """Return which part of a text counts where a column of the corpus names parts; None if all of every text does."""
-    return ScoredPart.SPANS(column=column) if column is not None and any(store.has_spans for store in stores) else None
+def scored_part(reading: "Reading", stores: Iterable["Corpus"]) -> Statement | None:
+    """Return which part of a text is scored; None if all of every text is.
+
+    Args:
+        reading: how rows became documents.
+        stores: where these are.
+    """
+    if not reading.has_turns:
+        column = reading.columns.spans
+        parted = column is not None and any(store.has_spans for store in stores)
+        return ScoredPart.SPANS(column=column) if parted else None
+    if reading.attack is Counting.ALL:
+        return None
+    completion = reading.attack is Counting.COMPLETION
+    return ScoredPart.COMPLETION() if completion else ScoredPart.TURNS(role=reading.attack)
 
 
 def left_out(names: Sequence[str], *, per_text: bool, served: bool = False) -> list[Statement]:

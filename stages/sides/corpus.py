@@ -1,23 +1,29 @@
 """The corpus of a run before anything is planted or drawn: the store, audited users, and public rows."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from heldin.audit.coarse import coarse_percentiles
 from heldin.base.errors import InputError
-from heldin.base.files import cache_directory
+from heldin.base.files import cache_directory, existing
 from heldin.base.progress import Reporter
 from heldin.base.wording import counted
 from heldin.canaries.contract import check_enough_users
 from heldin.corpus.build import build_store
+from heldin.corpus.chat.opening import TEXTS, Asked, Reading, reading_of
+from heldin.corpus.chat.template import ChatTemplate
+from heldin.corpus.document import Counting, Document
 from heldin.corpus.names import load_aliases, missing_names_line
 from heldin.corpus.sorting import ROWS_PER_BATCH
 from heldin.corpus.split import Audited, check_pool
 from heldin.corpus.store import CorpusStore
 from heldin.corpus.user_filter import Selection, select_users
-from heldin.record.facts import CorpusFacts, SkippedRows
+from heldin.models.loading import load_tokenizer
+from heldin.models.tiny import CHAT_TEMPLATE, SPECIAL
+from heldin.models.tokens import as_read
+from heldin.record.facts import CorpusFacts, SkippedRows, TurnFacts
 from heldin.stages.run_config import RunConfig
 
 VALIDATION_RECORDS = 20  # of each public validation user
@@ -34,6 +40,7 @@ class CorpusData:
         public_users: number of users with such rows.
         validation_rows: rows of public validation users.
         text_unit: what a record of the corpus is: a record of the source, or a sentence.
+        reading: how rows became documents.
         public_store: the corpus that pre-training is from; None: ``store``.
     """
 
@@ -44,16 +51,51 @@ class CorpusData:
     validation_rows: tuple[int, ...] = ()
     text_unit: str = "record"
     public_store: CorpusStore | None = None
+    reading: Reading = TEXTS
 
     def public_texts(self) -> list[str]:
         """Return texts that pre-training may see."""
         return [text for texts in self.public_batches() for text in texts]
 
+    def bearing_loss(self, documents: Iterable[Document]) -> list[Document]:
+        """Return documents of which what bears the loss counts."""
+        return counting(documents, self.reading.counting, self.reading.loss)
+
+    def under_attack(self, documents: Iterable[Document]) -> list[Document]:
+        """Return documents of which what is scored counts."""
+        return counting(documents, self.reading.counting, self.reading.attack)
+
     def public_batches(self) -> Iterator[list[str]]:
         """Yield the same in batches."""
         rows = np.array(self.public_rows, dtype=np.int64)
         for first in range(0, rows.size, ROWS_PER_BATCH):
-            yield (self.public_store or self.store).texts_at(rows[first : first + ROWS_PER_BATCH])
+            documents = (self.public_store or self.store).documents_at(rows[first : first + ROWS_PER_BATCH])
+            yield list(map(as_read, documents))
+
+
+def counting(documents: Iterable[Document], stored: Counting, wanted: Counting) -> list[Document]:
+    """Return documents of which the wanted turns count, and not those that count as they are stored."""
+    return list(documents) if stored is wanted else [document.counting(wanted) for document in documents]
+
+
+def reading_of_run(config: RunConfig) -> Reading:
+    """Return how the rows of a run become documents. Raises InputError for turns that they have not, or no template."""
+    corpus = config.corpus
+    asked = Asked(corpus.format, corpus.turns, config.finetune.loss_on, config.attack.turns)
+    source = corpus.source
+    return reading_of(source.first_row(), source.named_columns(), asked, lambda: template_of_run(config))
+
+
+def template_of_run(config: RunConfig) -> ChatTemplate:
+    """Return what writes the messages of a run. Raises InputError if the base model's tokenizer has no template."""
+    file, options = config.corpus.template, config.corpus.template_options
+    if config.model.pretrain is not None:
+        # Its tokenizer is not trained yet.
+        source = CHAT_TEMPLATE if file is None else existing(file).read_text(encoding="utf-8")
+        return ChatTemplate(source, SPECIAL, options)
+    name = str(config.model.base)
+    tokenizer = load_tokenizer(name, revision=config.model.revision)
+    return ChatTemplate.of(tokenizer, name, file=file, options=options)
 
 
 def read_corpus(config: RunConfig, reporter: Reporter) -> CorpusData:
@@ -64,9 +106,12 @@ def read_corpus(config: RunConfig, reporter: Reporter) -> CorpusData:
     """
     aliases = load_aliases(config.corpus.aliases) if config.corpus.aliases else None
     reporter.say("corpus: reading")
-    source = config.corpus.opened()
+    reading = reading_of_run(config)
+    source = config.corpus.opened(reading)
     for how in source.look():
         reporter.say(str(how))
+    if (how_read := reading.line(trains=True)) is not None:
+        reporter.say(f"corpus: {how_read}")
     store = build_store(
         source,
         cache_directory(),
@@ -106,7 +151,7 @@ def read_corpus(config: RunConfig, reporter: Reporter) -> CorpusData:
     public_store = _public_store(config, reporter)
     # Another corpus has other people: none of its users is audited.
     public = _public_rows(config, public_store, frozenset()) if public_store else _public_rows(config, store, taken)
-    return CorpusData(store, audited, *public, tuple(rows), config.corpus.text_unit, public_store)
+    return CorpusData(store, audited, *public, tuple(rows), config.corpus.text_unit, public_store, reading)
 
 
 def corpus_facts(corpus: CorpusData) -> CorpusFacts:
@@ -125,6 +170,22 @@ def corpus_facts(corpus: CorpusData) -> CorpusFacts:
         public_users=corpus.public_users,
         public_records=len(corpus.public_rows),
         text_unit=corpus.text_unit,
+        turns=_turn_facts(corpus.reading),
+    )
+
+
+def _turn_facts(reading: Reading) -> TurnFacts | None:
+    if not reading.has_turns:
+        return None
+    template = reading.template
+    return TurnFacts(
+        format=str(reading.format),
+        column=reading.columns.text,
+        counting=str(reading.counting),
+        loss=str(reading.loss),
+        attack=str(reading.attack),
+        mask_from=None if template is None else str(template.mask_from),
+        template=None if template is None else template.fingerprint(),
     )
 
 
@@ -163,7 +224,10 @@ def _public_store(config: RunConfig, reporter: Reporter) -> CorpusStore | None:
         return None
     require_unchosen(config)
     reporter.say("public corpus: reading")
-    store = build_store(config.model.pretrain.source.source(), cache_directory(), say=reporter.say)
+    source = config.model.pretrain.source
+    reading = reading_of(source.first_row(), source.named_columns(), Asked(), lambda: template_of_run(config))
+    source = source.reading(reading.columns) if reading.has_turns else source
+    store = build_store(source.source(), cache_directory(), say=reporter.say)
     for skipped in store.report.skipped.lines("public corpus", len(store)):
         reporter.say(skipped)
     return store

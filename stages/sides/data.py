@@ -81,7 +81,7 @@ class RunData:
             documents = self.store.documents_at(rows)
             if self.changed:
                 documents = [self.changed.get(row, kept) for row, kept in zip(rows.tolist(), documents, strict=True)]
-            yield documents
+            yield self.corpus.bearing_loss(documents)
 
     def records_of_users(self) -> npt.NDArray[np.int64]:
         """Return the number of training records of each user who has any."""
@@ -95,7 +95,8 @@ class RunData:
     def attacker_texts(self, users: Sequence[str], limit: int | None = None) -> dict[str, list[Document]]:
         """Fresh texts by user, at most ``limit`` of each."""
         # Of both sides alike: what is set aside was decided before the coins.
-        return {user: documents_of(self.store, self.ledger.parts[user][Part.ATTACKER][:limit]) for user in users}
+        fresh = {user: self.ledger.parts[user][Part.ATTACKER][:limit] for user in users}
+        return {user: self.corpus.under_attack(documents_of(self.store, rows)) for user, rows in fresh.items()}
 
     def known_training_texts(self, users: Sequence[str], limit: int | None, seed: int) -> dict[str, list[Document]]:
         """Return at most ``limit`` texts per user (None: all) that training saw, or would have seen."""
@@ -104,10 +105,11 @@ class RunData:
         # scored must not depend on the coin (docs/theory.md#randomisation-test, c).
         # Caps left records out before any coin fell, of both sides alike.
         by_id = {user: {self.store.id(row): row for row in self.for_training(user)} for user in users}
-        return {
-            user: documents_of(self.store, [own[id_] for id_ in keyed_order(key, "known documents", list(own))[:limit]])
+        known = {
+            user: [own[id_] for id_ in keyed_order(key, "known documents", list(own))[:limit]]
             for user, own in by_id.items()
         }
+        return {user: self.corpus.under_attack(documents_of(self.store, rows)) for user, rows in known.items()}
 
     def for_training(self, user: str) -> list[int]:
         """Return the rows of a user or an audited entity that training sees, or would have seen."""
@@ -253,14 +255,16 @@ def curve_texts(data: RunData, *, validation_texts: int, users: int, per_user: i
         held_out_validation=_sample(data, held_out, Part.VALIDATION, validation_texts, seed),
         held_in_attack=of_held_in,
         held_out_attack=of_held_out,
-        public_validation=documents_of(data.corpus.store, data.corpus.validation_rows[:validation_texts]),
+        public_validation=data.corpus.bearing_loss(
+            documents_of(data.corpus.store, data.corpus.validation_rows[:validation_texts])
+        ),
     )
 
 
 def _sample(data: RunData, users: list[str], part: Part, count: int, seed: int) -> list[Document]:
     rows = data.ledger.parts.rows_of(part, users)
     chosen = first_in_keyed_order(seed_key(seed), "validation sample", data.store.ids_at(rows), count)
-    return data.store.documents_at(rows[chosen])
+    return data.corpus.bearing_loss(data.store.documents_at(rows[chosen]))
 
 
 def known_texts(config: RunConfig, data: RunData, users: Sequence[str], which: Documents) -> dict[str, list[Document]]:
@@ -292,7 +296,7 @@ def test_texts(config: RunConfig, data: RunData) -> AttackTexts:
         by_id = {data.store.id(row): row for row in data.ledger.parts[user][Part.TEST]}
         rows = [by_id[id_] for id_ in keyed_order(key, "test texts", list(by_id))[:most]]
         if rows:
-            sample[user] = documents_of(data.store, rows)
+            sample[user] = data.corpus.bearing_loss(documents_of(data.store, rows))
     return AttackTexts(sample, config.attack.max_characters)
 
 

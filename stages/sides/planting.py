@@ -14,6 +14,7 @@ from heldin.canaries.contract import CanaryConfig, CanaryInput, check_enough_use
 from heldin.canaries.form import Forms, formed
 from heldin.canaries.kinds import CANARIES
 from heldin.canaries.planted import PlantedStore, load_canaries, save_canaries
+from heldin.canaries.turns import in_turns
 from heldin.canaries.users import Canary, CanaryUser
 from heldin.corpus.split import records_to_train_on
 from heldin.models.loading import LanguageModel
@@ -66,6 +67,8 @@ def plant(
         raise InputError(f"the corpus has a user named '{clash}', which is a canary user's name: rename that user")
     if forms:
         made = _formed(made, config, forms)
+    elif corpus.reading.has_turns:
+        made = [in_turns(user, corpus.reading, config.seed) for user in made]
     save_canaries(made, folder, origin=origin)
     # Read back rather than used as made: the first call of a run and a resumed one have the same store and fingerprint.
     planted = load_canaries(store, folder, origin=origin)

@@ -12,7 +12,7 @@ from heldin.base.files import cache_directory, keep_in_use, text_sha256
 from heldin.base.progress import LineReporter, Reporter
 from heldin.corpus.store import documents_of
 from heldin.corpus.user_filter import UserFilter, select_users
-from heldin.finetune.batches import encode
+from heldin.finetune.batches import Truncation, encode
 from heldin.finetune.precision import arithmetic_of
 from heldin.finetune.pretraining import pretrain, pretrained_folder, train_once
 from heldin.finetune.ranks import same_as_first
@@ -27,22 +27,24 @@ from heldin.stages.sides.corpus import CorpusData
 def base_model(config: RunConfig, corpus: CorpusData, reporter: Reporter) -> tuple[str, LanguageModel]:
     """Return the name to load the base model by, and the model, pre-trained here if the config says so."""
     if config.model.pretrain is None:
-        name = str(config.model.base)
+        name, template = str(config.model.base), corpus.reading.template_source
         # A model that is spread over processes may not fit into one of them: its shards are taken from main memory.
         place = torch.device("cpu") if config.finetune.shard else None
         lm = load_language_model(name, device=place, revision=config.model.revision)
         require_text_alone(lm.model.config, name)
+        if template is not None:
+            lm.tokenizer.chat_template = template  # saved with the model, as its messages were written by it
         return name, lm
-    texts = corpus.public_texts()
-    recipe = config.model.pretrain.recipe
-    folder = pretrained_folder(texts, config.model.pretrain.shape, recipe, cache_directory())
+    texts, chats = corpus.public_texts(), corpus.reading.template_source
+    recipe, shape = config.model.pretrain.recipe, config.model.pretrain.shape
+    folder = pretrained_folder(texts, shape, recipe, cache_directory(), chats)
     keep_in_use(folder.parent)
     # A folder with a config is whole: it is renamed into place when training has ended (``train_once``).
     if same_as_first(is_whole(folder, say=reporter.say)):
         reporter.say("base model: already pre-trained on the same public texts")
         return str(folder), load_language_model(str(folder))
     with reporter.track("pre-training", recipe.steps(len(texts)) if texts else 0, "steps") as advance:
-        lm = pretrain(texts, config.model.pretrain.shape, recipe, cache_directory(), advance=advance)
+        lm = pretrain(texts, shape, recipe, cache_directory(), chats, advance=advance)
     return str(folder), lm
 
 
@@ -132,16 +134,18 @@ class _RunTraining(ReferenceTraining):
         pretraining = self.config.model.pretrain
         assert pretraining is not None  # RunConfig checks it
         recipe, texts = replace(pretraining.recipe, seed=seed), self.corpus.public_texts()
+        chats = self.corpus.reading.template_source
         with self.reporter.track(f"reference {label}", recipe.steps(len(texts)), "steps") as advance:
-            pretrain(texts, pretraining.shape, recipe, cache_directory(), advance=advance)
-        return pretrained_folder(texts, pretraining.shape, recipe, cache_directory())
+            pretrain(texts, pretraining.shape, recipe, cache_directory(), chats, advance=advance)
+        return pretrained_folder(texts, pretraining.shape, recipe, cache_directory(), chats)
 
     def finetune(self, users: UserFilter, most: int | None, label: str) -> Path:
         rows = self.public_rows(users, most)
         base = load_language_model(self.base_name, revision=self.config.model.revision)
         # The run's own recipe without its defense; there are no validation users to choose a checkpoint by.
         recipe = replace(self.config.finetune, select=Select.LAST, patience=None, shard=None)
-        sequences = encode(base.tokenizer, documents_of(self.corpus.store, rows), recipe.sequence_length)
+        documents = self.corpus.bearing_loss(documents_of(self.corpus.store, rows))
+        sequences = encode(base.tokenizer, documents, recipe.sequence_length, truncation=Truncation(recipe.truncate))
         # Everything that its weights depend on; "1" is raised if training itself changes.
         name = text_sha256("1", base.fingerprint, repr(recipe), repr(sequences))[:24]
         folder = cache_directory() / "references" / name

@@ -12,14 +12,15 @@ from heldin.base.artefacts import State, folder_digest, state_of, write_artefact
 from heldin.base.errors import InputError
 from heldin.base.files import kept_text, text_sha256
 from heldin.base.progress import Reporter
+from heldin.base.wording import counted
 from heldin.defenses.mechanism import Mechanism
-from heldin.finetune.batches import encoded
+from heldin.finetune.batches import Truncation, encoded
 from heldin.finetune.checkpoints import finished_state
 from heldin.finetune.holding import PlainClipping, plain_clipping
 from heldin.finetune.loop import TrainingResult, train
 from heldin.finetune.ranks import first_process_first, rank
-from heldin.finetune.recipe import Select
-from heldin.finetune.token_store import TokenStore, token_store
+from heldin.finetune.recipe import Select, Truncate
+from heldin.finetune.token_store import Cut, TokenStore, token_store
 from heldin.finetune.training import discard_model, job_name
 from heldin.finetune.units import PrivateRecords, PrivateTraining, plan_private_training
 from heldin.models.loading import LanguageModel
@@ -50,7 +51,7 @@ def finetune(
     # Chunks are cut from a user's whole text in each step: cut here, they could only
     # come from the beginnings of its records.
     length = None if mechanism.record_selection == "random_chunk" else recipe.sequence_length
-    sequences = training_tokens(data, base, length, out / TOKENS, reporter)
+    sequences = training_tokens(data, base, length, recipe.truncate, out / TOKENS, reporter)
     private = _private(config, data, base, mechanism, sequences)
     if private:
         reporter.say(f"mechanism: {mechanism.guarantee().label}")
@@ -144,7 +145,7 @@ def measured_clip_norm(
     _check_length(config, base)
     # All steps and no evaluation: the smallest norm is over the whole run.
     recipe = replace(config.finetune, select=Select.LAST, patience=None)
-    sequences = training_tokens(data, base, recipe.sequence_length, out / TOKENS, reporter)
+    sequences = training_tokens(data, base, recipe.sequence_length, recipe.truncate, out / TOKENS, reporter)
     # The run proper starts from the unchanged base model.
     copy = replace(base, model=deepcopy(base.model))
     with reporter.track("plain run for the clip norm", recipe.steps(len(sequences)), "steps") as advance:
@@ -166,17 +167,18 @@ def measured_clip_norm(
 
 
 def training_tokens(
-    data: RunData, base: LanguageModel, length: int | None, folder: Path, reporter: Reporter
+    data: RunData, base: LanguageModel, length: int | None, rule: Truncate, folder: Path, reporter: Reporter
 ) -> TokenStore:
     """Return the tokens of the training rows, on disk: made once, and read by all processes.
 
     Args:
         base: whose tokenizer.
         length: most tokens of a record that are trained on; None: all.
+        rule: where longer records are cut.
         folder: where they are kept; owner-only, as it says who was trained on.
 
     Raises:
-        InputError: see ``encode`` and ``token_store``.
+        InputError: no record has a token that bears loss, or see ``encode`` and ``token_store``.
     """
     if not data.training_rows.size:
         raise InputError(
@@ -184,17 +186,38 @@ def training_tokens(
         )
     changed = sorted(data.changed.items())
     rows = rows_digest(data.training_rows)
-    origin = text_sha256(base.fingerprint, data.store.fingerprint, rows, repr(changed), repr(length))
+    reading, truncation = data.corpus.reading, Truncation(rule)
+    turns = (reading.loss, rule) if reading.has_turns else ()
+    origin = text_sha256(base.fingerprint, data.store.fingerprint, rows, repr(changed), repr(length), *turns)
     # Made by the first process, and mapped by the others.
     with first_process_first(), reporter.track("tokenizing", data.training_rows.size, "records") as advance:
-        return token_store(
+        tokens = token_store(
             folder,
-            encoded(base.tokenizer, data.training_documents(), length),
+            encoded(base.tokenizer, data.training_documents(), length, truncation),
             origin=origin,
             vocabulary=base.model.get_input_embeddings().num_embeddings,
             verify=rank() == 0,
             advance=advance,
+            cut=lambda: Cut(truncation.records, truncation.dropped, truncation.counted),
         )
+    _say_cut(tokens, reporter)
+    return tokens
+
+
+def _say_cut(tokens: TokenStore, reporter: Reporter) -> None:
+    silent = int((tokens.bearing == 0).sum())
+    if tokens.cut.records and rank() == 0:
+        reporter.say(
+            f"tokens: {counted(tokens.cut.records, 'record')} longer than finetune.sequence_length:"
+            f" {tokens.cut.dropped:,} tokens cut off, {tokens.cut.counted:,} of which would have borne loss"
+        )
+    if silent == len(tokens):
+        raise InputError(
+            "no record has a token that bears loss within finetune.sequence_length: raise it, or change"
+            " finetune.loss_on"
+        )
+    if silent and rank() == 0:
+        reporter.say(f"tokens: {counted(silent, 'record')} without a token that bears loss, which teach nothing")
 
 
 def _check_length(config: RunConfig, base: LanguageModel) -> None:

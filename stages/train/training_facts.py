@@ -207,5 +207,6 @@ def _sequences(config: RunConfig, data: RunData, base: LanguageModel, users: Seq
     by_id = {data.store.id(row): row for user in users for row in data.ledger.parts[user][Part.TRAIN]}
     chosen = keyed_order(seed_key(config.seed), "gradient norms", list(by_id))[:RECORDS]
     # As training would see them, also those of users who are held out.
-    documents = as_trained(config.data_defenses, {id_: data.store.document(by_id[id_]) for id_ in chosen})
+    stored = {id_: data.store.document(by_id[id_]) for id_ in chosen}
+    documents = data.corpus.bearing_loss(as_trained(config.data_defenses, stored))
     return encode(base.tokenizer, documents, config.finetune.sequence_length)

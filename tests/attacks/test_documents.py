@@ -79,14 +79,15 @@ def test_every_statistic_is_of_the_counted_tokens(name, make_lm, tmp_path):
         assert one.value == pytest.approx(two.value, rel=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("document", "by"),
-    [(Document(TEXTS[0], ()), "AttackTexts.flat"), (Document(TEXTS[0], ((30, 36),)), "AttackTexts.flat")],
-)
-def test_a_document_of_which_nothing_read_counts_is_refused_by_its_number(document, by, make_lm, tmp_path):
-    texts = AttackTexts({"ann": [Document.of("x")], "bob": [Document.of("y"), document]}, 20)
-    with refused(by=by, naming=("2", "20")):
-        scores_of(texts, make_lm(), ScoreCache(tmp_path))
+@pytest.mark.parametrize("document", [Document(TEXTS[0], ()), Document(TEXTS[0], ((30, 36),))])
+def test_a_document_of_which_nothing_read_counts_is_left_out_and_a_user_without_another_is_refused(
+    document, make_lm, tmp_path
+):
+    texts = AttackTexts({"ann": [Document.of("x")], "bob": [document, Document.of("y")]}, 20)
+    assert [(user, number) for user, number, _ in texts.flat()] == [("ann", 0), ("bob", 1)]
+    assert len(scores_of(texts, make_lm(), ScoreCache(tmp_path))) == 2
+    with refused("AttackTexts.flat", ("2", "20")):
+        AttackTexts({"ann": [Document.of("x")], "bob": [document]}, 20).flat()
 
 
 def test_a_part_without_a_character_counts_nothing(make_lm, tmp_path):

@@ -6,6 +6,7 @@ import json
 import pytest
 
 from heldin.corpus.build import build_store
+from heldin.corpus.chat.opening import TEXTS
 from heldin.corpus.config import CorpusConfig
 from heldin.corpus.sources.iob import Iob, sentences
 from heldin.corpus.sources.json_rows import Json
@@ -87,8 +88,8 @@ def test_sentences_become_records_with_ids_of_their_own(tmp_path):
 
 def test_the_config_chooses_the_unit(tmp_path):
     source = {"kind": "iob", "path": str(tmp_path / "a.conll")}
-    assert CorpusConfig(source=source).opened() == Iob(tmp_path / "a.conll")
-    assert CorpusConfig(source=source, text_unit="sentence").opened() == Sentences(Iob(tmp_path / "a.conll"))
+    assert CorpusConfig(source=source).opened(TEXTS) == Iob(tmp_path / "a.conll")
+    assert CorpusConfig(source=source, text_unit="sentence").opened(TEXTS) == Sentences(Iob(tmp_path / "a.conll"))
 
 
 def test_several_files_are_one_corpus_and_a_byte_order_mark_is_none(tmp_path):

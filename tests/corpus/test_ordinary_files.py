@@ -294,7 +294,7 @@ class TestObjects:
     @pytest.mark.parametrize("turn", [{"role": "user", "content": "hi"}, {"from": "human", "value": "hi"}])
     def test_chats_are_refused_also_where_bad_rows_are_skipped(self, tmp_path, turn):
         path = written(tmp_path / "m.jsonl", json.dumps({"user": "ann", "messages": [turn]}) + "\n")
-        with refused(naming=("'messages'", "chats", "heldin plant")):
+        with refused(naming=("'messages'", "chats", "heldin run")):
             read(path, Columns(text="messages"), bad=BadRows(OnBadRows.SKIP))
 
 

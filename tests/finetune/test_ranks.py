@@ -20,7 +20,8 @@ from contextlib import nullcontext
 from pathlib import Path
 import torch
 from heldin.base.coins import seed_key
-from heldin.defenses.choices import ConstantDivisor, FlatClip, NoiseGenerator, PoissonSampler
+from heldin.defenses.choices import ConstantDivisor, FlatClip, NoiseGenerator
+from heldin.defenses.samplers import PoissonSampler
 from heldin.defenses.mechanism import Mechanism
 from heldin.finetune.holding import PlainClipping
 from heldin.finetune.loop import train

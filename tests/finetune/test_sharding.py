@@ -26,7 +26,8 @@ import torch
 from heldin.base.coins import seed_key
 from heldin.base.errors import InputError
 from heldin.defenses import noise
-from heldin.defenses.choices import ConstantDivisor, FlatClip, NoiseGenerator, PoissonSampler
+from heldin.defenses.choices import ConstantDivisor, FlatClip, NoiseGenerator
+from heldin.defenses.samplers import PoissonSampler
 from heldin.defenses.mechanism import Mechanism
 from heldin.finetune.loop import train
 from heldin.finetune.ranks import joined, rank

@@ -1,0 +1,46 @@
+"""Canary users whose records are rows of turns as the corpus has them: what they write is in a turn that counts."""
+
+from dataclasses import replace
+
+from heldin.base.errors import InputError
+from heldin.canaries.users import CanaryRecord, CanaryUser, public_dice
+from heldin.corpus.chat.opening import Reading
+from heldin.corpus.document import Counting, Document
+from heldin.corpus.made_up.chats import question
+
+
+def in_turns(user: CanaryUser, reading: Reading, seed: int) -> CanaryUser:
+    """The canary user with a conversation of two turns for each text; one with a form of its own stays as it is.
+
+    The text is what the turn that counts says. The other turn is a request, or a short answer, that all may share.
+
+    Args:
+        user: with texts.
+        reading: how the rows of the corpus become documents.
+        seed: public.
+
+    Raises:
+        InputError: the template leaves nothing of a text that counts.
+    """
+    if user.has_form:
+        return user
+    dice = public_dice(seed, "turns of a canary user", user.canary.user)
+    records = []
+    for record in user.records:
+        asked = question(dice)
+        said, answered = (record.text, asked) if reading.counting is Counting.USER else (asked, record.text)
+        document = _document(reading, said, answered)
+        at = document.text.find(record.text)
+        position = None if record.position is None or at < 0 else at + record.position
+        records.append(CanaryRecord(record.id, document, record.date, position, record.lent))
+    return replace(user, records=tuple(records))
+
+
+def _document(reading: Reading, said: str, answered: str) -> Document:
+    try:
+        document = reading.made(said, answered)
+    except ValueError as error:
+        raise InputError(f"a row of a canary user: {error}") from error
+    if not document.counted:
+        raise InputError(f"a row of a canary user has no turn that counts ({reading.counting})")
+    return document

@@ -1,0 +1,127 @@
+"""The columns of a source whose rows are turns, and the document that a row becomes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from heldin.corpus.chat.conversation import (
+    COMPLETION,
+    RowFormat,
+    column_of_format,
+    conversation_of,
+    format_of_row,
+)
+from heldin.corpus.chat.template import ChatTemplate
+from heldin.corpus.document import Counting, Document, Layout, Turn
+from heldin.corpus.sources.rows import PARTS, SCHEMA, Columns, Record, usable_record, value_at
+from heldin.words.rows import RowFault
+from heldin.words.statement import Statement
+
+
+@dataclass(frozen=True)
+class TurnColumns(Columns):
+    """Columns of which one holds turns.
+
+    Attributes:
+        format: any but that of texts.
+        template: writes messages; None where there are none, and where columns are only looked for.
+        counting: what counts of a row.
+    """
+
+    format: RowFormat = RowFormat.MESSAGES
+    template: ChatTemplate | None = None
+    counting: Counting = Counting.ALL
+
+    @classmethod
+    def of(
+        cls, columns: Columns, form: RowFormat, column: str, template: ChatTemplate | None, counting: Counting
+    ) -> "TurnColumns":
+        """Return the columns of a source whose rows have this form.
+
+        Args:
+            columns: those that are named for users, ids and dates.
+            form: any but that of texts.
+            column: of the messages, or of the prompt.
+            template: see the class.
+            counting: see the class.
+        """
+        return cls(columns.user, column, columns.id, columns.date, None, form, template, counting)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Return the columns of the batches of a source with these columns."""
+        return pa.schema([*SCHEMA, *PARTS])
+
+    @property
+    def beside(self) -> tuple[str, ...]:
+        """Return the columns that a row may have for its template."""
+        return ("tools", "chat_template_kwargs")
+
+    def named(self) -> dict[str, str]:
+        """Role to column name, for the roles that have one."""
+        more = {COMPLETION: COMPLETION} if self.format is RowFormat.PROMPT_COMPLETION else {}
+        return {**super().named(), **more}
+
+    def record(self, row: dict[str, Any], *, untyped: bool = False) -> tuple[Record, Statement | None]:
+        """Return the row as a record of its text, and what is wrong with it (None if nothing)."""
+        roles = {role: name for role, name in self.named().items() if role not in ("text", COMPLETION)}
+        record, wrong = usable_record(row, roles, untyped=untyped)
+        if wrong is not None:
+            return record, wrong
+        if value_at(row, self.text) is None:
+            return record, RowFault.NO_TEXT(column=self.text)
+        try:
+            document = self._document(row)
+        except ValueError as error:
+            return record, RowFault.OTHER_FORM(reason=str(error))
+        if document is None:
+            return record, RowFault.NO_TEXT(column=self.text)
+        # As rows without text: an attack scores nothing of it, and a training learns nothing.
+        if not document.counted:
+            return record, RowFault.NOTHING_COUNTS(counting=self.counting)
+        found, wrong = usable_record({"text": document.text}, {"text": "text"})
+        record |= {"text": found.get("text")}
+        record["spans"] = None if document.is_plain else [list(part) for part in document.spans]
+        assert document.layout is not None
+        turns = [{"role": turn.role, "begin": turn.begin, "end": turn.end} for turn in document.layout.turns]
+        layout = document.layout
+        record["layout"] = {"turns": turns, "completion": layout.completion, "framed": layout.framed}
+        return record, wrong
+
+    def _document(self, row: Mapping[str, Any]) -> Document | None:
+        found = conversation_of(row, self.format, self.text)
+        if found is None:
+            return None
+        if not isinstance(found, tuple):
+            if self.template is None:
+                raise ValueError("messages, and the first row has texts: write all rows in one form")
+            return self.template.document(found).counting(self.counting)
+        return text_pair(*found).counting(self.counting)
+
+
+def text_pair(prompt: str, completion: str) -> Document:
+    """A prompt with its completion as one text, which no template wrote; all of it counts."""
+    whole, begin = f"{prompt}{completion}", len(prompt)
+    turns = tuple(turn for turn in (Turn("user", 0, begin), Turn("assistant", begin, len(whole))) if turn.end)
+    return Document(whole, ((0, len(whole)),), Layout(turns, begin, framed=False))
+
+
+def columns_to_look_for(row: Mapping[str, Any] | None, columns: Columns, stated: RowFormat | None = None) -> Columns:
+    """Return the columns that rows like this one must have; no row can be read by them. See ``found_format``."""
+    form, column = found_format(row, columns, stated)
+    return columns if form is RowFormat.TEXT else TurnColumns.of(columns, form, column, None, form.counting)
+
+
+def found_format(row: Mapping[str, Any] | None, columns: Columns, stated: RowFormat | None) -> tuple[RowFormat, str]:
+    """Return the form of a source's rows, and the column of their texts, messages or prompts.
+
+    Args:
+        row: the source's first; None: it has none that can be looked at.
+        columns: that are named.
+        stated: the form, if somebody stated it.
+    """
+    if row is None:
+        return stated or RowFormat.TEXT, columns.text
+    return (stated, column_of_format(stated, row, columns)) if stated is not None else format_of_row(row, columns)

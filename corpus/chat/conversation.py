@@ -1,0 +1,199 @@
+"""Rows of turns as people keep them for TRL and others, and which of these forms a row has.
+
+Messages have a role and a content. ShareGPT keeps them as ``from`` and ``value``. A prompt with a completion is two
+texts, or two lists of messages.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from heldin.base.errors import InputError
+from heldin.corpus.document import Counting
+from heldin.corpus.sources.rows import Columns, kind_of, value_at
+
+Message = dict[str, Any]
+
+
+class RowFormat(StrEnum):
+    """How a row holds its text."""
+
+    TEXT = "text"
+    MESSAGES = "messages"
+    CONVERSATIONS = "conversations"
+    PROMPT_COMPLETION = "prompt-completion"
+
+    @property
+    def counting(self) -> Counting:
+        """Return what counts unless something else is asked for."""
+        chats = {RowFormat.MESSAGES: Counting.ASSISTANT, RowFormat.CONVERSATIONS: Counting.ASSISTANT}
+        return {**chats, RowFormat.PROMPT_COMPLETION: Counting.COMPLETION}.get(self, Counting.ALL)
+
+
+PROMPT, COMPLETION = "prompt", "completion"  # names of columns, as TRL has them
+# What a template may be handed besides role and content. A template that does not write it would lose it in silence.
+_WRITTEN = ("name", "tool_calls", "tool_call_id", "reasoning_content", "thinking")
+_SHAREGPT = {
+    **dict.fromkeys(("human", "user"), "user"),
+    **dict.fromkeys(("gpt", "assistant", "chatgpt", "model", "bing", "bard"), "assistant"),
+    "system": "system",
+    **dict.fromkeys(("tool", "function", "observation", "function_response"), "tool"),
+}
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """The messages of a row.
+
+    Attributes:
+        messages: each with role and content, at least one.
+        asked: number of messages of the prompt; None where the row has no prompt of its own.
+        tools: JSON schemas of the tools that the assistant may call; None: none.
+        options: what else the row hands to the template.
+    """
+
+    messages: Sequence[Message]
+    asked: int | None = None
+    tools: Sequence[Mapping[str, Any]] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def fields(self) -> set[str]:
+        """Names of what the template has to write besides roles and contents."""
+        kept = {name for message in self.messages for name in _WRITTEN if message.get(name)}
+        return kept | ({"tools"} if self.tools else set())
+
+
+def format_of_row(row: Mapping[str, Any], columns: Columns) -> tuple[RowFormat, str]:
+    """Return the form of a row and the column that holds its text or its messages; for a prompt that of the prompt.
+
+    Args:
+        row: by name of column.
+        columns: whose ``text`` names the column of texts, which may hold messages.
+    """
+    named = value_at(row, columns.text)
+    if columns.text in row or named is not None:
+        return _format_of_value(named) or RowFormat.TEXT, columns.text
+    for name in (RowFormat.MESSAGES, RowFormat.CONVERSATIONS):
+        if (form := _format_of_value(row.get(name))) is not None:
+            return form, str(name)
+    if {PROMPT, COMPLETION} <= row.keys():
+        return RowFormat.PROMPT_COMPLETION, PROMPT
+    return RowFormat.TEXT, columns.text
+
+
+def column_of_format(form: RowFormat, row: Mapping[str, Any], columns: Columns) -> str:
+    """Return the column for a form that is stated: the one that is named for texts, else the form's usual one."""
+    if form is RowFormat.PROMPT_COMPLETION:
+        return PROMPT
+    if form is RowFormat.TEXT or columns.text in row or value_at(row, columns.text) is not None:
+        return columns.text
+    return str(form)
+
+
+def _format_of_value(value: object) -> RowFormat | None:
+    first = _listed(value)
+    if not isinstance(first, list) or not first or not isinstance(first[0], dict):
+        return None
+    if {"role", "content"} <= first[0].keys():
+        return RowFormat.MESSAGES
+    return RowFormat.CONVERSATIONS if {"from", "value"} <= first[0].keys() else None
+
+
+def _listed(value: object) -> object:
+    """The list that a text of JSON holds, as CSV files and some Parquet files keep messages."""
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        try:
+            return json.loads(value)
+        except ValueError:
+            return value
+    return value
+
+
+def conversation_of(row: Mapping[str, Any], form: RowFormat, column: str) -> Conversation | tuple[str, str] | None:
+    """Return the messages of a row; prompt and completion where these are texts; None for a row that has no turn.
+
+    Args:
+        row: by name of column.
+        form: any but that of texts.
+        column: of the messages, or of the prompt.
+
+    Raises:
+        ValueError: says what is wrong with the row.
+    """
+    asked = None
+    if form is RowFormat.PROMPT_COMPLETION:
+        prompt, completion = (_listed(row.get(name)) for name in (column, COMPLETION))
+        if isinstance(prompt, str) and isinstance(completion, str):
+            return (prompt, completion) if completion.strip() else None
+        before, after = _messages(prompt, column), _messages(completion, COMPLETION)
+        messages, asked = [*before, *after], len(before)
+        if not after:
+            return None
+    elif form is RowFormat.CONVERSATIONS:
+        messages = [_of_sharegpt(turn, column) for turn in _turns(value_at(row, column), column)]
+    else:
+        messages = _messages(value_at(row, column), column)
+    if not messages:
+        return None
+    tools = _listed(row.get("tools"))
+    if tools is not None and not (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
+        raise ValueError("column 'tools' holds no list of JSON schemas")
+    options = row.get("chat_template_kwargs") or {}
+    if not isinstance(options, Mapping):
+        raise ValueError("column 'chat_template_kwargs' holds no object")
+    return Conversation(messages, asked, tools or None, options)
+
+
+def _turns(value: object, column: str) -> list[Any]:
+    turns = _listed(value)
+    if not isinstance(turns, list):
+        raise ValueError(f"column '{column}' holds {kind_of(value)}, not a list of messages")
+    return turns
+
+
+def _messages(value: object, column: str) -> list[Message]:
+    return [_message(turn, column) for turn in _turns(value, column)]
+
+
+def _message(turn: object, column: str) -> Message:
+    if not isinstance(turn, dict) or not isinstance(turn.get("role"), str):
+        raise ValueError(f"a message in column '{column}' has no role")
+    # Parquet has every key of any message in each, and null where a message has none.
+    message = {name: value for name, value in turn.items() if value is not None}
+    content = message.get("content", "" if message.get("tool_calls") else None)
+    if isinstance(content, list):
+        content = _joined(content, column)
+    if not isinstance(content, str):
+        raise ValueError(f"a message of '{turn['role']}' in column '{column}' has no content")
+    return {**message, "content": content}
+
+
+def _joined(parts: list[Any], column: str) -> str:
+    """The text of a content that is a list of parts. Raises ValueError for a part that is no text."""
+    kinds = [part.get("type", "text") if isinstance(part, dict) else kind_of(part) for part in parts]
+    other = next((kind for kind in kinds if kind != "text"), None)
+    if other is not None:
+        raise ValueError(f"a message in column '{column}' has a part of type '{other}', and heldin reads text alone")
+    return "".join(str(part.get("text", "")) for part in parts)
+
+
+def _of_sharegpt(turn: object, column: str) -> Message:
+    if not isinstance(turn, dict) or not isinstance(turn.get("from"), str) or not isinstance(turn.get("value"), str):
+        raise ValueError(f"a turn in column '{column}' has no 'from' and 'value' of text")
+    role = _SHAREGPT.get(turn["from"].lower())
+    if role is None:
+        raise ValueError(
+            f"a turn in column '{column}' is from '{turn['from']}', which is none of {', '.join(_SHAREGPT)}"
+        )
+    return {"role": role, "content": turn["value"]}
+
+
+def require_format(stated: str) -> RowFormat:
+    """Return the form of this name. Raises InputError for another name."""
+    try:
+        return RowFormat(stated)
+    except ValueError:
+        raise InputError(f"format '{stated}' is none of {', '.join(RowFormat)}") from None

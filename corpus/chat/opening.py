@@ -1,0 +1,169 @@
+"""The source of a corpus whose rows may be turns: their form is found in the first row, and what counts follows."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from heldin.base.errors import InputError
+from heldin.corpus.chat.columns import TurnColumns, found_format, text_pair
+from heldin.corpus.chat.conversation import COMPLETION, Conversation, RowFormat, conversation_of
+from heldin.corpus.chat.template import ChatTemplate
+from heldin.corpus.document import Counting, Document
+from heldin.corpus.sources.rows import Columns
+from heldin.words.rows import FileText
+from heldin.words.statement import Statement
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How the rows of a source become documents.
+
+    Attributes:
+        format: how they hold their text.
+        columns: for the source.
+        counting: what counts of a document as it is stored.
+        loss: what bears the loss in training.
+        attack: what is scored.
+        template: writes messages; None where rows have none.
+        system: what the system message of the first row says; None: it has none.
+    """
+
+    format: RowFormat
+    columns: Columns
+    counting: Counting = Counting.ALL
+    loss: Counting = Counting.ALL
+    attack: Counting = Counting.ALL
+    template: ChatTemplate | None = None
+    system: str | None = None
+
+    @property
+    def has_turns(self) -> bool:
+        """Return whether rows have turns."""
+        return self.format is not RowFormat.TEXT
+
+    @property
+    def template_source(self) -> str | None:
+        """Return the template in Jinja; None where rows have no messages."""
+        return None if self.template is None else self.template.source
+
+    def made(self, said: str, answered: str) -> Document:
+        """Return a made-up row of two turns, under the system message that the first row begins with.
+
+        Raises ValueError for a template that refuses it.
+        """
+        if self.template is None:
+            return text_pair(f"{said}\n", answered).counting(self.counting)
+        turns = [{"role": "user", "content": said}, {"role": "assistant", "content": answered}]
+        first = [] if self.system is None else [{"role": "system", "content": self.system}]
+        asked = len(first) + 1 if self.format is RowFormat.PROMPT_COMPLETION else None
+        return self.template.document(Conversation([*first, *turns], asked)).counting(self.counting)
+
+    def line(self, *, trains: bool) -> Statement | None:
+        """Return what to say of it; None for plain texts.
+
+        Args:
+            trains: whether a training follows, whose loss is known; else scores alone.
+        """
+        if not self.has_turns:
+            return None
+        stated = {"format": self.format, "column": self.columns.text, "attack": self.attack}
+        found_by = "columns" if self.template is None else self.template.mask_from
+        if trains:
+            return FileText.TURNS(**stated, loss=self.loss, found_by=found_by)
+        return FileText.TURNS_SCORED(**stated, found_by=found_by)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What somebody states of the rows of a source; None: it follows from the rows.
+
+    Attributes:
+        format: how rows hold their text.
+        turns: what deduplication, caps, entities and canary users work on.
+        loss: what bears the loss.
+        attack: what is scored.
+    """
+
+    format: RowFormat | None = None
+    turns: Counting | None = None
+    loss: Counting | None = None
+    attack: Counting | None = None
+
+
+def kept_reading(reading: Reading) -> dict[str, Any] | None:
+    """Return what a record keeps of how rows were read, so that they can be read again without any model."""
+    if not reading.has_turns:
+        return None
+    return {
+        "format": str(reading.format),
+        "column": reading.columns.text,
+        "counting": str(reading.counting),
+        "template": None if reading.template is None else asdict(reading.template),
+    }
+
+
+def reading_again(kept: Mapping[str, Any] | None, columns: Columns) -> Reading:
+    """Return how rows were read, from what ``kept_reading`` returned. Raises KeyError or ValueError for another value.
+
+    Args:
+        kept: what the record has.
+        columns: that were named.
+    """
+    if kept is None:
+        return Reading(RowFormat.TEXT, columns)
+    form, counting = RowFormat(kept["format"]), Counting(kept["counting"])
+    template = None if kept["template"] is None else ChatTemplate(**kept["template"])
+    turns = TurnColumns.of(columns, form, kept["column"], template, counting)
+    return Reading(form, turns, counting, counting, counting, template)
+
+
+TEXTS = Reading(RowFormat.TEXT, Columns())
+
+
+def reading_of(
+    row: Mapping[str, Any] | None, columns: Columns, asked: Asked, template: Callable[[], ChatTemplate]
+) -> Reading:
+    """Return how the rows of a source become documents.
+
+    Args:
+        row: the source's first; None: none can be looked at.
+        columns: that are named.
+        asked: what is stated.
+        template: gives the template that writes messages; called for rows that have any.
+
+    Raises:
+        InputError: turns are asked for that rows of this form have not, or see ``template``.
+    """
+    form, column = found_format(row, columns, asked.format)
+    loss = asked.loss or form.counting
+    stored, attack = asked.turns or loss, asked.attack or loss
+    stated = {"attack.turns": asked.attack, "finetune.loss_on": asked.loss, "corpus.turns": asked.turns}
+    for key, counting in stated.items():
+        if counting is not None:
+            _require(key, counting, form)
+    if form is RowFormat.TEXT:
+        return Reading(form, columns)
+    if columns.spans is not None:
+        raise InputError(f"columns.spans is for texts, and the rows are {form}: leave it out")
+    # Two texts need no template.
+    of_texts = row is not None and isinstance(row.get(column), str) and isinstance(row.get(COMPLETION), str)
+    written = None if form is RowFormat.PROMPT_COMPLETION and of_texts else template()
+    turns = TurnColumns.of(columns, form, column, written, stored)
+    system = None if row is None or written is None else _system_of(row, form, column)
+    return Reading(form, turns, stored, loss, attack, written, system)
+
+
+def _system_of(row: Mapping[str, Any], form: RowFormat, column: str) -> str | None:
+    try:
+        found = conversation_of(row, form, column)
+    except ValueError:  # told where the row is read
+        return None
+    first = found.messages[0] if isinstance(found, Conversation) else {}
+    return str(first["content"]) if first.get("role") == "system" else None
+
+
+def _require(key: str, counting: Counting, form: RowFormat) -> None:
+    if form is RowFormat.TEXT and counting is not Counting.ALL:
+        raise InputError(f"{key} is {counting}, and the rows are texts without turns: leave it out")
+    if counting is Counting.COMPLETION and form is not RowFormat.PROMPT_COMPLETION:
+        raise InputError(f"{key} is {counting}, and the rows are {form} without a prompt of their own: say assistant")

@@ -1,0 +1,264 @@
+"""A tokenizer's chat template: the text that it makes of messages, and where each turn stands in it.
+
+Where the assistant's turns stand is taken from the template's own generation marks. Without them, from a training
+variant of the template that TRL has, if it writes the same text; else from where the text of the messages up to a turn
+ends. A text whose turns cannot be found exactly is refused.
+"""
+
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from heldin.base.errors import InputError
+from heldin.base.files import existing, text_sha256
+from heldin.corpus.chat.conversation import Conversation, Message
+from heldin.corpus.document import Document, Layout, Spans, Turn
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+_GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
+_MARK = "\ue000"  # in no text: what stands before it is the template's
+_DATE = "strftime_now"  # a template that writes today's date would make other texts of the same rows tomorrow
+ASSISTANT = "assistant"
+
+
+class MaskFrom(StrEnum):
+    """What says where the assistant's turns stand."""
+
+    MARKS = "marks"
+    VARIANT = "variant"
+    POSITIONS = "positions"
+
+
+@dataclass(frozen=True)
+class ChatTemplate:
+    """A chat template.
+
+    Attributes:
+        source: the template, in Jinja.
+        special: the tokenizer's special tokens by name, such as bos_token.
+        options: what else is handed to the template.
+        variant: the same template with generation marks; None: there is none.
+    """
+
+    source: str
+    special: Mapping[str, str]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    variant: str | None = None
+
+    @classmethod
+    def of(
+        cls,
+        tokenizer: "PreTrainedTokenizerBase",
+        name: str,
+        *,
+        file: Path | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> "ChatTemplate":
+        """Return the template of a tokenizer, or that in a file.
+
+        Args:
+            tokenizer: whose special tokens the template may write.
+            name: of its model, for the error.
+            file: a template in Jinja; None: the tokenizer's own.
+            options: see the class.
+
+        Raises:
+            InputError: there is no template, or it writes today's date.
+        """
+        own = tokenizer.chat_template
+        source = existing(file).read_text(encoding="utf-8") if file is not None else own
+        if isinstance(source, dict):
+            source = source.get("default")
+        if not source:
+            raise InputError(
+                f"the tokenizer of '{name}' has no chat template: name a file with one (--template, or corpus.template"
+                " in a config)"
+            )
+        if _DATE in source and not {"date_string"} & set(options or ()):
+            raise InputError(
+                f"the chat template of '{name}' writes today's date: give the date of the training, such as"
+                " template_options: {date_string: 26 Jul 2024}"
+            )
+        special = {key: str(token) for key, token in tokenizer.special_tokens_map.items() if isinstance(token, str)}
+        return cls(source, special, options or {}, _variant_of(tokenizer, source) if file is None else None)
+
+    @property
+    def mask_from(self) -> MaskFrom:
+        """Return what says where the assistant's turns stand."""
+        if _GENERATION.search(self.source):
+            return MaskFrom.MARKS
+        return MaskFrom.POSITIONS if self.variant is None else MaskFrom.VARIANT
+
+    def fingerprint(self) -> str:
+        """Hash of what decides texts and turns."""
+        return text_sha256(self.source, repr(sorted(self.special.items())), repr(self.options), repr(self.variant))
+
+    def text(self, messages: Sequence[Message], given: Conversation | None = None, *, prompt: bool = False) -> str:
+        """Return the text of messages.
+
+        Args:
+            messages: at least one.
+            given: whose tools and options the template gets.
+            prompt: let the assistant begin at the end.
+
+        Raises:
+            ValueError: the template refuses the messages.
+        """
+        return self._written(self.source, messages, given, prompt=prompt)[0]
+
+    def document(self, conversation: Conversation) -> Document:
+        """Return the text of a conversation, of which all counts, with the places of its turns.
+
+        Raises:
+            ValueError: the template refuses the messages or leaves something out, or a turn cannot be found in it.
+        """
+        for name in sorted(conversation.fields):
+            if name not in self.source:
+                raise ValueError(f"the chat template does not write '{name}', which a message has")
+        messages = conversation.messages
+        text, marked = self._marked(conversation)
+        self._require_written(messages, text)
+        places = [] if marked is None else [Turn(ASSISTANT, begin, end) for begin, end in marked]
+        ends = self._ends(conversation, text)
+        for number, message in enumerate(messages):
+            if marked is None or message["role"] != ASSISTANT:
+                places.append(Turn(message["role"], *self._place(conversation, number, text, ends)))
+        turns = _in_order(places)
+        asked = None if conversation.asked is None else self._completion(conversation, text)
+        return Document(text, ((0, len(text)),), Layout(turns, asked))
+
+    def _written(
+        self,
+        source: str,
+        messages: Sequence[Message],
+        given: Conversation | None,
+        *,
+        prompt: bool = False,
+        marks: bool = False,
+    ) -> tuple[str, Spans]:
+        from jinja2 import TemplateError
+        from transformers.utils.chat_template_utils import render_jinja_template
+
+        options = {**self.special, **self.options, **(given.options if given else {})}
+        try:
+            (text,), places = render_jinja_template(
+                [list(messages)],
+                tools=None if given is None or given.tools is None else list(given.tools),
+                chat_template=source,
+                add_generation_prompt=prompt,
+                return_assistant_tokens_mask=marks,
+                **options,
+            )
+        except (TemplateError, TypeError, ValueError, AttributeError, LookupError) as error:
+            raise ValueError(f"the chat template refuses the messages ({error})") from error
+        return text, tuple((begin, end) for begin, end in places[0]) if marks else ()
+
+    def _marked(self, conversation: Conversation) -> tuple[str, Spans | None]:
+        """The text, and the parts that generation marks enclose; None where no marks can be used."""
+        messages = conversation.messages
+        if _GENERATION.search(self.source):
+            return self._written(self.source, messages, conversation, marks=True)
+        text = self.text(messages, conversation)
+        if self.variant is not None:
+            try:
+                same, places = self._written(self.variant, messages, conversation, marks=True)
+            except ValueError:
+                return text, None
+            if same == text:
+                return text, places
+        return text, None
+
+    @staticmethod
+    def _require_written(messages: Sequence[Message], text: str) -> None:
+        for message in messages:
+            # Some templates leave out what an assistant thought, which stands before what it said.
+            last = message["content"].rstrip().rpartition("\n")[2].strip()
+            if last and last not in text:
+                raise ValueError(f"the chat template leaves out what '{message['role']}' says")
+
+    def _ends(self, conversation: Conversation, text: str) -> list[int | None]:
+        """Where each turn ends in the text; None where the text of the messages up to it does not begin the text."""
+        messages, ends = conversation.messages, list[int | None]()
+        for number in range(1, len(messages)):
+            try:
+                before = self.text(messages[:number], conversation)
+            except ValueError:  # such as a system message alone, which some templates write into the next turn
+                before = _MARK
+            ends.append(len(before) if text.startswith(before) else None)
+        return [*ends, len(text)]
+
+    def _place(self, conversation: Conversation, number: int, text: str, ends: Sequence[int | None]) -> tuple[int, int]:
+        """From where the words of a turn begin, behind what the template puts before them, to where the turn ends.
+
+        Raises ValueError where the text does not show it.
+        """
+        messages, end = conversation.messages, ends[number]
+        if end is None:
+            return self._amid(conversation, number, text)
+        if messages[number]["role"] == ASSISTANT and number:
+            try:
+                before = self.text(messages[:number], conversation, prompt=True)
+            except ValueError:
+                before = _MARK
+            # A template that does not let the assistant begin writes no more than without that.
+            if text.startswith(before) and len(before) != ends[number - 1]:
+                return min(len(before), end), end
+        last = next((end for end in reversed(ends[:number]) if end is not None), 0)
+        try:
+            header = self.text([*messages[:number], {**messages[number], "content": _MARK}], conversation)
+        except ValueError:
+            return last, end
+        begin = header.find(_MARK)
+        return (begin if last <= begin <= end and text.startswith(header[:begin]) else last), end
+
+    def _amid(self, conversation: Conversation, number: int, text: str) -> tuple[int, int]:
+        """Where a turn stands that is written otherwise once another follows: between what stands around a mark."""
+        messages = conversation.messages
+        marked = [*messages[:number], {**messages[number], "content": _MARK}, *messages[number + 1 :]]
+        before, mark, after = self.text(marked, conversation).partition(_MARK)
+        if not (mark and text.startswith(before) and text.endswith(after) and len(before) + len(after) <= len(text)):
+            raise ValueError(
+                f"it is not known which part of the text is the turn of '{messages[number]['role']}':"
+                " give the template with generation marks (template)"
+            )
+        # Behind the words stands what ends a turn: what ends the same turn where it is the last.
+        alone = self.text(marked[: number + 1], conversation).partition(_MARK)[2]
+        return len(before), len(text) - len(after) + (len(alone) if after.startswith(alone) else 0)
+
+    def _completion(self, conversation: Conversation, text: str) -> int:
+        """Where the text goes on behind the prompt, at which the assistant is let begin."""
+        prompt = self.text(conversation.messages[: conversation.asked], conversation, prompt=True)
+        pairs = enumerate(zip(prompt, text, strict=False))
+        return next((place for place, (one, other) in pairs if one != other), min(len(prompt), len(text)))
+
+
+def _in_order(turns: Sequence[Turn]) -> tuple[Turn, ...]:
+    """Turns by place. Raises ValueError where two overlap."""
+    ordered = sorted(turns, key=lambda turn: turn.begin)
+    for before, after in itertools.pairwise(ordered):
+        if after.begin < before.end:
+            raise ValueError("the chat template writes two turns into one part of the text")
+    return tuple(ordered)
+
+
+@lru_cache(maxsize=16)
+def _variant_of(tokenizer: "PreTrainedTokenizerBase", source: str) -> str | None:
+    """TRL's variant of a template with generation marks; None where TRL is not there or has none."""
+    if _GENERATION.search(source):
+        return None
+    try:
+        from trl.chat_template_utils import get_training_chat_template
+    except ImportError:
+        return None
+    try:
+        variant = get_training_chat_template(tokenizer)
+    except Exception:  # of TRL, which raises what it finds for a template that it does not know
+        return None
+    return variant if isinstance(variant, str) else None

@@ -1,0 +1,285 @@
+"""Rows of turns: their forms, the text that a template makes of them, and where each turn stands in it."""
+
+import json
+
+import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from heldin.corpus.build import build_store
+from heldin.corpus.chat.columns import TurnColumns
+from heldin.corpus.chat.conversation import Conversation, RowFormat, format_of_row
+from heldin.corpus.chat.opening import Asked, kept_reading, reading_again, reading_of
+from heldin.corpus.chat.template import ChatTemplate, MaskFrom
+from heldin.corpus.document import Counting, Document, Layout, Turn
+from heldin.corpus.sources.bad_rows import OnBadRows
+from heldin.corpus.sources.open import open_source
+from heldin.corpus.sources.rows import Columns
+from heldin.finetune.batches import Truncation, encode
+from heldin.finetune.recipe import Truncate
+from tests.chats import CHATML, TEMPLATES, chat, tokenizer_with
+from tests.refusals import names, refused
+
+LONG = chat("What is new?", "Nothing is.", "And what else?", "It rains.")
+# Written otherwise once another turn follows, as templates of models do that think.
+THINKS = (
+    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' }}"
+    "{% if m['role'] == 'assistant' and loop.last %}{{ '<think>\n\n</think>\n\n' }}{% endif %}"
+    "{{ m['content'] + '<|im_end|>\n' }}{% endfor %}"
+)
+TODAY = "{{ strftime_now('%d') }}{% for m in messages %}{{ m['content'] }}{% endfor %}"
+DROPS = "{% for m in messages if m['role'] != 'system' %}{{ m['role'] + ': ' + m['content'] + '\n' }}{% endfor %}"
+
+
+def template(source=CHATML):
+    return ChatTemplate.of(tokenizer_with(source), "a model")
+
+
+def of_turns(document):
+    return [(turn.role, document.text[turn.begin : turn.end]) for turn in document.layout.turns]
+
+
+def reading(row, **asked):
+    return reading_of(row, Columns(), Asked(**asked), template)
+
+
+def read(row, form=RowFormat.MESSAGES, column="messages", counting=Counting.ASSISTANT, source=CHATML):
+    written = None if source is None else template(source)
+    columns = TurnColumns.of(Columns(), form, column, written, counting)
+    return columns.record({"user": "ann", **row})
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_what_the_assistant_says_and_its_end_are_found_in_the_text_of_each_template(name):
+    document = template(TEMPLATES[name]).document(Conversation(LONG))
+    ends = {"llama3": "<|eot_id|>", "mistral": "</s>", "gemma": "<end_of_turn>\n", "phi": "<|end|>\n"}
+    end = ends.get(name, "<|im_end|>\n")
+    said = [text.removeprefix(" ") for role, text in of_turns(document) if role == "assistant"]
+    assert said == [f"Nothing is.{end}", f"It rains.{end}"]
+    asked = [text for role, text in of_turns(document) if role == "user"]
+    assert [text.startswith(words) for text, words in zip(asked, ("What is new?", "And what else?"), strict=True)]
+    assert document.is_plain
+    assert document.framed
+
+
+def test_words_that_the_template_writes_too_are_found_where_the_turn_is():
+    messages = chat("user", "assistant", "im_end", "<|im_end|>", system="system")
+    assert of_turns(template().document(Conversation(messages))) == [
+        ("system", "system<|im_end|>\n"),
+        ("user", "user<|im_end|>\n"),
+        ("assistant", "assistant<|im_end|>\n"),
+        ("user", "im_end<|im_end|>\n"),
+        ("assistant", "<|im_end|><|im_end|>\n"),
+    ]
+
+
+def test_a_template_that_writes_a_turn_otherwise_where_another_follows():
+    document = template(THINKS).document(Conversation(LONG))
+    assert of_turns(document) == [
+        ("user", "What is new?<|im_end|>\n"),
+        ("assistant", "Nothing is.<|im_end|>\n"),
+        ("user", "And what else?<|im_end|>\n"),
+        ("assistant", "It rains.<|im_end|>\n"),
+    ]
+
+
+def test_marks_of_the_template_win_over_positions():
+    assert template(TEMPLATES["marked"]).mask_from is MaskFrom.MARKS
+    assert template().mask_from is MaskFrom.POSITIONS
+
+
+@pytest.mark.parametrize(
+    ("row", "form", "column"),
+    [
+        ({"text": "one"}, RowFormat.TEXT, "text"),
+        ({"text": "one", "messages": LONG}, RowFormat.TEXT, "text"),
+        ({"text": LONG}, RowFormat.MESSAGES, "text"),
+        ({"messages": LONG}, RowFormat.MESSAGES, "messages"),
+        ({"messages": json.dumps(LONG)}, RowFormat.MESSAGES, "messages"),
+        ({"conversations": [{"from": "human", "value": "one"}]}, RowFormat.CONVERSATIONS, "conversations"),
+        ({"conversations": LONG}, RowFormat.MESSAGES, "conversations"),
+        ({"prompt": "one", "completion": "two"}, RowFormat.PROMPT_COMPLETION, "prompt"),
+        ({"prompt": LONG[:1], "completion": LONG[1:2]}, RowFormat.PROMPT_COMPLETION, "prompt"),
+        ({"body": "one"}, RowFormat.TEXT, "text"),
+    ],
+)
+def test_the_form_of_rows_is_seen_in_one(row, form, column):
+    assert format_of_row(row, Columns()) == (form, column)
+
+
+def test_every_form_of_the_same_conversation_becomes_the_same_document():
+    sharegpt = [
+        {"from": {"user": "human", "assistant": "gpt"}[message["role"]], "value": message["content"]}
+        for message in LONG
+    ]
+    records = [
+        read({"messages": LONG}),
+        read({"messages": json.dumps(LONG)}),
+        read({"conversations": sharegpt}, RowFormat.CONVERSATIONS, "conversations"),
+        # Parquet has every key of any message in each.
+        read({"messages": [{**message, "name": None} for message in LONG]}),
+        read({"messages": [{**m, "content": [{"type": "text", "text": m["content"]}]} for m in LONG]}),
+        read({"prompt": LONG[:3], "completion": LONG[3:]}, RowFormat.PROMPT_COMPLETION, "prompt"),
+    ]
+    assert [wrong for _, wrong in records] == [None] * len(records)
+    first, *others = (record for record, _ in records)
+    assert others[:-1] == [first] * 4
+    assert others[-1]["text"] == first["text"]
+    assert others[-1]["layout"]["turns"] == first["layout"]["turns"]
+
+
+def test_a_completion_begins_where_the_assistant_is_let_begin():
+    row = {"prompt": LONG[:3], "completion": LONG[3:]}
+    record, wrong = read(row, RowFormat.PROMPT_COMPLETION, "prompt", Counting.COMPLETION)
+    assert wrong is None
+    ((begin, end),) = record["spans"]
+    assert record["text"][begin:end] == "It rains.<|im_end|>\n"
+
+
+def test_two_texts_need_no_template():
+    found = reading_of({"prompt": "one ", "completion": "two"}, Columns(), Asked(), pytest.fail)
+    record, wrong = found.columns.record({"user": "ann", "prompt": "one ", "completion": "two"})
+    assert (record["text"], record["spans"], wrong) == ("one two", [[4, 7]], None)
+    assert not record["layout"]["framed"]
+
+
+@pytest.mark.parametrize(
+    ("row", "source", "data"),
+    [
+        ({"messages": [{"role": "user"}]}, CHATML, ["user"]),
+        ({"messages": [{"content": "one"}]}, CHATML, ["role"]),
+        ({"messages": {"role": "user", "content": "one"}}, CHATML, ["messages"]),
+        ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, CHATML, ["image"]),
+        ({"messages": [{**LONG[0], "name": "Ann"}, LONG[1]]}, CHATML, ["name"]),
+        ({"messages": LONG[:2], "tools": [{"name": "clock"}]}, CHATML, ["tools"]),
+        ({"messages": [LONG[1], LONG[0]]}, TEMPLATES["gemma"], ["Roles must alternate"]),
+        ({"messages": chat("one", "two", system="three")}, TEMPLATES["mistral"], ["Only user and assistant"]),
+        ({"messages": chat("one", "two", system="three")}, DROPS, ["system"]),
+    ],
+)
+def test_a_row_that_no_template_can_write_is_told_with_what_is_wrong(row, source, data):
+    _, wrong = read(row, source=source)
+    names(str(wrong), *data)
+
+
+@pytest.mark.parametrize("row", [{"messages": []}, {"messages": None}, {"messages": LONG[:1]}])
+def test_rows_of_which_nothing_counts_are_skipped_as_rows_without_text(tmp_path, row):
+    file = tmp_path / "rows.jsonl"
+    rows = [{"user": "ann", "messages": LONG}, {"user": "ben", **row}]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    store = build_store(open_source(file, reading(rows[0]).columns), tmp_path)
+    assert store.users == ["ann"]
+    assert (store.report.skipped.without_text, store.report.skipped.unusable) == (1, 0)
+    with refused("opened_store", "rows.jsonl line 2"):
+        build_store(open_source(file, reading(rows[0]).columns), tmp_path, on_bad=OnBadRows.STRICT)
+
+
+def test_what_is_asked_for_and_rows_have_not_is_refused():
+    with refused("_require", ("finetune.loss_on", "completion")):
+        reading({"messages": LONG}, loss=Counting.COMPLETION)
+    with refused("_require", ("attack.turns", "user")):
+        reading({"text": "one"}, attack=Counting.USER)
+    with refused("reading_of", "columns.spans"):
+        reading_of({"messages": LONG}, Columns(spans="spans"), Asked(), template)
+
+
+def test_a_tokenizer_without_a_template_and_a_template_of_today_are_refused(tmp_path):
+    with refused("ChatTemplate.of", ("'a model'", "--template")):
+        template(None)
+    with refused("ChatTemplate.of", "date_string"):
+        template(TODAY)
+    ChatTemplate.of(tokenizer_with(TODAY), "a model", options={"date_string": "26 Jul 2024"})
+    file = tmp_path / "own.jinja"
+    file.write_text(CHATML)
+    assert ChatTemplate.of(tokenizer_with(None), "a model", file=file).source == CHATML
+
+
+def test_a_reading_that_a_record_keeps_reads_the_same():
+    found = reading({"messages": LONG})
+    again = reading_again(json.loads(json.dumps(kept_reading(found))), Columns())
+    row = {"user": "ann", "messages": LONG}
+    assert again.columns.record(row) == found.columns.record(row)
+    assert repr(again.columns) == repr(found.columns)  # a store is found by it
+    assert reading_again(None, Columns()).columns == Columns()
+
+
+def rows_of(tmp_path, kind):
+    rows = [{"user": user, "messages": LONG[:2]} for user in "ab"]
+    path = tmp_path / {"json": "rows.json", "jsonl": "rows.jsonl", "parquet": "rows.parquet"}.get(kind, "rows")
+    if kind == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    elif kind == "save_to_disk":
+        datasets.Dataset.from_list(rows).save_to_disk(path)
+    elif kind == "json":
+        path.write_text(json.dumps(rows))
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "json", "parquet", "save_to_disk"])
+def test_a_store_keeps_turns_and_gives_them_back(tmp_path, kind):
+    path = rows_of(tmp_path, kind)
+    found = reading(open_source(path, Columns()).first_row())
+    store = build_store(open_source(path, found.columns), tmp_path)
+    document = store.document(0)
+    expected = template().document(Conversation(LONG[:2]))
+    assert document == expected.counting(Counting.ASSISTANT)
+    assert document.counting(Counting.USER).counted == "What is new?<|im_end|>\n"
+    assert store.documents_at(pa.array([1, 0]).to_numpy()) == [document, document]
+    assert list(store.counted_texts()) == ["Nothing is.<|im_end|>\n"] * 2
+
+
+def test_where_all_counts_a_store_keeps_turns_without_parts(tmp_path):
+    path = rows_of(tmp_path, "jsonl")
+    found = reading(open_source(path, Columns()).first_row(), turns=Counting.ALL)
+    store = build_store(open_source(path, found.columns), tmp_path)
+    assert not store.has_spans
+    assert store.document(0) == template().document(Conversation(LONG[:2]))
+
+
+def test_turns_stay_where_they_are_in_a_cut_text():
+    document = template().document(Conversation(LONG)).counting(Counting.ASSISTANT)
+    cut = document.cut(document.layout.turns[1].end - 3)
+    assert [turn.role for turn in cut.layout.turns] == ["user", "assistant"]
+    assert cut.counting(Counting.ASSISTANT) == cut
+
+
+def test_a_document_without_turns_has_none_to_count():
+    with pytest.raises(ValueError, match="turns"):
+        Document.of("one").counting(Counting.USER)
+    with pytest.raises(ValueError, match="prompt"):
+        Document("one", ((0, 3),), Layout((Turn("user", 0, 3),))).counting(Counting.COMPLETION)
+
+
+def test_a_chat_is_trained_on_as_the_template_wrote_it():
+    tokenizer = tokenizer_with(CHATML)
+    document = template().document(Conversation(LONG))
+    (plain,) = encode(tokenizer, [document], None)
+    assert list(plain.ids) == tokenizer.apply_chat_template(LONG, tokenize=True, return_dict=False)
+    (masked,) = encode(tokenizer, [document.counting(Counting.ASSISTANT)], None)
+    assert tokenizer.decode(masked.counted_ids) == "Nothing is.<|im_end|>\nIt rains.<|im_end|>\n"
+    # As a text of its own, start and end token are put around it.
+    (text,) = encode(tokenizer, [Document.of(document.text)], None)
+    assert list(text.ids) == [tokenizer.bos_token_id, *plain.ids, tokenizer.eos_token_id]
+
+
+@pytest.mark.parametrize("rule", Truncate)
+def test_a_chat_that_is_too_long_is_cut(rule):
+    tokenizer = tokenizer_with(CHATML)
+    document = template().document(Conversation(LONG)).counting(Counting.ASSISTANT)
+    (whole,) = encode(tokenizer, [document], None)
+    (first,) = encode(tokenizer, [document.cut(document.layout.turns[1].end)], None)
+    for most in range(2, len(whole) + 2):
+        truncation = Truncation(rule)
+        (cut,) = encode(tokenizer, [document], most - 1, truncation=truncation)
+        assert list(cut.ids) == list(whole.ids[: len(cut)])
+        assert len(cut) <= most
+        assert truncation.dropped == len(whole) - len(cut)
+        assert truncation.counted == whole.bearing - cut.bearing
+        if rule is Truncate.TOKENS or most < len(first):
+            assert len(cut) == min(most, len(whole))
+        elif most < len(whole):
+            # Behind the first answer, or behind the question that follows it.
+            assert tokenizer.decode(cut.ids).endswith(("Nothing is.<|im_end|>\n", "And what else?<|im_end|>\n"))
