@@ -28,6 +28,7 @@ from heldin.base.wording import with_version
 
 KindClass = TypeVar("KindClass")
 KIND_FORMAT = "kind"  # of a string in a JSON schema: a name that a package registers, or one that is written out
+FAMILY = "x-family"  # of a node of a JSON schema: the family whose kinds stand there
 _WRITTEN_OUT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
@@ -284,7 +285,7 @@ class OfKind:
             "required": ["kind"],
             "not": {"properties": {"kind": {"enum": list(self.family.ours)}}},
         }
-        return {"oneOf": [*distinct, other]}
+        return {"oneOf": [*distinct, other], FAMILY: self.family.name}
 
 
 @dataclass(frozen=True)
@@ -327,7 +328,8 @@ class KindsByName(OfKind):
             }
             for name in self.family.ours
         }
-        return {"type": "object", "properties": ours, "additionalProperties": {"type": ["object", "null"]}}
+        others = {"type": ["object", "null"]}
+        return {"type": "object", "properties": ours, "additionalProperties": others, FAMILY: self.family.name}
 
 
 def _moved(detail: Any, place: tuple[str, ...], of_package: type[BaseModel] | None) -> InitErrorDetails:
@@ -357,7 +359,7 @@ class NameOfKind:
     def __get_pydantic_json_schema__(self, schema: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         """List the choices, and allow others."""
         others = {"type": "string", "format": KIND_FORMAT}
-        return {"anyOf": [{"type": "string", "enum": list(self.family.ours)}, others]}
+        return {"anyOf": [{"type": "string", "enum": list(self.family.ours)}, others], FAMILY: self.family.name}
 
 
 def origins_in(config: BaseModel) -> list[Origin]:
