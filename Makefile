@@ -75,6 +75,7 @@ lint: .venv/installed
 golden: .venv/installed
 	$(BIN)/python -m tests.reports.golden_pages
 	$(BIN)/python docs/made_pages.py
+	$(BIN)/python docs/config_pages.py
 	HELDIN_APPROVE=1 $(BIN)/python -m pytest tests/reports -m "not slow and not gpu"
 
 docs: .venv/installed

@@ -5,7 +5,7 @@ import functools
 from heldin.attacks.direction import scores_the_likelier_higher
 from heldin.attacks.protocol import Attack
 from heldin.base.errors import InputError
-from heldin.base.kinds import Family
+from heldin.base.kinds import Family, in_one_line
 
 _OF_TEXTS = {
     "likelihood-ratio": "heldin.attacks.statistics:LikelihoodRatio",
@@ -40,11 +40,9 @@ def get_attack(name: str) -> Attack:
     kind = ATTACKS.find(name)
     if name in ATTACKS.ours:  # tested here
         return kind(name)
-    try:
+    with in_one_line(f"attack '{name}' on made-up scores", ours=False):
         attack = kind(name)
         right = scores_the_likelier_higher(attack)
-    except Exception as error:  # whatever somebody else's code does
-        raise InputError(f"attack '{name}' failed on made-up scores: {type(error).__name__}: {error}") from error
     if not right:
         raise InputError(
             f"attack '{name}' gives a text that the model finds likelier no higher score: higher must mean that its"

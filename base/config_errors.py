@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import PydanticCustomError
 
 from heldin.base.errors import InputError
 from heldin.base.section import NAME
@@ -69,9 +70,12 @@ def _explained(error: Any, model: type[BaseModel], options: Mapping[str, str]) -
 def _about_keys(error: Any, location: str, schema: dict[str, Any], kinds: set[str]) -> str | None:
     """One line for an unknown key or kind, or a missing kind; None for another error."""
     if error["type"] in _UNKNOWN:
-        key = str(error["loc"][-1])
-        near = _nearest(key, list(_keys_at(error["loc"][:-1], schema, kinds)))
-        return f"{location}: unknown key" + (f"; did you mean '{near}'?" if near else "")
+        # A package's section brings its keys along: the schema has none of its kinds.
+        given = error["ctx"]["keys"].split(", ") if error["type"] == UNKNOWN_KEY else None
+        valid = list(dict.fromkeys(given or _keys_at(error["loc"][:-1], schema, kinds)))
+        near = _nearest(str(error["loc"][-1]), valid)
+        hint = f"; did you mean '{near}'?" if near else f"; choose from {', '.join(valid)}" if valid else ""
+        return f"{location}: unknown key{hint}"
     if error["type"] == "union_tag_invalid":
         allowed = [tag.strip(" '") for tag in error["ctx"]["expected_tags"].split(",")]
         tag = error["ctx"]["tag"]
@@ -85,7 +89,18 @@ def _about_keys(error: Any, location: str, schema: dict[str, Any], kinds: set[st
     return None
 
 
-_UNKNOWN = {"extra_forbidden", "unexpected_keyword_argument"}
+UNKNOWN_KEY = "unknown_key"  # type of an error whose context lists the keys that there are
+_UNKNOWN = {"extra_forbidden", "unexpected_keyword_argument", UNKNOWN_KEY}
+
+
+def unknown_key(model: type[BaseModel], place: tuple[int | str, ...]) -> PydanticCustomError:
+    """Return the error of an unknown key, with the keys that a model of a package has there.
+
+    Args:
+        place: of the section that the key is in.
+    """
+    keys = ", ".join(dict.fromkeys(_keys_at(place, *_schema_of(model))))
+    return PydanticCustomError(UNKNOWN_KEY, "unknown key; choose from {keys}", {"keys": keys})
 
 
 def _shown(value: object) -> str:

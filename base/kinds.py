@@ -21,11 +21,14 @@ from typing import Any, Generic, TypeVar, cast, get_args
 from pydantic import BaseModel, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError, PydanticKnownError, core_schema
 
+from heldin.base.config_errors import unknown_key
 from heldin.base.errors import InputError, ResumableError
 from heldin.base.section import Facts
+from heldin.base.wording import with_version
 
 KindClass = TypeVar("KindClass")
 KIND_FORMAT = "kind"  # of a string in a JSON schema: a name that a package registers, or one that is written out
+FAMILY = "x-family"  # of a node of a JSON schema: the family whose kinds stand there
 _WRITTEN_OUT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
@@ -45,6 +48,11 @@ class Origin(Facts):
     package: str
     version: str | None
     sha256: str
+
+    @property
+    def code(self) -> str:
+        """Package, version and the beginning of the hash."""
+        return f"{with_version(self.package, self.version)} (code {self.sha256[:16]})"
 
 
 @dataclass(frozen=True)
@@ -150,6 +158,25 @@ class Family(Generic[KindClass]):
         modules = sorted({module} | {name for name, (of_package, _) in packages.items() if of_package == package})
         return Origin(family=self.name, kind=name, package=package, version=version, sha256=_sha256_of(modules))
 
+    def require_same_code(self, origin: Origin) -> None:
+        """Check that a kind has the code with which something was made.
+
+        Raises:
+            InputError: its package is gone, or has another version or other files; the message says which.
+        """
+        try:
+            now = self.origin(origin.kind)
+        except InputError:
+            there = "not installed"
+        else:
+            there = "heldin's own" if now is None else now.code
+            if now == origin:
+                return
+        raise InputError(
+            f"{self.name}: '{origin.kind}' was {origin.code} when this was made, and is {there} now: install what it"
+            " was, or make it again"
+        )
+
 
 @functools.cache
 def _packages_of(path: tuple[str, ...]) -> Mapping[str, tuple[str, str | None]]:
@@ -243,7 +270,10 @@ class OfKind:
         try:
             return kind_class.model_validate(value)
         except ValidationError as error:
-            details = [_moved(detail, kind) for detail in error.errors()]
+            ours = kind in self.family.ours
+            # As pydantic does for a union: only tags of ours are in the schema, by which they are left out again.
+            place = (kind,) if ours else ()
+            details = [_moved(detail, place, None if ours else kind_class) for detail in error.errors()]
             raise ValidationError.from_exception_data(kind_class.__name__, details) from error
 
     def _json_schema(self, _: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
@@ -255,7 +285,7 @@ class OfKind:
             "required": ["kind"],
             "not": {"properties": {"kind": {"enum": list(self.family.ours)}}},
         }
-        return {"oneOf": [*distinct, other]}
+        return {"oneOf": [*distinct, other], FAMILY: self.family.name}
 
 
 @dataclass(frozen=True)
@@ -278,12 +308,14 @@ class KindsByName(OfKind):
                 details.append(InitErrorDetails(type="extra_forbidden", loc=(name,), input=content))
                 continue
             try:
-                sections[name] = self.family.find(name).model_validate(content)
+                kind_class = self.family.find(name)
+                sections[name] = kind_class.model_validate(content)
             except InputError as error:
                 wrong = PydanticCustomError("kind", "{problem}", {"problem": str(error)})
                 details.append(InitErrorDetails(type=wrong, loc=(name,), input=content))
             except ValidationError as error:
-                details += [_moved(detail, name) for detail in error.errors()]
+                others = None if name in self.family.ours else kind_class
+                details += [_moved(detail, (name,), others) for detail in error.errors()]
         if details:
             raise ValidationError.from_exception_data(self.family.name, details)
         return sections
@@ -296,14 +328,23 @@ class KindsByName(OfKind):
             }
             for name in self.family.ours
         }
-        return {"type": "object", "properties": ours, "additionalProperties": {"type": ["object", "null"]}}
+        others = {"type": ["object", "null"]}
+        return {"type": "object", "properties": ours, "additionalProperties": others, FAMILY: self.family.name}
 
 
-def _moved(detail: Any, kind: str) -> InitErrorDetails:
-    """Return an error of a section, in the place that it has among a family's kinds."""
-    # A package's validator may raise types that pydantic does not know.
-    kept = detail["type"] if detail["type"] in _KNOWN else PydanticCustomError(detail["type"], detail["msg"])
-    return InitErrorDetails(type=kept, loc=(kind, *detail["loc"]), input=detail["input"], ctx=detail.get("ctx", {}))
+def _moved(detail: Any, place: tuple[str, ...], of_package: type[BaseModel] | None) -> InitErrorDetails:
+    """Return an error of a section, in the place that it has among a family's kinds.
+
+    Args:
+        place: of the section.
+        of_package: the section's class, where a package has it.
+    """
+    kept: str | PydanticCustomError = detail["type"]
+    if detail["type"] == "extra_forbidden" and of_package is not None:
+        kept = unknown_key(of_package, detail["loc"][:-1])
+    elif detail["type"] not in _KNOWN:  # of a package's validator
+        kept = PydanticCustomError(detail["type"], detail["msg"])
+    return InitErrorDetails(type=kept, loc=(*place, *detail["loc"]), input=detail["input"], ctx=detail.get("ctx", {}))
 
 
 _KNOWN = frozenset(get_args(core_schema.ErrorType))
@@ -318,7 +359,7 @@ class NameOfKind:
     def __get_pydantic_json_schema__(self, schema: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         """List the choices, and allow others."""
         others = {"type": "string", "format": KIND_FORMAT}
-        return {"anyOf": [{"type": "string", "enum": list(self.family.ours)}, others]}
+        return {"anyOf": [{"type": "string", "enum": list(self.family.ours)}, others], FAMILY: self.family.name}
 
 
 def origins_in(config: BaseModel) -> list[Origin]:

@@ -6,6 +6,14 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
+NO_VERSION = "without a version"  # of a module that was not installed
+
+
+def with_version(package: str, version: str | None) -> str:
+    """A package and its version."""
+    return f"{package} {version or NO_VERSION}"
+
+
 MANY = 1_000_000  # above this a planned number says only that it is out of reach
 
 

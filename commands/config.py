@@ -32,27 +32,26 @@ def config(
         str | None, typer.Argument(metavar="NAME", help="Only this section or key, such as finetune.epochs.")
     ] = None,
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema, for editors.")] = False,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, as in docs/configuration.md.")] = False,
     json: AsJson = False,
     csv: AsCsv = False,
 ) -> None:
-    """Print every key of a config file, with default and meaning."""
-    # Without torch: keys are printed in a moment (tests/jobs/test_config_keys.py).
-    from heldin.jobs import config_keys
+    """Print every key of a config file, with default and meaning.
 
-    if sum((schema, markdown, csv, json)) > 1:
-        raise InputError("one of --schema, --markdown, --csv and --json at a time")
+    Kinds of installed packages are listed by name, and are not imported.
+    """
+    # Without torch: keys are printed in a moment (tests/jobs/test_config_keys.py).
+    from heldin.stages import config_keys
+
+    if sum((schema, csv, json)) > 1:
+        raise InputError("one of --schema, --csv and --json at a time")
     if section and schema:
         raise InputError("--schema is for the whole file: leave the section out")
     model = _model(command)
     if schema:
         typer.echo(json_text(config_keys.file_schema(model, f"A file for heldin {command}")))
         return
-    listed = config_keys.blocks_at(section, model) if section else config_keys.blocks(model)
-    if markdown:
-        pages = {Command.RUN: config_keys.RUN_PAGE, Command.AUDIT: config_keys.AUDIT_PAGE}
-        typer.echo(config_keys.markdown(listed, pages.get(command, f"# Configuration of heldin {command}\n")))
-        return
+    everything = config_keys.blocks(model, installed=True)
+    listed = config_keys.blocks_at(section, everything) if section else everything
     # Lines stay readable on a wide terminal, and whole on a narrow one.
     width = min(config_keys.WIDTH, shutil.get_terminal_size().columns)
     sections = [block.as_dict() for block in listed]
@@ -77,7 +76,7 @@ def init(
 ) -> None:
     """Write a commented config file to start from."""
     from heldin.base.files import write_text
-    from heldin.jobs.starting_files import kinds, needed, starting_file
+    from heldin.stages.starting.files import kinds, needed, starting_file
 
     file, kind = out or Path(f"{command}.yaml"), kind or kinds(command)[0]
     text = starting_file(command, kind, _model(command))

@@ -89,7 +89,7 @@ def _check(path: Path, overrides: list[str], out: Path | None, json: bool, gpu_m
         typer.echo(json_text({"ok": False, "problems": problems, "would": {}}))
         raise typer.Exit(ExitCode.BAD_INPUT) from error
     from heldin.base.progress import reporter_for_this_terminal
-    from heldin.jobs.check_run import check_run, lines
+    from heldin.jobs.check.check_run import check_run, lines
     from heldin.models.devices import planned_gpu
 
     reporter = reporter_for_this_terminal()

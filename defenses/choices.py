@@ -40,13 +40,14 @@ class Choice(CheckedNames):
 
 
 def problems(error: ValidationError, model: type[BaseModel]) -> list[str]:
-    """Each problem as "where: what", with the nearest valid key for an unknown one."""
+    """Each problem as "where: what", with the nearest valid key for an unknown one, or all of them."""
     lines = []
     for problem in error.errors():
         where = ".".join(str(part) for part in problem["loc"])
         if problem["type"] == "extra_forbidden":
             near = difflib.get_close_matches(str(problem["loc"][-1]), list(model.model_fields), n=1)
-            lines.append(f"unknown key {where}" + (f" (did you mean {near[0]}?)" if near else ""))
+            hint = f"did you mean {near[0]}?" if near else f"choose from {', '.join(model.model_fields)}"
+            lines.append(f"unknown key {where} ({hint})")
         elif problem["type"] == "value_error":
             # The exception itself: pydantic's own message puts "Value error, " before it.
             message = str(problem["ctx"]["error"])

@@ -35,7 +35,7 @@ def declared_defense(mechanism: Mechanism) -> DeclaredDefense:
 def _section(written: str) -> DeclaredDefense:
     """Make the section once: the package's files are hashed for it."""
     declared = Declared.model_validate_json(written)
-    declared.require_same_code(MECHANISMS.origin(declared.kind))
+    MECHANISMS.require_same_code(declared.origin)
     section = MECHANISMS.find(declared.kind).model_validate(declared.settings)
     if not isinstance(section, DeclaredDefense):
         raise InputError(f"defense '{declared.kind}' has no step of its own: its plan is not of this code")

@@ -19,8 +19,8 @@ from heldin.base.files import cache_directory, whole_directory
 from heldin.base.progress import Reporter
 from heldin.base.wording import counted
 from heldin.corpus.made_up.synthetic import SyntheticCorpus, SyntheticRecord, generate
-from heldin.jobs.starting_files import starting_file
-from heldin.stages.run_config import RunConfig
+from heldin.stages.run_config import RunConfig, parse_config
+from heldin.stages.starting.files import contents, starting_file
 
 COLUMNS = "--user author --text body"
 LEAST_USERS = 20
@@ -84,7 +84,7 @@ def write_example(
         (folder / "scores.csv").write_text(_scores(texts, seed), encoding="utf-8")
         # With the final path, not the temporary one: the folder is renamed when all of it is there.
         (folder / "run.yaml").write_text(
-            starting_file("run", "own", RunConfig, corpus=to / "corpus.jsonl"), encoding="utf-8"
+            starting_file("run", "own", RunConfig, corpus=str(to / "corpus.jsonl")), encoding="utf-8"
         )
         if models:
             _train(folder, texts, reporter)
@@ -146,10 +146,8 @@ def _train(folder: Path, texts: _Texts, reporter: Reporter) -> None:
     from heldin.finetune.batches import encode
     from heldin.finetune.pretraining import pretrain, pretrained_folder, train_once
     from heldin.finetune.recipe import Select
-    from heldin.jobs.starting_files import BUILT_IN
-    from heldin.stages.run_config import parse_config
 
-    built_in = parse_config(BUILT_IN, "the built-in config")
+    built_in = parse_config(contents("built_in"), "the built-in config")
     assert built_in.model.pretrain is not None
     shape, recipe = built_in.model.pretrain.shape, built_in.model.pretrain.recipe
     public = [record.text for record in texts.public]

@@ -18,11 +18,11 @@ from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.plan_file import read_plan
 from heldin.finetune.loop import TrainingResult
 from heldin.finetune.ranks import first_process_first, joined, rank, require_like_devices, require_shared_folder
-from heldin.jobs.environment import environment
 from heldin.models.loading import LanguageModel, load_language_model, same_tokens
 from heldin.models.model_names import fingerprint_in
 from heldin.record.document import Body, Record, masked, read_record, without_names, write_new_record
 from heldin.record.facts import GradientNorms, ScoredTexts
+from heldin.stages.environment import environment
 from heldin.stages.measures.measure import MeasureFolder, model_facts, named_model
 from heldin.stages.measures.scores import left_out, scored_part, scoring_rule
 from heldin.stages.run_config import RunConfig

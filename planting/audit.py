@@ -19,7 +19,6 @@ from heldin.bounds.plan_claims import UnitClaim, parse_claim_of
 from heldin.bounds.verdict import Claim
 from heldin.jobs.checkpoint.body import rule_at_endpoint
 from heldin.jobs.checkpoint.endpoint import remote_of
-from heldin.jobs.environment import environment
 from heldin.models.fingerprints import fingerprint_in_folder
 from heldin.models.loading import LanguageModel, load_language_model, same_tokens, say_how_loaded
 from heldin.models.score_cache import ScoredModel
@@ -58,6 +57,7 @@ from heldin.record.facts import ModelFacts
 from heldin.record.planted_facts import ControlFacts, ControlOutcome, PlantedFacts, Reason, TrainingCounts
 from heldin.record.planted_files import AUDITS, LOG, home_of
 from heldin.stages.config_files import first_difference
+from heldin.stages.environment import environment
 from heldin.stages.measures.measure import MeasureFolder, loaded, model_facts, named_model
 from heldin.stages.measures.scores import TextScores
 from heldin.stages.run_config import RunConfig

@@ -6,7 +6,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from heldin.base.section import Facts
-from heldin.base.wording import counted
+from heldin.base.wording import counted, with_version
 from heldin.corpus.sources.bad_rows import Skipped
 from heldin.defenses.accounting.roc_ceiling import RocCeiling
 from heldin.words.guarantee import AUDITS, EarlierText, Watched, without_conditions
@@ -471,7 +471,7 @@ class DeclaredFacts(Facts):
     @property
     def stated(self) -> Statement:
         """Return whose word epsilon is, and whether somebody looked."""
-        package = f"{self.package} {self.version or '(not installed)'}"
+        package = with_version(self.package, self.version)
         return Guaranteed.DECLARED(package=package, audit=AUDITS[self.audit]())
 
 

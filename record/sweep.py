@@ -11,6 +11,7 @@ from heldin.audit.results import ExtractionFacts, MarkFacts
 from heldin.audit.shipping import Shipping
 from heldin.base.artefacts import read_document, write_document
 from heldin.base.errors import ExitCode, InputError
+from heldin.base.kinds import Origin
 from heldin.base.section import Facts
 from heldin.bounds.verdict import Outcome, Standing
 from heldin.record.document import Record
@@ -165,6 +166,7 @@ class CellResult(Facts):
         curve: what was measured during training.
         tests: what was tested; null unless done.
         fit: the plan held against the data; null without noise, and unless done.
+        kinds: what its config names that is not heldin's own, and the code behind it.
     """
 
     block: int
@@ -189,6 +191,7 @@ class CellResult(Facts):
     curve: list[CurvePoint] = Field(default_factory=list)
     tests: CellTests | None = None
     fit: PlanFit | None = None
+    kinds: list[Origin] = Field(default_factory=list)
 
     @property
     def missing(self) -> bool:

@@ -10,9 +10,9 @@ from typing import Any
 
 from heldin.defenses.accounting import guarantees as accounting
 from heldin.defenses.accounting import heuristics
-from heldin.defenses.accounting.comparison_accountants import black_box_epsilon
 from heldin.defenses.accounting.events import PoissonGaussian
 from heldin.reports.figures import BLUE, GREY, ORANGE, figure, label
+from replication.black_box import black_box_epsilon
 
 USERS, RECORDS, STEPS, DELTA, CLIP_NORM = 1024, 32, 1000, 1e-6, 10.0  # N, K, T, delta and L_ELS of Appendix B
 EPSILONS, COHORTS, GROUP_SIZES = (1.0, 4.0, 16.0), (16, 64), (1, 2, 4, 8, 16, 32)

@@ -195,10 +195,7 @@ def _of_environment(record: Record) -> list[tuple[str, str]]:
 
 def _kinds(record: Record) -> list[tuple[str, str]]:
     """Return which kinds of the config are other packages', and their code."""
-    return [
-        (f"{kind.kind} ({kind.family})", f"{kind.package} {kind.version or 'of no package'}, code {kind.sha256[:16]}")
-        for kind in record.kinds
-    ]
+    return [(f"{kind.kind} ({kind.family})", kind.code) for kind in record.kinds]
 
 
 def took(effort: EffortFacts) -> str:

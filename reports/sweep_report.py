@@ -3,6 +3,7 @@
 import yaml
 
 from heldin.audit.blocks import LEAST_BLOCKS
+from heldin.base.kinds import Origin
 from heldin.base.wording import counted, kind_words
 from heldin.bounds.verdict import describe_outcome
 from heldin.record.sweep import CanaryPoint, CellResult, SweepResult
@@ -199,6 +200,18 @@ def _value(value: object) -> str:
     return yaml.safe_dump(value, default_flow_style=True, width=1000).replace("\n...", "").strip()
 
 
+def tabulate_kinds(result: SweepResult) -> Table | None:
+    """Return which kinds of which variants are other packages', and the code behind them."""
+    variants: dict[Origin, list[str]] = {}
+    for cell in result.cells:
+        for kind in cell.kinds:
+            variants.setdefault(kind, []).append(cell.variant)
+    rows = [
+        [f"{kind.kind} ({kind.family})", kind.code, ", ".join(dict.fromkeys(names))] for kind, names in variants.items()
+    ]
+    return Table(("kind", "package and code", "variants"), rows, widths=(1, 2, 2), dense=True) if rows else None
+
+
 def show_commitments(result: SweepResult) -> list[Block]:
     """Return the hashes that fix who was held in, for each block and group of variants."""
     groups = {variant.name: variant.group for variant in result.variants}
@@ -255,6 +268,7 @@ SECTIONS: tuple[Entry[SweepResult], ...] = (
     Entry("statistics", "Tests", explain_tests, level=2),
     Entry("tried", "What was tuned", tabulate_tried, level=2),
     Entry("settings", "Settings that differ from the first variant's", tabulate_settings, level=2),
+    Entry("packages", "Code of other packages", tabulate_kinds, level=2),
     Entry("commitments", "Commitments", show_commitments, level=2),
     Entry("kept", "What is kept", state_kept, level=2),
 )

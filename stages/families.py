@@ -33,17 +33,9 @@ def family(name: str) -> Family[Any]:
 
 
 def require_same_code(kinds: Sequence[Origin]) -> None:
-    """Check that what a record names has the code that made the record.
-
-    Raises:
-        InputError: a package is gone, or has another version or other files; the message says which.
-    """
+    """Check that every kind that a record names has the code that made the record: ``Family.require_same_code``."""
     for origin in kinds:
-        if (there := _there(origin)) is not None:
-            raise InputError(
-                f"{origin.family}: '{origin.kind}' was {_version(origin)} when this was made, and is {there} now:"
-                " install what it was, or make it again"
-            )
+        family(origin.family).require_same_code(origin)
 
 
 def keep_code(config: BaseModel, folder: Path) -> None:
@@ -65,18 +57,3 @@ def require_kept_code(folder: Path) -> None:
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(f"'{path}' is damaged: restore it from a backup, or use a new folder") from error
         require_same_code(kinds)
-
-
-def _there(origin: Origin) -> str | None:
-    """Return what is installed in the place of a kind's code; None if it is the same code."""
-    try:
-        now = family(origin.family).origin(origin.kind)
-    except InputError:
-        return "not installed"
-    if now == origin:
-        return None
-    return "heldin's own" if now is None else _version(now)
-
-
-def _version(origin: Origin) -> str:
-    return f"{origin.package} {origin.version or 'of no package'} (code {origin.sha256[:16]})"

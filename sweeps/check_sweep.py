@@ -19,8 +19,8 @@ from heldin.defenses.guarantee import Guarantee
 from heldin.defenses.mechanism import Mechanism
 from heldin.finetune.precision import arithmetic_of, autocast
 from heldin.finetune.recipe import Recipe
-from heldin.jobs.check_run import check_run
-from heldin.jobs.memory_forecast import shape_of
+from heldin.jobs.check.check_run import check_run
+from heldin.jobs.check.memory_forecast import shape_of
 from heldin.models.attention import use_exact_attention
 from heldin.models.devices import default_device
 from heldin.models.objective import LANGUAGE_MODELLING, TokenBatch

@@ -191,6 +191,7 @@ def _cell(
         curve=training.curve if training else [],
         tests=tests_of(record),
         fit=training.fit if training else None,
+        kinds=record.kinds,
     )
 
 

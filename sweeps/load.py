@@ -12,9 +12,9 @@ from heldin.base.config_errors import checked
 from heldin.base.errors import InputError
 from heldin.base.wording import counted
 from heldin.corpus.split import Audited
-from heldin.jobs.starting_files import COMPARED, DEDUP_CAP, ELS, EXAMPLE, SMALL, ULS
 from heldin.stages.config_files import merged, read_config, with_overrides
 from heldin.stages.run_config import RunConfig, parse_config
+from heldin.stages.starting.files import changes, contents
 from heldin.sweeps.sweep_config import NAME, DecisionRule, Sweep, SweepConfig, Variant
 
 _NAMING = ("include", "exclude", "users", "public_validation", "corpus", "canaries")
@@ -86,11 +86,12 @@ def sweep_of(config: SweepConfig, base: dict[str, Any], where: str) -> Sweep:
 
 def demo_sweep(*, every: bool = False) -> Sweep:
     """Return the sweep of ``heldin demo``: no defense and two, or ``every`` one of the four."""
-    content = {**COMPARED, "name": "demo-all" if every else "demo", "base": _DEMO}
+    content = {**contents("sweep-defenses"), "name": "demo-all" if every else "demo", "base": _DEMO}
     if every:
-        variants = {"none": {}, "dedup-cap": DEDUP_CAP, "example": EXAMPLE, "els": ELS, "uls": ULS}
-        content = {**content, "variants": variants}
-    return sweep_of(checked(SweepConfig, content, _DEMO), {"name": "demo", **SMALL}, _DEMO)
+        of_two = content["variants"]
+        further = {"example": changes("example"), "els": changes("els")}
+        content["variants"] = {"none": {}, "dedup-cap": of_two["dedup-cap"], **further, "uls": of_two["uls"]}
+    return sweep_of(checked(SweepConfig, content, _DEMO), {"name": "demo", **contents("small")}, _DEMO)
 
 
 def _parsed(

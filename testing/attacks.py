@@ -17,7 +17,8 @@ def check_attack(attack: type[Attack], name: str = "attack under test") -> None:
 
     It is made by its name alone. A likelier text scores higher. Every text, or every user, has one finite value, also
     where a model is certain. It is the same each time, does not depend on what users are called or in which order they
-    come, and no file is read for it. It needs no more than it declares, and says what its scores may be used for.
+    come, and no file is read for it. It needs no more than it declares, and says what its scores may be used for. If it
+    declares ``Uses.MODEL``, a user's values stay the same where another user is missing.
 
     Args:
         attack: the class.
@@ -49,10 +50,7 @@ def _declarations(attack: Attack) -> list[str]:
 def _likelier_is_higher(attack: Attack) -> list[str]:
     problems: list[str] = []
     right = tried(lambda: scores_the_likelier_higher(attack), "direction: scoring two texts", problems)
-    return [
-        *problems,
-        *(_TURNED if right is False else []),
-    ]
+    return _TURNED if right is False else problems
 
 
 def _everybody_has_a_value(attack: Attack) -> list[str]:

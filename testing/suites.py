@@ -3,7 +3,7 @@
 import importlib
 import json
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -97,12 +97,13 @@ def checked(name: str) -> Plugin:
 
 def run_suite(of_family: Family[Any], name: str) -> list[str]:
     """Run the checks of a family on one of its kinds; a line for each problem."""
-    matching = of_family.find(name)
+    kind_class = of_family.find(name)
     try:
         if of_family.name in _OF_CLASSES:
-            _check(_OF_CLASSES[of_family.name])(matching, name)
+            check = _check(_OF_CLASSES[of_family.name])
+            check(kind_class, name)
         else:
-            _check_sections(of_family, matching, name)
+            _check_sections(of_family, kind_class, name)
     except AssertionError as error:
         return [line.removeprefix("  - ") for line in str(error).splitlines()[1:]] or [str(error)]
     return []
@@ -118,13 +119,14 @@ def _check_sections(of_family: Family[Any], kind_class: Any, name: str) -> None:
             check(section)
 
 
-def examples_of(of_family: str, matching: Any, name: str, folder: Path) -> list[Any]:
+def examples_of(of_family: str, kind_class: Any, name: str, folder: Path) -> list[Any]:
     """Sections of a class to try: those of its ``examples(kind, folder)``, else one with its defaults."""
-    if (examples := getattr(matching, "examples", None)) is not None:
+    if (examples := getattr(kind_class, "examples", None)) is not None:
         return list(examples(name, folder))
     try:
-        given = {"kind": name, **_SETTINGS.get(of_family, {})}
-        return [matching.model_validate({key: value for key, value in given.items() if key in matching.model_fields})]
+        settings = {"kind": name, **_SETTINGS.get(of_family, {})}
+        accepted = {key: value for key, value in settings.items() if key in kind_class.model_fields}
+        return [kind_class.model_validate(accepted)]
     except ValueError as error:
         raise AssertionError(
             f"{name}:\n  - it has keys without a default: a class method examples(kind, folder) gives sections to try"
@@ -141,10 +143,18 @@ def _path(of_family: str, name: str, target: str) -> Path:
     return cache_root() / "plugins" / f"{text_sha256(of_family, name, target)[:32]}.json"
 
 
+def _clash(packages: Sequence[str], target: str) -> str:
+    if "heldin" in packages:
+        return (
+            f"its name is heldin's own, which configs mean by it: the package renames it; until then write '{target}'"
+        )
+    return f"its name is registered by {' and '.join(packages)}: uninstall one, or write '{target}' in configs"
+
+
 def _kept(of_family: str, name: str, target: str) -> tuple[str, tuple[str, ...]]:
     """Read the last result; one of other code, or of another heldin, says nothing about what is installed."""
     if clash := family(of_family).clash(name):
-        return "failed", (f"its name is registered by {' and '.join(clash)}: write the class out instead",)
+        return "failed", (_clash(clash, target),)
     try:
         kept = json.loads(_path(of_family, name, target).read_text(encoding="utf-8"))
         same = kept["heldin"] == version() and Origin(**kept["origin"]) == family(of_family).origin(name)

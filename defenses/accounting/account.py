@@ -12,7 +12,6 @@ from heldin.base.section import MANY
 from heldin.base.tabular import Tabular
 from heldin.defenses.accounting import guarantees as accounting
 from heldin.defenses.accounting.closed_forms import check_delta
-from heldin.defenses.accounting.comparison_accountants import black_box_epsilon, rdp_epsilon
 from heldin.defenses.accounting.events import (
     CappedPoissonGaussian,
     Event,
@@ -44,8 +43,6 @@ class AccountRow(Tabular):
         epsilon: of the unit; inf without a guarantee.
         delta: of the guarantee; None for a plain run.
         delta_rule: how delta follows from a public number; None for a given delta, and for plans, whose label has it.
-        epsilon_black_box: of a user by black-box group privacy; inf if the conversion diverges, None if not defined.
-        epsilon_rdp: by Renyi DP; None if no such accountant exists, and for groups of many thousands.
         auroc_bound: AUROC that no user-level attacker exceeds in expectation; None at the example level without a group
             size, which promises nothing finite about a user.
         tpr_at_1pct_fpr_bound: the same for the TPR at 1 % FPR.
@@ -62,8 +59,6 @@ class AccountRow(Tabular):
     noise_multiplier: float
     epsilon: float
     delta: float | None
-    epsilon_black_box: float | None
-    epsilon_rdp: float | None
     auroc_bound: float | None
     tpr_at_1pct_fpr_bound: float | None
     sampling_rate: float
@@ -93,7 +88,7 @@ class AccountRow(Tabular):
         return [{name: value for name, value in self.as_dict().items() if name not in statements}]
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields by name; epsilon_black_box may be inf."""
+        """The fields by name; epsilon may be inf."""
         label, rule = (str(part) if part else None for part in (self.label, self.delta_rule))
         return {**dataclasses.asdict(self), "label": label, "warnings": self.notes(), "delta_rule": rule}
 
@@ -182,7 +177,7 @@ def account_example(
     noise_multiplier: float | None = None,
     target_epsilon: float | None = None,
 ) -> AccountRow:
-    """Example-level DP-SGD: epsilon is per example; attacker bounds and the black-box epsilon are per user.
+    """Example-level DP-SGD: epsilon is per example; attacker bounds are per user.
 
     Give either the sampling rate or ``examples`` and ``batch``, and either the noise multiplier or a target epsilon.
 
@@ -229,8 +224,6 @@ def account_plan(mechanism: Mechanism) -> AccountRow:
         noise_multiplier=mechanism.noise_multiplier,
         epsilon=math.inf,
         delta=delta,
-        epsilon_black_box=math.inf,
-        epsilon_rdp=None,
         auroc_bound=bounds[0] if level.counts_users else None,
         tpr_at_1pct_fpr_bound=bounds[1] if level.counts_users else None,
         sampling_rate=mechanism.sampler.rate,
@@ -256,20 +249,13 @@ def _row(
         case UnamplifiedGaussian():
             raise InputError("an unamplified run has no sampling rate to account for: it is a fallback only")
         case PoissonGaussian(noise_multiplier=s, rate=rate):
-            # The single record's event and the user's group: under ELS as at the example level, black-box group privacy
-            # starts from the curve of one record.
             group = user.group_size if isinstance(user, PoissonGaussian) else event.group_size
-            # The larger of both: text sampling's epsilon is of a user and an entity, and so of more than a user's.
-            largest = max(group, event.group_size)
-            black_box: float | None = black_box_epsilon(PoissonGaussian(s, rate), largest, steps, delta)
-            renyi: float | None = rdp_epsilon(event, steps, delta)
         case CappedPoissonGaussian(noise_multiplier=s, rate=rate):
-            group, renyi = 1, None
-            black_box = accounting.epsilon(event, steps, delta)
+            group = 1
         case TwoLevelGaussian(noise_multiplier=s, user_rate=rate):
-            group, renyi, black_box = 1, None, None
+            group = 1
         case FilteredGaussian(noise_multiplier=s):
-            group, renyi, rate, black_box = 1, None, 1.0, None
+            group, rate = 1, 1.0
     auroc, tpr = _bounds(user, steps, delta) if user is not None else (None, None)
     caution = accounting.delta_caution(delta, units) if units is not None else None
     cautions = [caution, PromiseCaution.NO_NOISE() if s == 0.0 else None]
@@ -279,8 +265,6 @@ def _row(
         noise_multiplier=s,
         epsilon=accounting.epsilon(event, steps, delta),
         delta=delta,
-        epsilon_black_box=black_box,
-        epsilon_rdp=renyi,
         auroc_bound=auroc,
         tpr_at_1pct_fpr_bound=tpr,
         sampling_rate=rate,
@@ -339,8 +323,6 @@ def account_table(row: AccountRow) -> str:
         ("steps", str(row.steps)),
         ("delta", _number(row.delta)),
         ("epsilon", _number(row.epsilon)),
-        ("epsilon by Renyi DP", _number(row.epsilon_rdp)),
-        ("epsilon by black-box group privacy", _black_box(row)),
         ("epsilon if the assumption held", _number(row.assumed_epsilon)),
         ("AUROC of any attack on users, at most", _number(row.auroc_bound)),
         ("its TPR at 1 % FPR, at most", _number(row.tpr_at_1pct_fpr_bound)),
@@ -348,13 +330,6 @@ def account_table(row: AccountRow) -> str:
     text = [f"{name:<38}{value}" for name, value in lines if value]
     statements = [str(statement) for statement in (row.label, row.delta_rule) if statement is not None]
     return "\n".join([*text, *statements, *(f"warning: {warning}" for warning in row.notes())])
-
-
-def _black_box(row: AccountRow) -> str:
-    value = row.epsilon_black_box if row.group_size is not None else None  # of whole users it is epsilon itself
-    if value is not None and math.isinf(value) and row.noise_multiplier > 0.0:
-        return "not resolved: it needs deltas too small for floating point"
-    return _number(value)
 
 
 def _number(value: float | None) -> str:

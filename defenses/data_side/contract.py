@@ -12,7 +12,7 @@ from typing import ClassVar
 from pydantic import ConfigDict
 
 from heldin.base.progress import Reporter
-from heldin.base.wording import counted
+from heldin.base.wording import NO_VERSION, counted
 from heldin.corpus.document import Document
 from heldin.corpus.entities.config import EntitySourceConfig
 from heldin.defenses.choices import Choice, DataStep
@@ -109,7 +109,7 @@ class DataSideDefense(Choice, ABC):
         origin = DATA_DEFENSES.origin(self.kind)
         assert origin is not None  # each of ours has a name
         stated = DataStepText.UNDECLARED if self.user_local is None else DataStepText.OF_PACKAGE
-        version = origin.version or "(of no package)"
+        version = origin.version or NO_VERSION
         return stated(kind=self.kind, package=origin.package, version=version, code=origin.sha256[:16])
 
     def declared(self) -> DataStep:

@@ -2,8 +2,8 @@
 
 from pydantic import JsonValue
 
-from heldin.base.errors import InputError
 from heldin.base.kinds import Origin
+from heldin.base.wording import with_version
 from heldin.defenses.choices import Choice
 from heldin.words.guarantee import Watched
 
@@ -35,14 +35,11 @@ class Declared(Choice):
     @property
     def of_package(self) -> str:
         """The package and its version."""
-        return f"{self.package} {self.version or '(not installed)'}"
+        return with_version(self.package, self.version)
 
-    def require_same_code(self, origin: Origin | None) -> None:
-        """Raise InputError unless the installed code is the declared one."""
-        now = None if origin is None else (origin.package, origin.version, origin.sha256)
-        if now != (self.package, self.version, self.sha256):
-            there = "gone" if origin is None else f"{origin.package} {origin.version} (code {origin.sha256[:16]})"
-            raise InputError(
-                f"the plan was made with {self.of_package} (code {self.sha256[:16]}), which is {there} now: install"
-                " what it was, or make the plan again"
-            )
+    @property
+    def origin(self) -> Origin:
+        """The code that takes the steps."""
+        return Origin(
+            family="mechanisms", kind=self.kind, package=self.package, version=self.version, sha256=self.sha256
+        )

@@ -19,11 +19,11 @@ from heldin.jobs.checkpoint.job import (
     with_precision,
     with_reading,
 )
-from heldin.jobs.environment import environment
 from heldin.models.loading import LanguageModel, same_tokens, say_how_loaded
 from heldin.models.model_names import is_adapter, require_model
 from heldin.models.score_cache import ScoredModel
 from heldin.record.document import Body, Record, read_record, without_names, write_new_record
+from heldin.stages.environment import environment
 from heldin.stages.measures.asked import check_asked
 from heldin.stages.measures.measure import MeasureFolder
 from heldin.stages.run_folder import StageSeconds, take_new_folder

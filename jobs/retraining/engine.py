@@ -31,7 +31,6 @@ from heldin.bounds.plan_claims import claims_of
 from heldin.bounds.trainings import forecast, reach_line
 from heldin.bounds.verdict import Claim, stated_claim
 from heldin.defenses.plan_file import read_plan, write_plan
-from heldin.jobs.environment import environment
 from heldin.jobs.retraining import OPTIONS
 from heldin.jobs.retraining.job import TrainingsAudit, training_job
 from heldin.jobs.retraining.runs import Trainer, Training, TrainingJob, read_results, run_trainings, train_one
@@ -39,6 +38,7 @@ from heldin.models.loading import LanguageModel
 from heldin.record.document import Body, Record, masked, without_names, write_new_record
 from heldin.record.facts import ModelFacts, Overlaps, PlanFit, ScoredTexts, SplitFacts, TrainingFacts
 from heldin.record.overlaps import NOT_KNOWN, measured
+from heldin.stages.environment import environment
 from heldin.stages.measures.measure import model_facts, named_model
 from heldin.stages.measures.scores import scoring_rule
 from heldin.stages.run_config import RunConfig, parse_config

@@ -31,7 +31,7 @@ from heldin.finetune.holding import PlainClipping
 from heldin.finetune.loop import train
 from heldin.finetune.recipe import Recipe, Select
 from heldin.finetune.units import PrivateRecords, PrivateTraining, plan_private_training
-from heldin.jobs.check_run import try_source
+from heldin.jobs.check.check_run import try_source
 from heldin.models.devices import default_device
 from heldin.models.loading import LanguageModel
 from heldin.models.tokens import IGNORED

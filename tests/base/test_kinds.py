@@ -63,6 +63,7 @@ KENNEL = """
 from tests.base.test_kinds import Named
 
 class Wolf(Named):
+    howls: int = 1
     def says(self): return ""
 """
 CAT = """
@@ -160,6 +161,7 @@ def test_a_kind_may_be_the_key_of_its_section(package):
         ({"podle": {}}, "pets.podle", "'poodle'"),
         ({"poodle": {"barks": 0}}, "pets.poodle.barks", 0),
         ({"poodle": 3}, "pets.poodle", 3),
+        ({"strangers:Wolf": {"howl": 1}}, "pets.strangers:Wolf.howl", "'howls'"),
         ({"strangers:Cat": {}}, "pets.strangers:Cat", "AttributeError"),
         ([], "pets", "[]"),
     ],
@@ -195,7 +197,10 @@ def test_what_is_not_named_is_not_imported(package):
         ({"kind": "strangers:Dog"}, ("pet: ", "'strangers:Dog'", "AttributeError")),
         ({"kind": "strangers:Plant"}, ("pet: ", "'strangers:Plant'", "tests.base.test_kinds.Pet")),
         ({"kind": "strangers:Stone"}, ("pet: ", "'strangers:Stone'", "says")),
-        ({"kind": "strangers:Cat", "purrs": 0}, ("pet.strangers:Cat.purrs: ", "1")),
+        ({"kind": "strangers:Cat", "purrs": 0}, ("pet.purrs: ", "1")),
+        ({"kind": "strangers:Cat", "pur": 1}, ("pet.pur: ", "'purrs'")),
+        ({"kind": "strangers:Cat", "wheels": 1}, ("pet.wheels: ", "kind, purrs")),
+        ({"kind": "dog", "wheels": 1}, ("pet.wheels: ", "kind, barks")),
     ],
 )
 def test_a_mistake_is_one_line_in_its_place(package, content, problem):

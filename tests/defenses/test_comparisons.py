@@ -1,48 +1,25 @@
-"""Looser accountants, Asi & Liu's filter (docs/theory.md#filtered-descent) and the heuristics, against its tables."""
+"""Renyi DP, Asi & Liu's filter (docs/theory.md#filtered-descent) and the heuristics, against tables of theory.md."""
 
 import math
 
 import numpy as np
 import pytest
+from dp_accounting import rdp
 from scipy import stats
 from scipy.special import logsumexp
 
-from heldin.defenses.accounting import comparison_accountants, heuristics
-from heldin.defenses.accounting.comparison_accountants import black_box_epsilon, rdp_epsilon
-from heldin.defenses.accounting.events import CappedPoissonGaussian, PoissonGaussian, UnamplifiedGaussian
-from heldin.defenses.accounting.guarantees import calibrate, delta_of, epsilon
+from heldin.defenses.accounting import heuristics
+from heldin.defenses.accounting.events import PoissonGaussian, UnamplifiedGaussian
+from heldin.defenses.accounting.guarantees import calibrate, epsilon
 from heldin.defenses.accounting.heuristics import BudgetChoice, estimate_and_double
 from heldin.finetune.filtered import concentration_threshold
 from heldin.words.guarantee import DeltaText
+from tests.oracles.renyi import ORDERS, mixture_rdp, rdp_epsilon
 from tests.refusals import refused
 from tests.statements import values_of
 from tests.theory_tables import numbers
 
 T, RATE, DELTA = 2000, 0.01, 1e-6
-
-# sigma, G: epsilon of black-box group privacy and the delta that it needs, to base 10
-BLACK_BOX = {(s, int(g)): (box, needed) for s, g, _, _, box, needed in numbers("table-of-exact-epsilons")}
-
-
-@pytest.mark.parametrize(("sigma", "group"), [key for key, (_, needed) in BLACK_BOX.items() if needed > -12])
-def test_black_box_where_it_converges(sigma, group):
-    exact = BLACK_BOX[sigma, group][0]
-    found = black_box_epsilon(PoissonGaussian(sigma, RATE), group, T, DELTA)
-    assert exact * (1 - 1e-5) <= found <= exact * 1.002
-    assert found >= epsilon(PoissonGaussian(sigma, RATE, group), T, DELTA)
-
-
-@pytest.mark.parametrize(("sigma", "group"), [key for key, (_, needed) in BLACK_BOX.items() if not needed > -13])
-def test_black_box_diverges_to_infinity(sigma, group):
-    assert black_box_epsilon(PoissonGaussian(sigma, RATE), group, T, DELTA) == math.inf
-
-
-def test_black_box_is_the_vadhan_conversion():
-    event, group = PoissonGaussian(2.0, RATE), 4
-    single = black_box_epsilon(event, group, T, DELTA) / group
-    assert delta_of(event, T, single) * math.expm1(group * single) / math.expm1(single) == pytest.approx(
-        DELTA, rel=5e-3
-    )
 
 
 @pytest.mark.parametrize(("sigma", "group"), [(2.0, 1), (1.0, 1), (1.0, 4), (2.0, 32), (0.5, 2)])
@@ -51,26 +28,11 @@ def test_renyi_is_looser_but_not_by_much(sigma, group):
     assert epsilon(event, T, DELTA) < rdp_epsilon(event, T, DELTA) < 1.2 * epsilon(event, T, DELTA)
 
 
-def test_renyi_quadrature_equals_dp_accounting(monkeypatch):
+def test_renyi_quadrature_equals_dp_accounting():
     event = PoissonGaussian(1.0, RATE)
-    orders = comparison_accountants._ORDERS
-    ours = comparison_accountants.rdp.compute_epsilon(
-        orders, T * comparison_accountants._mixture_rdp(event, orders), DELTA
-    )[0]
-    assert ours == pytest.approx(rdp_epsilon(event, T, DELTA), rel=1e-4)
-
-
-def test_comparison_edges():
-    assert rdp_epsilon(PoissonGaussian(0.0, 0.1), 5, 1e-6) == math.inf
-    # Of a group this large the quadrature is not tried: it took 700 GiB once.
-    assert rdp_epsilon(PoissonGaussian(1.0, 0.1, 100_000), 100, 1e-5) is None
+    by_quadrature = rdp.compute_epsilon(ORDERS, T * mixture_rdp(event, ORDERS), DELTA)[0]
+    assert by_quadrature == pytest.approx(rdp_epsilon(event, T, DELTA), rel=1e-4)
     assert rdp_epsilon(UnamplifiedGaussian(4.774, 16), 1000, 1e-6) >= 4.0
-    assert black_box_epsilon(PoissonGaussian(0.0, 0.1), 3, 5, 1e-6) == math.inf
-    assert black_box_epsilon(PoissonGaussian(1e4, 1e-3), 3, 5, 1e-3) == 0.0
-    with refused(by=rdp_epsilon, naming=("cohort", "cap", "PLD")):
-        rdp_epsilon(CappedPoissonGaussian(1.0, 0.1, 100, 20), 5, 1e-6)
-    with refused(by=black_box_epsilon):
-        black_box_epsilon(PoissonGaussian(1.0, 0.1, 2), 3, 5, 1e-6)
 
 
 def test_noise_variances_and_conjecture_1():

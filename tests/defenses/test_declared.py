@@ -194,7 +194,7 @@ def test_other_code_is_refused_before_a_step(package):
     assert declared_defense(plan).dp_event() == plan.dp_event
     later = plan_of(package(HONEST + "\n# changed\n", version="0.4"))
     assert later.declared.sha256 != plan.declared.sha256
-    with refused(by="Declared.require_same_code", naming=("heldin_mine 0.3",)):
+    with refused(by="Family.require_same_code", naming=("heldin_mine 0.3",)):
         # Another declaration, or the section that was made above would be found again.
         declared_defense(plan.model_copy(update={"declared": plan.declared.model_copy(update={"audit": "passed"})}))
 

@@ -11,7 +11,6 @@ from typer.testing import CliRunner
 
 from heldin.base.errors import InputError
 from heldin.commands.cli import app
-from heldin.defenses.accounting.comparison_accountants import rdp_epsilon
 from heldin.defenses.accounting.events import PoissonGaussian, TwoLevelGaussian
 from heldin.defenses.accounting.exposure_curve import account_user_entity
 from heldin.defenses.accounting.guarantees import epsilon, missed_epsilon, moments_epsilon, sensitive_epsilon
@@ -167,8 +166,6 @@ def test_wrong_settings_of_the_papers_algorithm(given, said):
     assert said in str(error.value)
     with pytest.raises(InputError):
         TwoLevelGaussian(1.0, 0.5, 0.5, 1, 2.5)
-    with refused(by=rdp_epsilon, naming="two-level"):
-        rdp_epsilon(TwoLevelGaussian(1.0, 0.5, 0.5, 1), 1, DELTA)
 
 
 def said(*words):

@@ -49,7 +49,7 @@ def test_what_must_start_quickly_imports_nothing_heavy():
     light = [
         "heldin.defenses.mechanism",
         "heldin.defenses.plan_file",
-        *(f"heldin.defenses.accounting.{n}" for n in ("account", "comparison_accountants", "guarantees", "heuristics")),
+        *(f"heldin.defenses.accounting.{n}" for n in ("account", "guarantees", "heuristics")),
         *(f"heldin.bounds.{n}" for n in ("bands", "csv_scores", "estimates", "power", "thresholds", "trainings")),
     ]
     modules = [

@@ -10,14 +10,15 @@ from heldin.attacks.kinds import get_attack
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.plan_file import read_plan
 from heldin.record.document import read_record
+from heldin.record.sweep import read_sweep
 from heldin.stages.families import FAMILIES, family
 from heldin.sweeps import processes
 from heldin.words.data_steps import DataStepText
 from heldin.words.guarantee import DeclaredAudit
 from tests.conftest import SMALL
-from tests.packages import install
+from tests.packages import install, register
 from tests.planted_sets import save_base
-from tests.refusals import refused
+from tests.refusals import names, refused
 from tests.statements import states
 from tests.tiny_sweeps import in_process
 
@@ -98,6 +99,21 @@ def test_a_kind_that_fails_its_suite_says_why(call, packages):
         get_attack("surprise")
 
 
+def test_a_clash_of_names_is_listed(call, packages):
+    entries = {"heldin.sources": {"forum": "other:Forum"}, "heldin.attacks": {"loss": "other:Loss"}}
+    register(packages, {"name": "other", "version": "2.0", "entry-points": entries}, ["other"])
+    code, out, _ = call("plugins", "--json")
+    listed = {(plugin["name"], plugin["package"]): plugin for plugin in json.loads(out)["plugins"]}
+    assert code == 0
+    for package, target in (("other", "other:Forum"), ("heldin-forum", "heldin_forum:Forum")):
+        assert listed["forum", package]["suite"] == "failed"
+        assert names(*listed["forum", package]["problems"], "other", "heldin-forum", f"'{target}'")
+    # A name of heldin's own is heldin's, whatever is installed.
+    assert listed["loss", "other"]["suite"] == "failed"
+    assert names(*listed["loss", "other"]["problems"], "heldin", "'other:Loss'")
+    assert listed["digits", "heldin-digits"]["suite"] == "not run"
+
+
 def test_every_family_has_a_registry(packages):
     for name in FAMILIES:
         of_family = family(name)
@@ -145,10 +161,10 @@ def test_other_code_is_refused_and_named(call, packages, plugged):
     with (packages / "heldin_digits.py").open("a", encoding="utf-8") as file:
         file.write("# another version\n")
     assert call("verify", plugged)[0] == 2
-    assert call.refused(by="require_same_code", naming=("defenses", "'digits'", "heldin-digits 1.0"))
+    assert call.refused(by="Family.require_same_code", naming=("defenses", "'digits'", "heldin-digits 1.0"))
     # Nor is the run gone on with under another code.
     assert call("run", plugged / "config.yaml", "--out", plugged)[0] == 2
-    assert call.refused(by="require_same_code", naming="'digits'")
+    assert call.refused(by="Family.require_same_code", naming="'digits'")
     shutil.rmtree(packages / "heldin_digits-1.0.dist-info")
     assert call("verify", plugged)[0] == 2
     assert call.refused(naming="'digits'")
@@ -193,6 +209,9 @@ def test_a_sweep_and_an_audit_of_two_files_take_kinds_of_packages(call, packages
     code, _, err = call("sweep", tmp_path / "sweep.yaml", "--out", tmp_path / "sweep")
     assert code in (0, 3), err
     assert call("report", tmp_path / "sweep")[0] == 0
+    by_variant = {cell.variant: {kind.kind for kind in cell.kinds} for cell in read_sweep(tmp_path / "sweep").cells}
+    everywhere = {"forum", "heldin_surprise:Surprise", "surprise", "first_choice"}
+    assert by_variant == {"plain": everywhere, "digits": {*everywhere, "digits"}}
     for cell in (tmp_path / "sweep" / "cells").glob("*/*"):
         assert call("verify", cell)[0] == 0
     for name, seed in (("model", 1), ("reference", 0)):
@@ -213,7 +232,7 @@ def test_a_sweep_and_an_audit_of_two_files_take_kinds_of_packages(call, packages
     with (packages / "heldin_digits.py").open("a", encoding="utf-8") as file:
         file.write("# another version\n")
     assert call("sweep", tmp_path / "sweep.yaml", "--out", tmp_path / "sweep")[0] == 2
-    assert call.refused(by="require_same_code", naming="'digits'")
+    assert call.refused(by="Family.require_same_code", naming="'digits'")
     code, _, err = call("audit", "--config", tmp_path / "audit.yaml", "--out", tmp_path / "audit")
     assert code == 0, err
     record = read_record(tmp_path / "audit" / "record.json")
@@ -226,7 +245,7 @@ def test_a_sweep_and_an_audit_of_two_files_take_kinds_of_packages(call, packages
     with (packages / "heldin_surprise.py").open("a", encoding="utf-8") as file:
         file.write("# another version\n")
     assert call("verify", tmp_path / "audit")[0] == 2
-    assert call.refused(by="require_same_code", naming="'surprise'")
+    assert call.refused(by="Family.require_same_code", naming="'surprise'")
 
 
 _DIGITS = {"data_defenses": [{"kind": "digits"}]}

@@ -12,13 +12,13 @@ from heldin.base.progress import LineReporter
 from heldin.defenses.guarantee import Guarantee
 from heldin.finetune.memory import Peak
 from heldin.jobs import run as pipeline
-from heldin.jobs.costs import cost_of_run, sizes_of
+from heldin.jobs.check.costs import cost_of_run, sizes_of
+from heldin.jobs.check.memory_forecast import does_not_fit, memory_lines, run_memory
 from heldin.jobs.example import write_example
-from heldin.jobs.memory_forecast import does_not_fit, memory_lines, run_memory
-from heldin.jobs.starting_files import kinds, starting_file
 from heldin.models.devices import Planned
 from heldin.record.document import read_record
 from heldin.stages.run_config import RunConfig, load_config
+from heldin.stages.starting.files import kinds, starting_file
 from heldin.stages.train.plan import mechanism_of
 from tests.planted_sets import save_base
 from tests.refusals import names, refused
@@ -98,8 +98,8 @@ def test_what_is_too_large_to_be_read_or_timed_is_assumed_and_said_to_be(small_c
     corpus = tmp_path / "large.jsonl"
     corpus.write_text('{"user": "a", "text": "b"}\n' * 10, encoding="utf-8")
     config = load_config(small_config, [f"corpus.source={{kind: jsonl, path: {corpus}}}"])
-    monkeypatch.setattr("heldin.jobs.costs.READ", 100)
-    monkeypatch.setattr("heldin.jobs.costs.SECONDS", 0.0)
+    monkeypatch.setattr("heldin.jobs.check.costs.READ", 100)
+    monkeypatch.setattr("heldin.jobs.check.costs.SECONDS", 0.0)
     cost = cost_of_run(config, mechanism_of(config, plain_steps=1, clip_norm=1.0), sizes_of(config))
     assert (cost.corpus_read, cost.steps_measured) == (False, 0)
     assert sum("assumed" in line for line in cost.lines()) == 2
@@ -109,7 +109,7 @@ def test_a_step_that_does_not_fit_here_is_assumed(small_config, monkeypatch):
     def full(*_):
         raise torch.OutOfMemoryError("out of memory")
 
-    monkeypatch.setattr("heldin.jobs.costs.optimizer_of", full)
+    monkeypatch.setattr("heldin.jobs.check.costs.optimizer_of", full)
     config = load_config(small_config)
     cost = cost_of_run(config, mechanism_of(config, plain_steps=1, clip_norm=1.0), sizes_of(config))
     assert (cost.corpus_read, cost.steps_measured) == (True, 0)
@@ -169,7 +169,7 @@ def test_a_revision_that_the_hub_does_not_have_is_told(call, make_lm, small_conf
     def unknown(*_, **options):
         raise OSError(f"{options['revision']} is not a valid git identifier for this model name\nlong story")
 
-    monkeypatch.setattr("heldin.jobs.check_run.AutoConfig", SimpleNamespace(from_pretrained=unknown))
+    monkeypatch.setattr("heldin.jobs.check.check_run.AutoConfig", SimpleNamespace(from_pretrained=unknown))
     content = yaml.safe_load(small_config.read_text(encoding="utf-8"))
     path, model = tmp_path / "c.yaml", {"base": str(tmp_path / "model"), "revision": "v9"}
     path.write_text(yaml.safe_dump({**content, "model": model}), encoding="utf-8")

@@ -7,8 +7,8 @@ import yaml
 
 from heldin.base.wording import in_bytes
 from heldin.finetune.recipe import Optimizer
-from heldin.jobs import costs
-from heldin.jobs.costs import SET_ASIDE, STATES, STORE, TOKENIZED, Cohort, CorpusSize, Weights
+from heldin.jobs.check import costs
+from heldin.jobs.check.costs import SET_ASIDE, STATES, STORE, TOKENIZED, Cohort, CorpusSize, Weights
 from heldin.stages.run_config import load_config
 from tests.refusals import names
 

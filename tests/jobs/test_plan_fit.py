@@ -14,7 +14,7 @@ from heldin.corpus.split import Part, Role
 from heldin.defenses.guarantee import Guarantee
 from heldin.defenses.plan_file import read_plan
 from heldin.defenses.samplers import Draws, PoissonSampler
-from heldin.jobs.check_run import check_run
+from heldin.jobs.check.check_run import check_run
 from heldin.jobs.retraining.engine import audit_trainings
 from heldin.jobs.retraining.job import TrainingsAudit
 from heldin.jobs.retraining.runs import Training
@@ -216,7 +216,7 @@ def test_a_plan_that_fits_is_not_warned_of(make_once):
 
 
 def test_a_check_holds_the_plan_against_the_users_to_expect(call, tmp_path, monkeypatch):
-    monkeypatch.setattr("heldin.jobs.costs.SECONDS", 0.0)
+    monkeypatch.setattr("heldin.jobs.check.costs.SECONDS", 0.0)
     wrong = check_run(config_of({**ULS, "population": 300, "cohort": 60}), tmp_path / "out")
     # 33 users, half of them by coin; each has four records or more.
     assert (wrong.fit.units, wrong.fit.gradients, wrong.fit.planned) == (16, 13.2, 240.0)
@@ -234,7 +234,7 @@ def test_a_check_holds_the_plan_against_the_users_to_expect(call, tmp_path, monk
     # A quarter of 16.5 users, two records of each.
     assert check_run(capped, tmp_path / "out").fit.gradients == pytest.approx(8.25, abs=0.06)
     # A corpus that is not read says nothing; that is said.
-    monkeypatch.setattr("heldin.jobs.costs.MILLION", 10)
+    monkeypatch.setattr("heldin.jobs.check.costs.MILLION", 10)
     unread = check_run(config_of(ULS), tmp_path / "out")
     assert (unread.fit, "warning" in unread.would, "plan" in unread.would) == (None, False, True)
     path = tmp_path / "config.yaml"
@@ -279,7 +279,7 @@ def checked_of(corpus, defense, out, **changes):
 
 
 def test_caps_on_entities_are_laid_out_where_a_list_finds_names(mails, tmp_path, monkeypatch):
-    monkeypatch.setattr("heldin.jobs.costs.SECONDS", 0.0)
+    monkeypatch.setattr("heldin.jobs.check.costs.SECONDS", 0.0)
     # Whatever the order: all mails name one person, of whom four are kept.
     fit = checked_of(mails(12), of_people(tmp_path), tmp_path / "out").fit
     assert (fit.units, fit.gradients, fit.planned) == (2, 0.2, 6.0)
@@ -296,7 +296,7 @@ def test_caps_on_entities_are_laid_out_where_a_list_finds_names(mails, tmp_path,
 
 
 def test_of_audited_entities_half_are_in_training(mails, tmp_path, monkeypatch):
-    monkeypatch.setattr("heldin.jobs.costs.SECONDS", 0.0)
+    monkeypatch.setattr("heldin.jobs.check.costs.SECONDS", 0.0)
     # Everybody writes about a friend, whom nobody else names: twelve entities that share no mail.
     corpus = mails(12, lambda user: f"Friend Number{'abcdefghijkl'[user]}")
     split = {"audited": "entities", "entity_records": 1}
@@ -310,7 +310,7 @@ def test_of_audited_entities_half_are_in_training(mails, tmp_path, monkeypatch):
 
 
 def test_a_data_set_in_a_folder_is_held_against_the_plan_and_one_on_the_hub_is_not(mails, tmp_path, monkeypatch):
-    monkeypatch.setattr("heldin.jobs.costs.SECONDS", 0.0)
+    monkeypatch.setattr("heldin.jobs.check.costs.SECONDS", 0.0)
     corpus = mails(0)
     rows = [json.loads(line) for line in (tmp_path / "mails.jsonl").read_text(encoding="utf-8").splitlines()]
     datasets.Dataset.from_list(rows).save_to_disk(tmp_path / "saved")
@@ -319,7 +319,7 @@ def test_a_data_set_in_a_folder_is_held_against_the_plan_and_one_on_the_hub_is_n
     of_file, of_folder = (checked_of(its, plan, tmp_path / "out") for its in (corpus, saved))
     assert of_folder.fit == of_file.fit
     assert (of_folder.fit.units, of_folder.cost.corpus_read) == (6, True)
-    monkeypatch.setattr("heldin.jobs.costs.READ", 100)
+    monkeypatch.setattr("heldin.jobs.check.costs.READ", 100)
     large = checked_of(saved, plan, tmp_path / "out")
     assert (large.fit, names(large.would["plan"], "too large")) == (None, True)
     monkeypatch.setattr(HuggingFace, "load", lambda its: pytest.fail("a check downloaded a data set"))
@@ -329,7 +329,7 @@ def test_a_data_set_in_a_folder_is_held_against_the_plan_and_one_on_the_hub_is_n
 
 
 def test_the_cost_is_that_of_the_gradients_that_are_there(tmp_path, monkeypatch):
-    monkeypatch.setattr("heldin.jobs.costs.SECONDS", 0.0)
+    monkeypatch.setattr("heldin.jobs.check.costs.SECONDS", 0.0)
     found = check_run(config_of({**ULS, "population": 300, "cohort": 60}), tmp_path / "out")
     (training,) = [part for part in found.cost.parts if part.name == "fine-tuning"]
     assert training.tokens == int(5 * found.fit.gradients * found.cost.tokens_per_record)

@@ -9,7 +9,7 @@ from safetensors.numpy import save_file
 
 import heldin
 from heldin.defenses.plan_file import PLAN, write_plan
-from heldin.jobs.check_run import check_run
+from heldin.jobs.check.check_run import check_run
 from heldin.record.facts import EarlierReleases
 from heldin.stages.run_config import parse_config
 from heldin.stages.train.plan import mechanism_of

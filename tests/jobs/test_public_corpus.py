@@ -4,7 +4,7 @@ from heldin.base.files import cache_directory
 from heldin.base.progress import LineReporter
 from heldin.corpus.store import texts_of
 from heldin.finetune.pretraining import pretrained_folder
-from heldin.jobs.check_run import check_run
+from heldin.jobs.check.check_run import check_run
 from heldin.stages.run_config import parse_config
 from heldin.stages.sides.corpus import read_corpus
 from heldin.stages.train.models import base_model

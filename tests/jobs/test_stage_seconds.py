@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from heldin.jobs.environment import environment
 from heldin.record.document import read_record
+from heldin.stages.environment import environment
 from heldin.stages.run_folder import SECONDS_FILE, StageSeconds
 
 

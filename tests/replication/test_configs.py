@@ -11,7 +11,7 @@ import yaml
 
 from heldin.corpus.presets.catalogue import PRESETS
 from heldin.finetune.recipe import Optimizer
-from heldin.jobs.config_keys import file_schema
+from heldin.stages.config_keys import file_schema
 from heldin.stages.run_config import load_config
 from heldin.sweeps.load import load_sweep
 from replication.classification.config import load_classification

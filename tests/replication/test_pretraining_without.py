@@ -9,7 +9,7 @@ import yaml
 from heldin.base.progress import LineReporter
 from heldin.defenses.data_side.deduplicate import shingles
 from heldin.defenses.texts import near_duplicates
-from heldin.jobs.check_run import check_run
+from heldin.jobs.check.check_run import check_run
 from heldin.jobs.run import run
 from heldin.record.document import read_record
 from heldin.stages.run_config import load_config, parse_config

@@ -9,13 +9,14 @@ from heldin.audit.blocks import Summary
 from heldin.audit.decision import Answer
 from heldin.audit.requirement import Requirement
 from heldin.audit.shipping import Candidate, Shipping, judge_candidates
+from heldin.base.kinds import Origin
 from heldin.record.sweep import SweepResult
 from heldin.reports import sweep_findings
 from heldin.reports.blocks import Banner, Figure, Report, ReportSection, texts
 from heldin.reports.figures import figure
 from heldin.reports.page_one import written
 from heldin.reports.sweep_figures import extent_of, marks_in, place_labels
-from heldin.reports.sweep_report import report_sweep
+from heldin.reports.sweep_report import report_sweep, tabulate_kinds
 from heldin.reports.typesetting import write_pdf
 from heldin.words.sweep_page import Chosen, Compared, RuleReason, SweepAdvice, SweepLabel
 from tests.drafts import typesetting
@@ -359,3 +360,14 @@ def test_the_document_comes_back_as_it_was():
         assert "folder" not in content
         assert SweepResult.model_validate({**content, "folder": result.folder}) == result
     assert isinstance(CASES["rule"].variants[0].auroc, Summary)
+
+
+def test_the_code_of_other_packages_is_named_with_its_variants():
+    result = CASES["rule"]
+    origin = Origin(family="defenses", kind="digits", package="heldin-digits", version="1.0", sha256="ab" * 32)
+    cells = [
+        cell.model_copy(update={"kinds": [origin] if cell.variant in ("cap10", "uls") else []}) for cell in result.cells
+    ]
+    (row,) = tabulate_kinds(result.model_copy(update={"cells": cells})).rows
+    assert row == ["digits (defenses)", origin.code, "cap10, uls"]
+    assert tabulate_kinds(result) is None

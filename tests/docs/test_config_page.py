@@ -4,9 +4,10 @@ import re
 
 import pytest
 
+from docs.config_pages import config_page
 from heldin.jobs.checkpoint.audit_config import CheckpointConfig
-from heldin.jobs.config_keys import blocks, markdown
 from heldin.planting.plant_config import PlantConfig
+from heldin.stages.config_keys import blocks
 from heldin.stages.run_config import RunConfig
 from heldin.sweeps.sweep_config import SweepConfig
 from tests.theory_tables import anchors
@@ -15,7 +16,7 @@ from tests.theory_tables import anchors
 @pytest.mark.parametrize("config", [RunConfig, CheckpointConfig, PlantConfig, SweepConfig])
 def test_every_key_is_on_the_page_and_links_lead_to_headings(config, tmp_path):
     listed = blocks(config)
-    text = markdown(listed)
+    text = config_page(listed, "")
     page = tmp_path / "page.md"
     page.write_text(text, encoding="utf-8")
     assert {key.name.rsplit(".", 1)[-1] for block in listed for key in block.keys} - {"kind"} <= set(
@@ -25,7 +26,7 @@ def test_every_key_is_on_the_page_and_links_lead_to_headings(config, tmp_path):
 
 
 def test_a_key_that_sections_share_is_explained_once():
-    text = markdown(blocks())
+    text = config_page(blocks(), "")
     rows = [line.split(" | ")[0] for line in text.splitlines() if line.startswith("| `")]
     # Four sections filter users, two read a corpus, and two have a recipe.
     assert [rows.count(f"| `{name}`") for name in ("include", "mean_records", "weight_decay")] == [1, 1, 1]
@@ -38,4 +39,4 @@ def test_a_key_that_sections_share_is_explained_once():
 
 
 def test_dollar_signs_make_no_formula():
-    assert r"\$NAME and \${NAME}" in markdown(blocks())
+    assert r"\$NAME and \${NAME}" in config_page(blocks(), "")

@@ -1,12 +1,11 @@
 """Every key of a config, read off the JSON schema: name, default, allowed values, meaning.
 
 A key's meaning is the docstring below its field (base/section.py), its range is in the field's type; everything printed
-here, in docs/configuration.md and in an editor (``file_schema``) comes from there.
+here, in docs/configuration.md (docs/config_pages.py) and in an editor (``file_schema``) comes from there.
 """
 
 import difflib
 import functools
-import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -16,43 +15,17 @@ import yaml
 from pydantic import BaseModel
 
 from heldin.base.errors import InputError
-from heldin.base.kinds import KIND_FORMAT
+from heldin.base.kinds import FAMILY, KIND_FORMAT, Registered
 from heldin.base.section import LARGEST, MOST, SEEDS
+from heldin.stages.families import family
 from heldin.stages.measures.keys import MeasureKeys
 from heldin.stages.run_config import EXTENDS, RunConfig
 
 Node = Mapping[str, Any]
 WIDTH = 100
-RUN_PAGE = """\
-# Configuration of a run
-
-A run is one YAML file: `heldin run FILE`. This page lists every key. `heldin config run --markdown` writes it, and a
-test compares it with the code.
-
-- `heldin init run --kind KIND` writes a commented file to start from. `heldin config run SECTION` prints a part of this
-  page.
-- `heldin run FILE --check` reports mistakes in a file, and what a run would do, before anything is read.
-- `heldin config run --schema` prints the JSON schema, with which an editor completes keys and shows their meanings. For
-  the YAML language server, write `# yaml-language-server: $schema=heldin.schema.json` as the first line of a config.
-- `--set finetune.epochs=3` replaces one key. The value is YAML: `--set 'defense={kind: none}'` replaces a whole
-  section.
-- In paths and in names of models and data sets, `$NAME` and `${NAME}` are environment variables, which must be set.
-- An unknown key is an error, and so is a key that appears twice. heldin reports all errors at once, with the nearest
-  valid key.
-
-A key in a section that has kinds belongs to those kinds alone. `[]` follows the name of a list. In the file, its items
-are below each other, each after a hyphen. Keys that several sections share are explained once; the other sections link
-there.
-"""
-AUDIT_PAGE = """\
-# Configuration of an audit
-
-`heldin audit --config FILE` reads these keys. Options on the command line replace keys of the file. This page lists
-every key. `heldin config audit --markdown` writes it, and a test compares it with the code. General rules are in
-[configuration.md](configuration.md).
-"""
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _PARTIAL = "InFilesThatExtend"
+_INSTALLED = "x-installed"  # at a node of a family: the kinds that packages register
 
 
 @dataclass(frozen=True)
@@ -97,10 +70,13 @@ class Block:
         return asdict(self)
 
 
-@functools.cache
-def blocks(config: type[BaseModel] = RunConfig) -> tuple[Block, ...]:
-    """Return every section and kind of section of a config, in order."""
-    schema = config.model_json_schema()
+def blocks(config: type[BaseModel] = RunConfig, *, installed: bool = False) -> tuple[Block, ...]:
+    """Return every section and kind of section of a config, in order.
+
+    Args:
+        installed: whether to list the kinds of installed packages too, by name; none of them is imported.
+    """
+    schema = _with_installed(_schema_of(config)) if installed else _schema_of(config)
     listed = list(_blocks(schema, _Place("", "required"), schema))
     # Read by the loader, not by the model, so that no schema lists it.
     extends = Key("extends", "path", required=False, default="none", default_alone=None, meaning=EXTENDS)
@@ -110,13 +86,30 @@ def blocks(config: type[BaseModel] = RunConfig) -> tuple[Block, ...]:
     return (first, *(block for block in listed[1:] if block not in last), *last)
 
 
-def blocks_at(name: str, config: type[BaseModel] = RunConfig) -> list[Block]:
-    """Return those of a section and of what is in it, or the one block of a key with that key alone.
+@functools.cache
+def _schema_of(config: type[BaseModel]) -> Node:
+    return config.model_json_schema()
+
+
+def _with_installed(node: Any) -> Any:
+    """Return the schema with the kinds that installed packages register, at the nodes of their families."""
+    if isinstance(node, list):
+        return [_with_installed(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    copied = {key: _with_installed(value) for key, value in node.items()}
+    if FAMILY in node:
+        kinds = family(node[FAMILY])
+        copied[_INSTALLED] = [entry for entry in kinds.registered() if entry.name not in kinds.ours]
+    return copied
+
+
+def blocks_at(name: str, everything: Sequence[Block]) -> list[Block]:
+    """Return the blocks of a section and of what is in it, or the one block of a key with that key alone.
 
     Raises:
         InputError: no such section or key; the message names the nearest.
     """
-    everything = blocks(config)
     # Nobody types the brackets of a list's name.
     plain = name.replace("[]", "")
     # With the dot: ``corpus.user`` must not find ``corpus.users``.
@@ -183,6 +176,15 @@ def _blocks(node: Node, place: _Place, schema: Node) -> Iterator[Block]:
         )
         for section in below:
             yield from _blocks(_keeping(section, value), inner, schema)
+        for entry in _installed(value, schema):
+            yield Block(dotted, (entry.name,), inner.standing, _of_package(entry), ())
+    # Of a section that has a key for each kind.
+    for entry in node.get(_INSTALLED, ()):
+        yield Block(f"{place.name}.{entry.name}", (), _standing("", None), _of_package(entry), ())
+
+
+def _of_package(entry: Registered) -> str:
+    return f"Of the package {entry.package} {entry.version}, whose documentation lists the keys."
 
 
 def _standing(name: str, default: object) -> str:
@@ -253,6 +255,18 @@ def _sections(node: Node, schema: Node) -> list[Node]:
     return [section for option in options for section in _sections(option, schema)]
 
 
+def _installed(node: Node, schema: Node) -> list[Registered]:
+    """Return the kinds of packages that may stand here, or in the list that stands here."""
+    if "$ref" in node:
+        return _installed(_target(node, schema), schema)
+    if "properties" in node:
+        return []
+    if "items" in node:
+        return _installed(node["items"], schema)
+    options = [option for way in ("anyOf", "oneOf") for option in node.get(way, ())]
+    return [*node.get(_INSTALLED, ()), *(entry for option in options for entry in _installed(option, schema))]
+
+
 def _allowed(node: Node, schema: Node) -> str:
     """Return the allowed values in words."""
     if "$ref" in node:
@@ -263,7 +277,9 @@ def _allowed(node: Node, schema: Node) -> str:
         return " | ".join(map(str, node["enum"]))
     options = [option for way in ("anyOf", "oneOf") for option in node.get(way, ())]
     if options:
-        return " or ".join(_allowed(option, schema) for option in options)
+        words = [_allowed(option, schema) for option in options]
+        words[1:1] = [f"{entry.name} (of {entry.package})" for entry in node.get(_INSTALLED, ())]
+        return " or ".join(words)
     match node.get("type"):
         case "array":
             least = "non-empty list" if node.get("minItems") else "list"
@@ -301,116 +317,14 @@ def lines(blocks: Sequence[Block], width: int = WIDTH) -> list[str]:
         title = textwrap.wrap(_title(block), width, subsequent_indent="    ")
         printed += ["", *title] if printed else title
         printed += textwrap.wrap(block.meaning, width, initial_indent="  ", subsequent_indent="  ")
-        for key in _shown(block):
-            head = f"{key.name}: {_default(key, block)}   ({key.allowed})"
+        for key in without_kind(block):
+            head = f"{key.name}: {default_in(key, block)}   ({key.allowed})"
             printed += textwrap.wrap(head, width, initial_indent="    ", subsequent_indent=" " * 8)
             printed += textwrap.wrap(key.meaning, width, initial_indent=" " * 8, subsequent_indent=" " * 8)
     return printed
 
 
-def markdown(blocks: Sequence[Block], introduction: str = RUN_PAGE) -> str:
-    """Return the page: introduction and sections. Each key is explained once; other sections that have it link there.
-
-    The place of a key is the least nested of the sections that share it, or the one with the shortest name.
-    """
-    blocks = list(dict.fromkeys(blocks))
-    places = sorted(blocks, key=lambda block: (block.name.count("."), len(block.name)))
-    parts, repeated = [introduction], list[str]()
-    for block in blocks:
-        if any(_within(block.name, name) for name in repeated):
-            continue
-        same = _same(block.name, blocks, places)
-        parts.append(_head(block, whole=same is not None))
-        if same is not None:
-            repeated.append(block.name)
-            parts.append(f"The keys are those of {_link(same, whole=True)}.\n")
-        else:
-            parts += _tables(block, places)
-    return "\n".join(parts).rstrip("\n")
-
-
-def _within(name: str, outer: str) -> bool:
-    return name == outer or name.startswith(f"{outer}.")
-
-
-def _same(name: str, blocks: Sequence[Block], places: Sequence[Block]) -> Block | None:
-    """Return the first block of the section that explains all keys of this one, with these defaults, if it is another.
-
-    Sections below both are the same too.
-    """
-    wanted = _contents(name, blocks)
-    first = next((place for place in places if place.name and _contents(place.name, blocks) == wanted), None)
-    return first if first is not None and first.name != name and any(block[2] for block in wanted) else None
-
-
-def _contents(name: str, blocks: Sequence[Block]) -> list[tuple[Any, ...]]:
-    """Return what makes two sections the same, wherever they are."""
-    # The words above the keys belong to the place, and the kinds may be those of a section around it.
-    return list(
-        dict.fromkeys(
-            (block.name[len(name) :], len(block.kinds), tuple(replace(key, name=_last(key)) for key in block.keys))
-            for block in blocks
-            if name and _within(block.name, name)
-        )
-    )
-
-
-def _head(block: Block, *, whole: bool) -> str:
-    level = "##" if block.name.count(".") == 0 else "###"
-    # Above a section that has kinds each kind has words of its own.
-    meaning = "" if whole and block.kinds else f"\n{_cell(block.meaning)}\n"
-    return f"{level} {_heading(block, whole=whole)}\n{meaning}"
-
-
-def _heading(block: Block, *, whole: bool) -> str:
-    name = f"`{block.name}`" if block.name else "The file"
-    kinds = f", kind {' or '.join(f'`{kind}`' for kind in block.kinds)}" if block.kinds and not whole else ""
-    return f"{name}{kinds}{f' ({block.standing})' if block.name else ''}"
-
-
-def _link(block: Block, *, whole: bool) -> str:
-    # Of a list of kinds the first says enough in a sentence.
-    kind = f", kind `{block.kinds[0]}`" if block.kinds and not whole else ""
-    anchor = re.sub(r"[^a-z0-9_ -]", "", _heading(block, whole=False).lower()).replace(" ", "-")
-    return f"[`{block.name}`{kind}](#{anchor})"
-
-
-def _tables(block: Block, places: Sequence[Block]) -> Iterator[str]:
-    """Yield the table of the keys that are explained here, and lines that refer to the places of others."""
-    own, elsewhere = [], dict[str, list[str]]()
-    for key in _shown(block):
-        place, same = next((b, k) for b in places for k in b.keys if _explains(k, key) and _alike(b, block))
-        if place == block:
-            own.append(key)
-            continue
-        default = "" if _default(same, place) == _default(key, block) else f" (default {_default(key, block)})"
-        elsewhere.setdefault(_link(place, whole=False), []).append(f"`{_last(key)}`{_cell(default)}")
-    if own:
-        rows = ["| key | allowed | default | meaning |", "|---|---|---|---|"]
-        rows += [
-            f"| `{_last(key)}` | {_cell(key.allowed)} | {_cell(_default(key, block))} | {_cell(key.meaning)} |"
-            for key in own
-        ]
-        yield "\n".join(rows) + "\n"
-    for link, names in elsewhere.items():
-        yield f"As in {link}: {', '.join(names)}.\n"
-
-
-def _explains(key: Key, other: Key) -> bool:
-    return (_last(key), key.allowed, key.meaning) == (_last(other), other.allowed, other.meaning)
-
-
-def _alike(block: Block, other: Block) -> bool:
-    """Return whether a reader would look for keys of one in the other: they share more than one, or all."""
-    shared = [key for key in other.keys if any(_explains(own, key) for own in block.keys)]
-    return block == other or len(shared) > 1 or len(shared) == len(_shown(other))
-
-
-def _last(key: Key) -> str:
-    return key.name.rsplit(".", 1)[-1]
-
-
-def _shown(block: Block) -> list[Key]:
+def without_kind(block: Block) -> list[Key]:
     """Return the keys, without ``kind`` if the title already says it."""
     # Pydantic gives a kind's docstring to the key ``kind`` too: it would stand twice on the page.
     return [key for key in block.keys if key.meaning != block.meaning]
@@ -423,17 +337,13 @@ def _title(block: Block) -> str:
     return f"{block.name}{kinds}: {block.standing}"
 
 
-def _default(key: Key, block: Block) -> str:
+def default_in(key: Key, block: Block) -> str:
+    """Return the default in words, with that of a section that is given without the key, if it is another."""
     if key.required or key.default is None:
         return "required"
     if key.default_alone is None:
         return key.default
     return f"{key.default}, but {key.default_alone} where {block.name} is given without it"
-
-
-def _cell(text: str) -> str:
-    # A bar ends a cell, two asterisks make text bold, and two dollar signs would enclose a formula.
-    return re.sub(r"([|*$])", r"\\\1", text)
 
 
 def file_schema(config: type[BaseModel] = RunConfig, title: str = "A file for heldin run") -> dict[str, Any]:

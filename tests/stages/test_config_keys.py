@@ -4,28 +4,32 @@ import itertools
 import json
 import re
 import shlex
+import sys
 from pathlib import Path
 
 import jsonschema
 import pytest
 import yaml
 
+from docs.config_pages import config_pages
 from heldin.base.errors import InputError
 from heldin.defenses.guarantee import Guarantee
 from heldin.jobs.checkpoint.audit_config import CheckpointConfig
-from heldin.jobs.config_keys import AUDIT_PAGE, blocks, blocks_at, file_schema, lines, markdown
-from heldin.jobs.starting_files import BUILT_IN, kinds, starting_file
 from heldin.planting.plant_config import PlantConfig
+from heldin.stages.config_keys import blocks, blocks_at, file_schema, lines
 from heldin.stages.run_config import RunConfig, load_config, parse_config
+from heldin.stages.starting.files import contents, kinds, starting_file
 from heldin.stages.train.plan import mechanism_of
 from heldin.sweeps.load import load_sweep
 from heldin.sweeps.sweep_config import SweepConfig
+from tests.packages import register
 from tests.refusals import names
 
 ROOT = Path(__file__).resolve().parents[2]
 # Files for sweeps have keys of their own.
 CONFIGS = sorted(path for path in (ROOT / "configs").rglob("*.yaml") if path.parent.name != "sweeps")
-REGENERATE = "regenerate it: heldin config --markdown > docs/configuration.md"
+REGENERATE = "make it again: make golden"
+BUILT_IN = contents("built_in")
 MINIMAL = {"name": "x", "corpus": {"source": {"kind": "synthetic"}}, "model": {"base": "EleutherAI/gpt-neo-125m"}}
 
 
@@ -84,7 +88,7 @@ def test_the_defaults_that_are_listed_are_those_of_a_config_that_states_nothing(
                 assert yaml.safe_load(key.default) == value, key.name
     assert seen > 60
     alone = parse_config({**MINIMAL, "corpus": {"source": {"kind": "synthetic"}, "users": {"include": ["a*"]}}}, "test")
-    (users,) = blocks_at("corpus.users.min_records")
+    (users,) = blocks_at("corpus.users.min_records", blocks())
     assert yaml.safe_load(users.keys[0].default_alone) == alone.corpus.users.min_records == 4
 
 
@@ -113,31 +117,63 @@ def test_what_is_outside_the_range_that_is_listed_is_refused(key, value):
         parse_config(content, "test")
 
 
-def test_the_page_of_all_keys_is_that_of_this_config():
-    page = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
-    assert page == markdown(blocks()) + "\n", REGENERATE
+@pytest.mark.parametrize("name", ["configuration", "audit-configuration"])
+def test_the_pages_of_keys_are_those_of_the_code(name):
+    page = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+    assert page == config_pages()[name] + "\n", REGENERATE
 
 
-def test_the_page_of_an_audits_keys_is_that_of_its_config():
-    page = (ROOT / "docs" / "audit-configuration.md").read_text(encoding="utf-8")
-    again = REGENERATE.replace("--markdown", "--audit --markdown").replace("configuration.md", "audit-configuration.md")
-    assert page == markdown(blocks(CheckpointConfig), AUDIT_PAGE) + "\n", again
+def test_every_key_of_an_audit_has_a_meaning():
     everything = [(block.name, key) for block in blocks(CheckpointConfig) for key in block.keys]
     assert not [key.name for _, key in everything if not key.meaning]
     assert "endpoint.max_tries" in {key.name for _, key in everything}
 
 
 def test_a_section_or_a_key_is_narrowed_to_and_a_mistyped_one_is_told_the_nearest():
-    assert {block.name for block in blocks_at("finetune")} == {"finetune", "finetune.lora"}
-    assert [key.name for block in blocks_at("defense.clip_norm") for key in block.keys] == ["defense.clip_norm"] * 7
-    assert next(block.kinds for block in blocks_at("canaries")) == ("unseen_token",)
+    assert {block.name for block in blocks_at("finetune", blocks())} == {"finetune", "finetune.lora"}
+    assert [key.name for block in blocks_at("defense.clip_norm", blocks()) for key in block.keys] == [
+        "defense.clip_norm"
+    ] * 7
+    assert next(block.kinds for block in blocks_at("canaries", blocks())) == ("unseen_token",)
     for wrong, hint in (
         ("finetune.learning_rte", "did you mean finetune.learning_rate?"),
         ("tau", "did you mean defense.tau?"),
         ("qqqq", "heldin config lists them all"),
     ):
         with pytest.raises(InputError, match=re.escape(hint)):
-            blocks_at(wrong)
+            blocks_at(wrong, blocks())
+
+
+def test_kinds_of_installed_packages_are_listed_and_not_imported(call, tmp_path, monkeypatch):
+    entries = {
+        "heldin.sources": {"forum": "explosive:Forum"},
+        "heldin.mechanisms": {"mine": "explosive:Mine", "uls": "explosive:Mine"},
+        "heldin.canaries": {"poem": "explosive:Poem"},
+        "heldin.measures": {"gender": "explosive:Gender"},
+        "heldin.attacks": {"surprise": "explosive:Surprise"},
+    }
+    (tmp_path / "explosive.py").write_text("raise SystemError('imported')\n", encoding="utf-8")
+    register(tmp_path, {"name": "explosive", "version": "2.0", "entry-points": entries}, ["explosive"])
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    added = [block for block in blocks(installed=True) if block not in blocks()]
+    # ``attack`` itself is another block: one of its keys allows another name.
+    of_packages = [block for block in added if not block.keys]
+    assert [(block.name, block.kinds) for block in of_packages] == [
+        ("corpus.source", ("forum",)),
+        ("model.pretrain.source", ("forum",)),
+        ("defense", ("mine",)),  # a name of heldin's own is heldin's
+        ("canaries[]", ("poem",)),
+        ("measures.gender", ()),
+    ]
+    assert all(names(block.meaning, "explosive 2.0") for block in of_packages)
+    ours = {key for block in blocks() for key in block.keys}
+    changed = {key.name: key.allowed for block in added for key in block.keys if key not in ours}
+    assert all(names(allowed, "loss", "surprise (of explosive)") for allowed in changed.values())
+    assert {"attack.names", "attack.primary"} <= changed.keys()
+    code, out, _ = call("config", "run", "defense")
+    assert code == 0
+    assert names(out, "defense, kind mine", "explosive 2.0")
+    assert max(map(len, lines(blocks(installed=True), 80))) <= 80
 
 
 def test_lines_fit_a_narrow_terminal():
@@ -255,7 +291,7 @@ def test_the_command_prints_keys_schema_and_starting_files_and_refuses_two_at_on
     for arguments, by, naming in (
         (["init", "run", "--kind", "uls", "--out", target], "init", f"'{target}'"),
         (["init", "run", "--kind", "ulss"], "starting_file", ("'ulss'", "uls")),
-        (["config", "run", "--schema", "--markdown"], "config", ("--schema", "--markdown")),
+        (["config", "run", "--schema", "--csv"], "config", ("--schema", "--csv")),
         (["config", "run", "finetune", "--schema"], "config", "--schema"),
     ):
         code, out, err = call(*arguments)

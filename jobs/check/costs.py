@@ -31,7 +31,7 @@ from heldin.finetune.passes import Passes
 from heldin.finetune.precision import arithmetic_of
 from heldin.finetune.preparation import optimizer_of, with_adapters
 from heldin.finetune.recipe import Optimizer, Recipe
-from heldin.jobs.memory_forecast import plain_step, records_of_a_unit, shape_of, step_of
+from heldin.jobs.check.memory_forecast import plain_step, records_of_a_unit, shape_of, step_of
 from heldin.models.attention import use_exact_attention
 from heldin.models.devices import default_device
 from heldin.models.loading import context_length

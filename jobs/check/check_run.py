@@ -21,8 +21,8 @@ from heldin.corpus.sources.text_files import first_line
 from heldin.corpus.split import Audited, check_pool
 from heldin.defenses.guarantee import Guarantee
 from heldin.defenses.mechanism import Mechanism
-from heldin.jobs.costs import ON_HUB, RunCost, cost_lines, cost_of_run, sizes_of
-from heldin.jobs.memory_forecast import does_not_fit, memory_lines, run_memory
+from heldin.jobs.check.costs import ON_HUB, RunCost, cost_lines, cost_of_run, sizes_of
+from heldin.jobs.check.memory_forecast import does_not_fit, memory_lines, run_memory
 from heldin.models.devices import Planned, default_device
 from heldin.models.loading import context_length, require_text_alone
 from heldin.models.model_names import require_model
