@@ -16,7 +16,7 @@ PLACEHOLDERS = ("FILE", "FOLDER", "NAME", "NUMBER", "MODEL", "KEY=VALUE", "WORD"
 # By the type of a value, the word where the option states none. A path is a folder if no file is accepted.
 _WORDS: dict[type, str] = {Path: "FILE", bool: "", int: "NUMBER", float: "NUMBER", Enum: "WORD", str: "NAME"}
 _WIDTH = 76  # of an example; the page has a margin
-# The examples at the end of the help pages; tests/end_to_end/test_help_examples.py runs them in this order.
+# The examples at the end of the help pages; tests/commands/test_help_examples.py runs them in this order.
 _FILES = "--held-in example/held_in.jsonl --held-out example/held_out.jsonl --user author --text body"
 
 EXAMPLES: dict[str, tuple[str, ...]] = {

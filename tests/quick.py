@@ -1,7 +1,7 @@
 """Run the tests of the packages that a change touches and of the packages above them: ``make quick SINCE=main``.
 
 ``tests/PACKAGE`` belongs to a package. A file of another folder of tests runs if it imports an affected package, and
-``tests/end_to_end`` always does: the command line is above all packages. ``tests/replication``, which is no part of
+``tests/end_to_end`` always does: it runs whole commands. ``tests/replication``, which is no part of
 ``make test``, runs if a file of ``replication/`` differs.
 """
 

@@ -12,7 +12,7 @@ from heldin.defenses.data_side.contract import TrainingRecord
 from heldin.stages.run_config import load_config
 from heldin.stages.sides.data import prepare_data
 from heldin.stages.sides.panels import people_of, sides_of_run
-from tests.jobs.test_audit_pool import config_of, corpus_file  # noqa: F401
+from tests.stages.test_audit_pool import config_of, corpus_file  # noqa: F401
 
 SILENT = LineReporter(lambda line: None)
 
