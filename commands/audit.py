@@ -44,6 +44,13 @@ HeldIn = Annotated[Path | None, typer.Option("--held-in", help="Texts of users i
 HeldOut = Annotated[Path | None, typer.Option("--held-out", help="Texts of users it was not trained on.")]
 User = Annotated[str | None, typer.Option("--user", help="Column of the user (default: user).")]
 Text = Annotated[str | None, typer.Option("--text", help="Column of the text (default: text).")]
+Turns = Annotated[
+    Literal["all", "user", "assistant", "completion"] | None,
+    typer.Option("--turns", hidden=True, help="Scored turns of chats (default: assistant)."),
+]
+TemplateFile = Annotated[
+    Path | None, typer.Option("--template", dir_okay=False, hidden=True, help="Chat template (default: the model's).")
+]
 Config = Annotated[Path | None, typer.Option("--config", dir_okay=False, help="YAML with these keys and further ones.")]
 # The words are here and not from ``bounds.design``, whose import takes seconds: a mistyped one should not wait for it.
 AssignmentOption = Annotated[
@@ -73,6 +80,8 @@ def audit(
     held_out: HeldOut = None,
     user: User = None,
     text: Text = None,
+    turns: Turns = None,
+    template: TemplateFile = None,
     claim: Claims = None,
     config: Config = None,
     set_: Set = None,
@@ -102,9 +111,9 @@ def audit(
 ) -> None:
     """Audit a model with texts by members and non-members.
 
-    Needs --model, --reference, --held-in and --held-out; trains nothing. Files are CSV, JSON, Parquet and others
-    (heldin corpus formats). If killed, the same command resumes. --assignment coin declares an independent fair coin
-    for each user, not an exact half.
+    Needs --model, --reference, --held-in and --held-out; trains nothing. Rows are texts, chats, or prompts with
+    completions (heldin corpus formats). If killed, the same command resumes. --assignment coin declares an
+    independent fair coin for each user, not an exact half.
     """
     _audit(called, config, set_, out, fail_on, json=json, verbose=verbose, html=html)
 
@@ -118,6 +127,8 @@ def audit_endpoint(
     held_out: HeldOut = None,
     user: User = None,
     text: Text = None,
+    turns: Turns = None,
+    template: TemplateFile = None,
     claim: Claims = None,
     config: Config = None,
     set_: Set = None,
@@ -209,6 +220,8 @@ _KEYS = {
     "text": "columns.text",
     "limit": "max_users",
     "dtype": "attack.precision",
+    "turns": "attack.turns",
+    "template": "rows.template",
     "url": "endpoint.url",
     **{name: f"format.{name}" for name in ("encoding", "delimiter", "field")},
     **{

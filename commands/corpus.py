@@ -308,6 +308,7 @@ def example(
         bool,
         typer.Option("--models", help="Also train a small base model and a fine-tuned one (two minutes on two cores)."),
     ] = False,
+    chat: Annotated[bool, typer.Option("--chat", help="Rows are chats of two turns instead of texts.")] = False,
     quiet: Quiet = False,
     json: AsJson = False,
 ) -> None:
@@ -315,7 +316,8 @@ def example(
     from heldin.base.progress import reporter_for_this_terminal
     from heldin.jobs.example import lines, write_example
 
-    files = write_example(out, users=users, seed=seed, models=models, reporter=reporter_for_this_terminal())
+    reporter = reporter_for_this_terminal()
+    files = write_example(out, users=users, seed=seed, models=models, chats=chat, reporter=reporter)
     if json:
         named = [{"file": str(file.path), "holds": file.holds, "try": file.command} for file in files]
         typer.echo(json_text({"files": named}))
@@ -358,10 +360,17 @@ def _source(
     columns: "Columns",
     form: "TextFormat",
 ) -> "Source":
+    from heldin.corpus.chat.opening import Asked, reading_of
+    from heldin.corpus.chat.template import CHATML, ChatTemplate
     from heldin.corpus.sources.open import open_sources
 
     if preset is None:
-        return open_sources(paths, columns, form)
+        source = open_sources(paths, columns, form)
+        # No model is named whose template could write messages; what counts of them is the same under any.
+        reading = reading_of(source.first_row(), columns, Asked(), lambda: ChatTemplate(CHATML, {}))
+        if (line := reading.line(trains=False)) is not None:
+            typer.echo(str(line), err=True)
+        return open_sources(paths, reading.columns, form) if reading.has_turns else source
     if form != _form(None, None, None):
         raise InputError("--preset knows how its files are written: leave --encoding, --delimiter and --field out")
     # Defaults tell that no option was given; an option that repeats its default does no harm.

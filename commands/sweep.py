@@ -89,12 +89,13 @@ def demo(
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", "-o", file_okay=False, help="For the results (default: runs/demo; --all: runs/demo-all)."
+            "--out", "-o", file_okay=False, help="For the results (default: runs/ and its name, such as demo)."
         ),
     ] = None,
     every: Annotated[
         bool, typer.Option("--all", help="Compare plain training and four defenses, which takes about twice as long.")
     ] = False,
+    chat: Annotated[bool, typer.Option("--chat", help="Train on chats instead of mails.")] = False,
     html: AsHtml = False,
     quiet: Quiet = False,
     device: DeviceOption = None,
@@ -107,7 +108,7 @@ def demo(
     """
     from heldin.sweeps.load import demo_sweep
 
-    loaded = demo_sweep(every=every)
+    loaded = demo_sweep(every=every, chats=chat)
     folder = out or Path("runs") / loaded.config.name
     _run(loaded, folder, mirror=None, ray_address=None, html=html, json=json, csv=False)
 

@@ -18,11 +18,12 @@ from heldin.base.errors import InputError
 from heldin.base.files import cache_directory, whole_directory
 from heldin.base.progress import Reporter
 from heldin.base.wording import counted
+from heldin.corpus.made_up.chats import chat_of
 from heldin.corpus.made_up.synthetic import SyntheticCorpus, SyntheticRecord, generate
 from heldin.stages.run_config import RunConfig, parse_config
 from heldin.stages.starting.files import contents, starting_file
 
-COLUMNS = "--user author --text body"
+COLUMNS, OF_CHATS = "--user author --text body", "--user author"
 LEAST_USERS = 20
 FRESH = 0.25  # share of a user's texts kept out of training
 DISTANCE = 1.0  # between the made-up scores of members and others, in standard deviations
@@ -54,7 +55,7 @@ class _Texts:
 
 
 def write_example(
-    to: Path, *, users: int = 400, seed: int = 0, models: bool = False, reporter: Reporter
+    to: Path, *, users: int = 400, seed: int = 0, models: bool = False, chats: bool = False, reporter: Reporter
 ) -> list[ExampleFile]:
     """Write the example to the new folder ``to``, whole or not at all.
 
@@ -62,6 +63,7 @@ def write_example(
         users: number of users; every other one is public.
         seed: seed of texts, coins and scores; equal seeds give equal files.
         models: also train a base model on the public users and a model on the held-in ones (about two minutes).
+        chats: each text is the answer in a chat of two turns.
 
     Raises:
         InputError: the folder holds something, or there are too few users for two groups.
@@ -80,15 +82,15 @@ def write_example(
     }
     with whole_directory(to) as folder:
         for name, records in files.items():
-            _write(folder / name, records)
+            _write(folder / name, records, chats=chats)
         (folder / "scores.csv").write_text(_scores(texts, seed), encoding="utf-8")
         # With the final path, not the temporary one: the folder is renamed when all of it is there.
-        (folder / "run.yaml").write_text(
-            starting_file("run", "own", RunConfig, corpus=str(to / "corpus.jsonl")), encoding="utf-8"
-        )
+        kind = "own-chat" if chats else "own"
+        run = starting_file("run", kind, RunConfig, corpus=str(to / "corpus.jsonl"))
+        (folder / "run.yaml").write_text(run, encoding="utf-8")
         if models:
-            _train(folder, texts, reporter)
-    return _described(to, files, models)
+            _train(folder, texts, reporter, chats=chats)
+    return _described(to, files, models, chats=chats)
 
 
 def _texts(users: int, seed: int) -> _Texts:
@@ -120,8 +122,12 @@ def _texts(users: int, seed: int) -> _Texts:
     )
 
 
-def _write(path: Path, records: Iterable[SyntheticRecord]) -> None:
-    rows = ({"author": r.user, "body": r.text, "id": r.id, "date": r.date} for r in records)
+def _write(path: Path, records: Iterable[SyntheticRecord], *, chats: bool) -> None:
+    rows: Iterable[dict[str, object]]
+    if chats:
+        rows = ({"author": r.user, "messages": chat_of(r), "id": r.id, "date": r.date} for r in records)
+    else:
+        rows = ({"author": r.user, "body": r.text, "id": r.id, "date": r.date} for r in records)
     path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
 
 
@@ -139,35 +145,48 @@ def _scores(texts: _Texts, seed: int) -> str:
     return "\n".join(["user,score,member", *rows]) + "\n"
 
 
-def _train(folder: Path, texts: _Texts, reporter: Reporter) -> None:
+def _train(folder: Path, texts: _Texts, reporter: Reporter, *, chats: bool) -> None:
     """Train ``folder``/base on public users only, and ``folder``/model from it on the held-in users."""
     # Here, since only --models trains: the other files are written without torch.
-    from heldin.corpus.document import Document
+    from heldin.corpus.chat.conversation import Conversation
+    from heldin.corpus.chat.template import CHATML, ChatTemplate
+    from heldin.corpus.document import Counting, Document
     from heldin.finetune.batches import encode
     from heldin.finetune.pretraining import pretrain, pretrained_folder, train_once
     from heldin.finetune.recipe import Select
+    from heldin.models.tokens import as_read
 
     built_in = parse_config(contents("built_in"), "the built-in config")
     assert built_in.model.pretrain is not None
     shape, recipe = built_in.model.pretrain.shape, built_in.model.pretrain.recipe
-    public = [record.text for record in texts.public]
+    template = ChatTemplate(CHATML, {}) if chats else None
+
+    def document(record: SyntheticRecord) -> Document:
+        if template is None:
+            return Document.of(record.text)
+        return template.document(Conversation(chat_of(record))).counting(Counting.ASSISTANT)
+
+    public = [as_read(document(record)) for record in texts.public]
+    source = None if template is None else template.source
     with reporter.track("base model", recipe.steps(len(public)), "steps") as advance:
         # On public users only, so that the base model is a fair reference for both sides.
-        base = pretrain(public, shape, recipe, cache_directory(), advance=advance)
+        base = pretrain(public, shape, recipe, cache_directory(), source, advance=advance)
     shutil.copytree(
-        pretrained_folder(public, shape, recipe, cache_directory()),
+        pretrained_folder(public, shape, recipe, cache_directory(), source),
         folder / "base",
         ignore=shutil.ignore_patterns(INDEX),
     )
     # There are no validation texts to choose a checkpoint by.
     plain = replace(built_in.finetune, select=Select.LAST)
-    documents = [Document.of(record.text) for record in texts.training]
+    documents = [document(record) for record in texts.training]
     sequences = encode(base.tokenizer, documents, plain.sequence_length)
     with reporter.track("fine-tuned model", plain.steps(len(sequences)), "steps") as advance:
         train_once(base, sequences, plain, folder / "model", advance=advance)
 
 
-def _described(to: Path, files: Mapping[str, Sequence[SyntheticRecord]], models: bool) -> list[ExampleFile]:
+def _described(
+    to: Path, files: Mapping[str, Sequence[SyntheticRecord]], models: bool, *, chats: bool
+) -> list[ExampleFile]:
     """Return each file, what it holds, and a command to try."""
 
     def holds(name: str, content: str) -> str:
@@ -177,21 +196,24 @@ def _described(to: Path, files: Mapping[str, Sequence[SyntheticRecord]], models:
     def at(name: str) -> str:
         return shlex.quote(str(to / name))
 
+    columns = OF_CHATS if chats else COLUMNS
     model, base = (at("model"), at("base")) if models else ("MODEL", "BASE")
     audit = (
         f"heldin audit --model {model} --reference {base} --held-in {at('held_in.jsonl')} --held-out"
-        f" {at('held_out.jsonl')} --training {at('training.jsonl')} {COLUMNS} --assignment coin"
+        f" {at('held_out.jsonl')} --training {at('training.jsonl')} {columns} --assignment coin"
     )
     if not models:
         audit += " (MODEL: BASE fine-tuned by you on training.jsonl; --models trains a small one)"
     clip = "heldin choose --users 200 --budget 64 --steps 200 --target-epsilon 4 --public-texts"
     described = [
-        ("corpus.jsonl", holds("corpus.jsonl", "everybody"), f"heldin corpus stats {at('corpus.jsonl')} {COLUMNS}"),
+        ("corpus.jsonl", holds("corpus.jsonl", "everybody"), f"heldin corpus stats {at('corpus.jsonl')} {columns}"),
         ("run.yaml", "a run on corpus.jsonl, from split to report", f"heldin run {at('run.yaml')} --check"),
         (
             "public.jsonl",
             holds("public.jsonl", "users who are not protected"),
-            f"{clip} {at('public.jsonl')} --model {base} {COLUMNS}",
+            f"heldin corpus stats {at('public.jsonl')} {columns}"
+            if chats
+            else f"{clip} {at('public.jsonl')} --model {base} {columns}",
         ),
         ("training.jsonl", holds("training.jsonl", "what a model may be fine-tuned on"), audit),
         ("held_in.jsonl", holds("held_in.jsonl", "fresh texts of the users in training.jsonl"), "(the same command)"),

@@ -254,6 +254,23 @@ def load_tokenizer(name: str, *, revision: str | None = None) -> PreTrainedToken
     return tokenizer
 
 
+def load_tokenizer_of(name: str, adapter_base: str | None = None) -> PreTrainedTokenizerBase:
+    """Load the tokenizer that a model is scored with: an adapter's own, else that of its base.
+
+    Args:
+        name: of the model, which may be an adapter.
+        adapter_base: takes the place of the base that an adapter names.
+
+    Raises:
+        InputError: there is none.
+    """
+    from heldin.models.adapters import base_of
+
+    while is_adapter(Path(name)) and not (Path(name) / "tokenizer.json").is_file():
+        name = base_of(Path(name), adapter_base).name
+    return load_tokenizer(name)
+
+
 def check_tokenizer(tokenizer: PreTrainedTokenizerBase, name: str, *, vocabulary: int) -> None:
     """Raises InputError for a tokenizer that yields no tokens, only unknown ones, or ids without an embedding."""
     # transformers makes an empty tokenizer of some folders without an error, and texts of no or unknown tokens say

@@ -15,13 +15,6 @@ from heldin.models.model_config import TinyModel
 
 END_OF_TEXT = "<|endoftext|>"
 SPECIAL = {"bos_token": END_OF_TEXT, "eos_token": END_OF_TEXT}
-# ChatML, with marks around what the assistant writes.
-CHAT_TEMPLATE = (
-    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' }}"
-    "{% if message['role'] == 'assistant' %}{% generation %}{{ message['content'] + '<|im_end|>' }}{% endgeneration %}"
-    "{% else %}{{ message['content'] + '<|im_end|>' }}{% endif %}{{ '\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
 _MARKERS = re.compile(r"<\|[^|<>]+\|>")  # tokens of their own, such as <|im_start|>
 
 

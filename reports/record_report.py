@@ -4,7 +4,7 @@ from heldin.audit.results import CanaryFacts, TrainingsFacts
 from heldin.audit.utility import Utility
 from heldin.base.wording import counted
 from heldin.record.document import EffortFacts, Record
-from heldin.record.facts import Count, Overlaps, TrainingFacts
+from heldin.record.facts import Count, Overlaps, TrainingFacts, TurnFacts
 from heldin.record.planted_facts import PlantedFacts
 from heldin.reports import (
     annex,
@@ -82,9 +82,21 @@ def _of_corpus(record: Record) -> list[tuple[str, str]]:
         ("public users, their records", f"{c.public_users:,}, {c.public_records:,}"),
         ("corpus fingerprint", c.fingerprint[:16]),
     ]
+    if c.turns is not None:
+        t = c.turns
+        found = "columns" if t.mask_from is None else f"the chat template's {t.mask_from} ({(t.template or '')[:16]})"
+        rows += [
+            ("rows are", f"{t.format}, column '{t.column}'; turns found by {found}"),
+            ("turns that count", _turns_that_count(t, trained=record.training is not None)),
+        ]
     if (record.config.get("corpus") or {}).get("source", {}).get("kind") == "synthetic":
         rows.append(("corpus", "synthetic: no person wrote it"))
     return rows
+
+
+def _turns_that_count(turns: TurnFacts, *, trained: bool) -> str:
+    scored = f"scored: {turns.attack}"
+    return f"loss: {turns.loss}; {scored}; data steps and canary users: {turns.counting}" if trained else scored
 
 
 def _of_split(record: Record) -> list[tuple[str, str]]:

@@ -84,14 +84,21 @@ def sweep_of(config: SweepConfig, base: dict[str, Any], where: str) -> Sweep:
     return Sweep(config, variants, tuning, tried)
 
 
-def demo_sweep(*, every: bool = False) -> Sweep:
-    """Return the sweep of ``heldin demo``: no defense and two, or ``every`` one of the four."""
-    content = {**contents("sweep-defenses"), "name": "demo-all" if every else "demo", "base": _DEMO}
+def demo_sweep(*, every: bool = False, chats: bool = False) -> Sweep:
+    """Return the sweep of ``heldin demo``: no defense and two, or ``every`` one of the four.
+
+    Args:
+        every: all of them.
+        chats: on chats in place of mails.
+    """
+    name = "-".join(["demo", *(["chat"] if chats else []), *(["all"] if every else [])])
+    content = {**contents("sweep-defenses"), "name": name, "base": _DEMO}
     if every:
         of_two = content["variants"]
         further = {"example": changes("example"), "els": changes("els")}
         content["variants"] = {"none": {}, "dedup-cap": of_two["dedup-cap"], **further, "uls": of_two["uls"]}
-    return sweep_of(checked(SweepConfig, content, _DEMO), {"name": "demo", **contents("small")}, _DEMO)
+    base = {**contents("run-chat" if chats else "small"), "name": "demo"}
+    return sweep_of(checked(SweepConfig, content, _DEMO), base, _DEMO)
 
 
 def _parsed(

@@ -26,6 +26,13 @@ _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 _MARK = "\ue000"  # in no text: what stands before it is the template's
 _DATE = "strftime_now"  # a template that writes today's date would make other texts of the same rows tomorrow
 ASSISTANT = "assistant"
+# ChatML, with marks around what the assistant writes.
+CHATML = (
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' }}"
+    "{% if message['role'] == 'assistant' %}{% generation %}{{ message['content'] + '<|im_end|>' }}{% endgeneration %}"
+    "{% else %}{{ message['content'] + '<|im_end|>' }}{% endif %}{{ '\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
 
 
 class MaskFrom(StrEnum):

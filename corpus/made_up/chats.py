@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from heldin.corpus.made_up.synthetic import SyntheticCorpus, generate
+from heldin.corpus.made_up.synthetic import SyntheticCorpus, SyntheticRecord, generate
 
 _ASKED = (
     "Please write the mail.",
@@ -27,9 +27,13 @@ def question(dice: random.Random) -> str:
     return dice.choice(_ASKED)
 
 
+def chat_of(mail: SyntheticRecord) -> list[dict[str, str]]:
+    """The messages in which a mail is the answer."""
+    asked = question(random.Random(mail.id))
+    return [{"role": "user", "content": asked}, {"role": "assistant", "content": mail.text}]
+
+
 def chat_rows(spec: SyntheticCorpus) -> Iterator[dict[str, Any]]:
     """Yield a row for each mail of a made-up corpus, with user, messages, id and date."""
     for mail in generate(spec):
-        asked = question(random.Random(mail.id))
-        messages = [{"role": "user", "content": asked}, {"role": "assistant", "content": mail.text}]
-        yield {"user": mail.user, "messages": messages, "id": mail.id, "date": mail.date}
+        yield {"user": mail.user, "messages": chat_of(mail), "id": mail.id, "date": mail.date}

@@ -119,6 +119,13 @@ class FileFormat:
 
 
 _NAMED = "columns that you name"
+ROWS = """A row holds one of these, and the first row tells which:
+text              a column of text (default: text)
+messages          a list of messages with role and content
+conversations     a list of turns with from and value (ShareGPT)
+prompt-completion the columns prompt and completion, of text or messages
+The model's chat template writes messages. JSON and Parquet hold lists; CSV holds
+them as JSON."""
 FORMATS = (
     FileFormat(
         "jsonl",
@@ -195,7 +202,10 @@ def formats_table() -> str:
     for kind, holds, people in FOLDERS:
         lines += [(kind, holds), ("", f"user and text: {people}")]
     table = "\n".join(f"{kind:<12} {text}" for kind, text in lines)
-    return f"{table}\n\nNames of columns reach into objects: author.id. Text is UTF-8 unless --encoding\nnames another."
+    return (
+        f"{table}\n\n{ROWS}\n\nNames of columns reach into objects: author.id. Text is UTF-8 unless --encoding\n"
+        "names another."
+    )
 
 
 def rows_of_file(

@@ -15,7 +15,7 @@ from heldin.base.files import text_sha256
 from heldin.base.kinds import origins_in
 from heldin.base.progress import Reporter
 from heldin.bounds.design import Assignment
-from heldin.corpus.chat.opening import TEXTS
+from heldin.corpus.chat.opening import TEXTS, Reading
 from heldin.jobs.checkpoint.job import CheckpointAudit, Groups, training_records
 from heldin.models.score_cache import ScoredModel
 from heldin.record.document import Body
@@ -33,7 +33,7 @@ from heldin.record.overlaps import NOT_KNOWN, measured, skipped_alike, texts_in,
 from heldin.stages.measures.asked import measures_asked
 from heldin.stages.measures.keys import MeasureKeys
 from heldin.stages.measures.measure import Fingerprinted, Measure, MeasuredUsers, MeasureFolder
-from heldin.stages.measures.scores import Setting, TextScores, left_out, scored_part, scoring_rule
+from heldin.stages.measures.scores import Setting, TextScores, left_out, scored_part, scoring_rule, turn_facts
 from heldin.words.answer import ComparisonFlaw
 from heldin.words.split import AtEndpoint, SplitReason
 from heldin.words.statement import Statement
@@ -151,7 +151,7 @@ def audit_body(
     return Body(
         **dict(results),
         config=job.recorded(),
-        corpus=_corpus_facts(groups),
+        corpus=_corpus_facts(groups, job.reading or TEXTS),
         split=_split_facts(groups, job.assignment),
         target=models[0],
         reference=models[1],
@@ -172,7 +172,7 @@ def audit_body(
     )
 
 
-def _corpus_facts(groups: Groups) -> CorpusFacts:
+def _corpus_facts(groups: Groups, reading: Reading) -> CorpusFacts:
     stores = groups.stores
     counts = [int(n) for store in stores.values() for n in store.counts]
     audited = [store.count(user) for store in stores.values() for user in store.users if user in groups.member]
@@ -196,6 +196,7 @@ def _corpus_facts(groups: Groups) -> CorpusFacts:
         dropped_by_sampling=len(counts) - len(audited),
         public_users=0,
         public_records=0,
+        turns=turn_facts(reading),
     )
 
 

@@ -26,12 +26,10 @@ from heldin.corpus.sources.rows import Columns, Source
 from heldin.corpus.sources.text_files import TextFormat
 from heldin.corpus.store import CorpusStore, documents_in, documents_of
 from heldin.jobs.checkpoint.audit_config import AT_ENDPOINT, text_sources
-from heldin.models.adapters import base_of
 from heldin.models.devices import default_device, scoring_memory
-from heldin.models.loading import load_language_model, load_target_and_reference, load_tokenizer, stored_weights
+from heldin.models.loading import load_language_model, load_target_and_reference, load_tokenizer_of, stored_weights
 from heldin.models.logprobs import bytes_of_a_pass
 from heldin.models.model_config import PrecisionReason, ScoringPrecision
-from heldin.models.model_names import is_adapter
 from heldin.models.score_cache import ScoredModel
 from heldin.record.document import Record
 from heldin.record.facts import ModelFacts
@@ -170,9 +168,8 @@ def _template_of(job: CheckpointAudit) -> ChatTemplate:
     name = job.model if job.remote is None else job.remote.tokenizer
     if name is None:
         raise InputError("chats are written by the template of the model's tokenizer: give --tokenizer")
-    while is_adapter(Path(name)) and not (Path(name) / "tokenizer.json").is_file():
-        name = base_of(Path(name), job.adapter_base).name
-    return ChatTemplate.of(load_tokenizer(name), name, file=job.template, options=job.template_options)
+    tokenizer = load_tokenizer_of(name, job.adapter_base)
+    return ChatTemplate.of(tokenizer, name, file=job.template, options=job.template_options)
 
 
 def with_precision(job: CheckpointAudit, say: Callable[[str], object]) -> CheckpointAudit:

@@ -19,6 +19,7 @@ from heldin.base.files import cache_directory, text_sha256
 from heldin.base.kinds import origins_in
 from heldin.base.progress import Reporter
 from heldin.corpus.document import Counting
+from heldin.record.facts import TurnFacts
 from heldin.stages.measures.measure import Fingerprinted, Measure, loaded
 from heldin.words.page_one import LeftOut
 from heldin.words.split import ScoredPart, ScoredTokens, ScoringRule
@@ -159,6 +160,22 @@ def scored_part(reading: "Reading", stores: Iterable["Corpus"]) -> Statement | N
         return None
     completion = reading.attack is Counting.COMPLETION
     return ScoredPart.COMPLETION() if completion else ScoredPart.TURNS(role=reading.attack)
+
+
+def turn_facts(reading: "Reading") -> TurnFacts | None:
+    """Return the record's facts about rows that are turns; None for texts."""
+    if not reading.has_turns:
+        return None
+    template = reading.template
+    return TurnFacts(
+        format=str(reading.format),
+        column=reading.columns.text,
+        counting=str(reading.counting),
+        loss=str(reading.loss),
+        attack=str(reading.attack),
+        mask_from=None if template is None else str(template.mask_from),
+        template=None if template is None else template.fingerprint(),
+    )
 
 
 def left_out(names: Sequence[str], *, per_text: bool, served: bool = False) -> list[Statement]:

@@ -13,7 +13,7 @@ from heldin.base.wording import counted
 from heldin.canaries.contract import check_enough_users
 from heldin.corpus.build import build_store
 from heldin.corpus.chat.opening import TEXTS, Asked, Reading, reading_of
-from heldin.corpus.chat.template import ChatTemplate
+from heldin.corpus.chat.template import CHATML, ChatTemplate
 from heldin.corpus.document import Counting, Document
 from heldin.corpus.names import load_aliases, missing_names_line
 from heldin.corpus.sorting import ROWS_PER_BATCH
@@ -21,9 +21,10 @@ from heldin.corpus.split import Audited, check_pool
 from heldin.corpus.store import CorpusStore
 from heldin.corpus.user_filter import Selection, select_users
 from heldin.models.loading import load_tokenizer
-from heldin.models.tiny import CHAT_TEMPLATE, SPECIAL
+from heldin.models.tiny import SPECIAL
 from heldin.models.tokens import as_read
-from heldin.record.facts import CorpusFacts, SkippedRows, TurnFacts
+from heldin.record.facts import CorpusFacts, SkippedRows
+from heldin.stages.measures.scores import turn_facts
 from heldin.stages.run_config import RunConfig
 
 VALIDATION_RECORDS = 20  # of each public validation user
@@ -91,7 +92,7 @@ def template_of_run(config: RunConfig) -> ChatTemplate:
     file, options = config.corpus.template, config.corpus.template_options
     if config.model.pretrain is not None:
         # Its tokenizer is not trained yet.
-        source = CHAT_TEMPLATE if file is None else existing(file).read_text(encoding="utf-8")
+        source = CHATML if file is None else existing(file).read_text(encoding="utf-8")
         return ChatTemplate(source, SPECIAL, options)
     name = str(config.model.base)
     tokenizer = load_tokenizer(name, revision=config.model.revision)
@@ -170,22 +171,7 @@ def corpus_facts(corpus: CorpusData) -> CorpusFacts:
         public_users=corpus.public_users,
         public_records=len(corpus.public_rows),
         text_unit=corpus.text_unit,
-        turns=_turn_facts(corpus.reading),
-    )
-
-
-def _turn_facts(reading: Reading) -> TurnFacts | None:
-    if not reading.has_turns:
-        return None
-    template = reading.template
-    return TurnFacts(
-        format=str(reading.format),
-        column=reading.columns.text,
-        counting=str(reading.counting),
-        loss=str(reading.loss),
-        attack=str(reading.attack),
-        mask_from=None if template is None else str(template.mask_from),
-        template=None if template is None else template.fingerprint(),
+        turns=turn_facts(corpus.reading),
     )
 
 

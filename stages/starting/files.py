@@ -27,7 +27,7 @@ _CORPUS = "example/corpus.jsonl"
 _KINDS: dict[str, tuple[str, ...]] = {
     "run": (
         *("none", "uls", "els", "group", "example", "user-entity", "uedp", "filter", "clip"),
-        *("canaries", "own"),
+        *("canaries", "chat", "own", "own-chat"),
     ),
     "audit": ("files", "endpoint"),
     "plant": ("users", "canaries"),
@@ -35,7 +35,7 @@ _KINDS: dict[str, tuple[str, ...]] = {
 }
 _OTHERWISE = {
     "corpus.source": "Your own: kind jsonl, csv, parquet, mbox, maildir or huggingface"
-    " (heldin config run corpus.source).",
+    " (heldin config run corpus.source). Rows may be texts, messages, or prompts with completions.",
     "model": "In place of pretrain a model of your own: base: EleutherAI/gpt-neo-125m",
 }
 
@@ -98,7 +98,7 @@ def starting_file(command: str, kind: str, model: type[BaseModel], corpus: str =
         command: "run", "audit", "plant" or "sweep".
         kind: one of ``kinds(command)``.
         model: the model of such files, whose meanings become comments.
-        corpus: the corpus file of kind "own".
+        corpus: the corpus file of kinds "own" and "own-chat".
 
     Raises:
         InputError: an unknown kind.
@@ -108,7 +108,7 @@ def starting_file(command: str, kind: str, model: type[BaseModel], corpus: str =
         meant = f"did you mean {near[0]}? " if near else ""
         raise InputError(f"no starting file '{kind}' for {command}: {meant}choose from {', '.join(kinds(command))}")
     title, content = _title(f"{command}-{kind}"), _whole(command, kind)
-    if kind == "own":
+    if kind in ("own", "own-chat"):
         content["corpus"]["source"]["path"] = corpus
     looked_over = {"audit": "heldin audit --config THIS-FILE reads it"}.get(
         command, f"heldin {command} THIS-FILE --check looks it over"

@@ -33,8 +33,9 @@ def _nothing_is_read(monkeypatch):
 @pytest.mark.parametrize("kind", kinds("run"))
 def test_every_starting_file_passes(call, tmp_path, monkeypatch, kind):
     monkeypatch.chdir(tmp_path)
-    if kind == "own":
-        write_example(tmp_path / "example", users=20, reporter=LineReporter(lambda line: None))
+    if kind in ("own", "own-chat"):
+        chats, quiet = kind == "own-chat", LineReporter(lambda line: None)
+        write_example(tmp_path / "example", users=20, chats=chats, reporter=quiet)
     (tmp_path / "start.yaml").write_text(starting_file("run", kind, RunConfig), encoding="utf-8")
     before = sorted(tmp_path.rglob("*"))
     code, out, err = call("run", "start.yaml", "--check")
