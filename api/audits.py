@@ -4,8 +4,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from heldin.api.datasets import is_dataset, named
 from heldin.api.numbers import Stated, claims_of
 from heldin.audit.bootstrap import Estimate
 from heldin.base.errors import InputError
@@ -14,6 +15,9 @@ from heldin.base.tabular import Tabular
 from heldin.bounds.verdict import Verdict
 from heldin.models.model_config import PrecisionChoice
 from heldin.record.document import Record, read_record
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 Source = str | Path
 
@@ -133,6 +137,7 @@ def run(
     The same call again goes on where a killed run stopped.
 
     Args:
+        config: a file, or its content, in which ``corpus.source`` may be a ``datasets.Dataset``.
         out: the run folder (default: runs/ and the config's name).
         overrides: such as "finetune.epochs=3".
 
@@ -150,7 +155,7 @@ def run(
 
     if isinstance(config, Mapping):
         # "config" is what errors name in place of a file.
-        checked = parse_config(with_overrides(config, overrides), "config")
+        checked = parse_config(with_overrides(_with_named_source(config), overrides), "config")
     else:
         checked = load_config(Path(config), overrides)
     folder = Path(out) if out is not None else Path("runs") / checked.name
@@ -163,8 +168,8 @@ def audit_model(
     model: Source,
     *,
     reference: Source | Sequence[Source],
-    held_in: Source,
-    held_out: Source,
+    held_in: "Source | Dataset",
+    held_out: "Source | Dataset",
     user: str = "user",
     text: str = "text",
     claims: Sequence[Stated] = (),
@@ -177,8 +182,8 @@ def audit_model(
     Args:
         model: folder or hub name, also of a LoRA adapter.
         reference: models that were not trained on these users; the first leads.
-        held_in: file of texts of users that were trained on.
-        held_out: file of texts of users that were not.
+        held_in: file, or ``datasets.Dataset``, of texts or chats of users that were trained on.
+        held_out: the same of users that were not.
         user: column that names the user.
         text: column that holds the text.
         claims: to test, each a ``Claim``, "epsilon=8,delta=1e-6" or (8, 1e-6); a plan's curve is ``plan=``.
@@ -201,19 +206,19 @@ def audit_model(
     if curves:
         raise InputError(f"claims has {curves[0]}: give the plan's file as plan=, of which the audit keeps a copy")
     # A single name is a sequence too, of its letters.
-    named = [reference] if isinstance(reference, str | Path) else reference
+    references = [reference] if isinstance(reference, str | Path) else reference
     # The same config that the command line would make, so that both are validated and recorded alike.
     content = {
         "model": str(model),
-        "reference": [str(name) for name in named],
-        "held_in": str(held_in),
-        "held_out": str(held_out),
+        "reference": [str(name) for name in references],
+        "held_in": named(held_in),
+        "held_out": named(held_out),
         # ``repr`` keeps every digit: a claim is tested as stated, not rounded.
         "claims": [f"epsilon={claim.epsilon!r},delta={claim.delta!r}" for claim in claims_of(claims)],
         "columns": {"user": user, "text": text},
     }
     # Key by key within a section, so that ``columns={"id": "number"}`` adds to user and text and does not replace them.
-    content = merged(content, options)
+    content = merged(content, {key: named(value) if is_dataset(value) else value for key, value in options.items()})
     checked = parse_checkpoint(content, "audit_model")
     folder = Path(out) if out is not None else Path("runs") / checked.name
     record = audit_checkpoint(checked.job(), folder, _reporter(quiet), command=_called("audit_model"))
@@ -284,6 +289,15 @@ def audit_planted(
 def load_record(folder: Source) -> AuditResult:
     """Return the result of a finished run or audit. Raises InputError if the folder has none."""
     return AuditResult(read_record(Path(folder) / "record.json"), Path(folder))
+
+
+def _with_named_source(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The content of a config in which a dataset as ``corpus.source`` is a folder."""
+    corpus = config.get("corpus")
+    if not isinstance(corpus, Mapping) or not is_dataset(corpus.get("source")):
+        return config
+    source = {"kind": "huggingface", "name": named(corpus["source"])}
+    return {**config, "corpus": {**corpus, "source": source}}
 
 
 def _reporter(quiet: bool) -> Reporter:

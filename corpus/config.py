@@ -36,7 +36,7 @@ class CorpusConfig(Section):
     the loss (finetune.loss_on)."""
     template: ExpandedPath | None = None
     """File with the chat template that writes messages, in Jinja; null: that of the base model's tokenizer."""
-    template_options: dict[str, str | int | bool] = Field(default_factory=dict)
+    template_options: dict[str, str | bool] = Field(default_factory=dict)
     """What else the chat template is given, such as {date_string: 26 Jul 2024} or {enable_thinking: false}."""
     text_unit: Literal["record", "sentence"] = "record"
     """What a record of the run is: a record of the source, or each of its sentences."""

@@ -48,8 +48,8 @@ def pretrain(
 
     Args:
         texts: of public users only; the tokenizer is trained on them too. Chats are ``Framed``; all of a text counts.
-        chat_template: that chats are written by; None: there are none.
         recipe: of the training; its sequence length may not exceed the model's context.
+        chat_template: that chats are written by; None: there are none.
 
     Raises:
         InputError: no texts, or sequences longer than the context.

@@ -316,6 +316,19 @@ def pretraining_without(
     typer.echo(json_text(study.as_dict(found)) if json else found.table(to))
 
 
+@app.command("chats")
+def chats(
+    plays: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="Plays: engdracor_plays.jsonl.gz.")],
+    to: Annotated[Path, typer.Option("--out", help="For the chats.")] = Path("runs/plays-chats.jsonl"),
+) -> None:
+    """Make chats of plays: what a character hears, and what the one who answers most of its play answers."""
+    from replication.chats import write_chats
+
+    to.parent.mkdir(parents=True, exist_ok=True)
+    users, written = write_chats(plays, to)
+    typer.echo(f"{to}: {users:,} users, {written:,} chats")
+
+
 @app.command("later-loss")
 def later_loss(
     file: Annotated[Path, typer.Argument(help="after.jsonl.gz of split-by-date.")],

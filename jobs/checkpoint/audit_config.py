@@ -88,7 +88,7 @@ class RowsConfig(Section):
     the columns of the first row tell."""
     template: ExpandedPath | None = None
     """File with the chat template that writes messages, in Jinja; null: that of the audited model's tokenizer."""
-    template_options: dict[str, str | int | bool] = Field(default_factory=dict)
+    template_options: dict[str, str | bool] = Field(default_factory=dict)
     """What else the chat template is given, such as {date_string: 26 Jul 2024}."""
 
 

@@ -66,7 +66,7 @@ def _run(folder, config, patch, seed=7):
     handed = []
     original = heldin.finetune.batches.encode
 
-    def spy(tokenizer, documents, length, done):
+    def spy(tokenizer, documents, length, done, truncation):
         handed[:] = [document.text for document in documents]
         return original(tokenizer, documents, length, done)
 

@@ -87,7 +87,7 @@ def test_a_de_identified_run_trains_on_no_listed_name(call, config, tmp_path, mo
     given = []
     monkeypatch.setattr(
         "heldin.finetune.batches.encode",
-        lambda tokenizer, documents, length, done: (
+        lambda tokenizer, documents, length, done, truncation: (
             given.extend(document.text for document in documents) or encode(tokenizer, documents, length, done)
         ),
     )

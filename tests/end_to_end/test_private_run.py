@@ -135,10 +135,9 @@ def _assert_power_comes_before_training(lines):
 def _assert_the_key_serves_one_job(call, path, out):
     """Even where the checkpoints are gone; changes the folder of the run."""
     shutil.rmtree(out / "checkpoints")
-    text = (out / "config.yaml").read_text(encoding="utf-8")
-    (out / "config.yaml").write_text(
-        text.replace("sequence_length: 48\n  evaluations: 3", "sequence_length: 40\n  evaluations: 3"), encoding="utf-8"
-    )
+    content = yaml.safe_load((out / "config.yaml").read_text(encoding="utf-8"))
+    content["finetune"]["sequence_length"] = 40
+    (out / "config.yaml").write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
     code, _, _ = call("run", path, "--out", out, "--set", "finetune.sequence_length=40")
     assert code == 2
     assert call.refused(by="_bind_key")

@@ -157,7 +157,7 @@ def test_the_trainer_is_handed_the_included_records_and_nothing_else(small_confi
     handed = {}
     original = heldin.finetune.batches.encode
 
-    def spy(tokenizer, texts, length, done):
+    def spy(tokenizer, texts, length, done, truncation):
         handed["texts"] = [document.text for document in texts]
         return original(tokenizer, texts, length, done)
 

@@ -1,0 +1,35 @@
+"""Datasets of Hugging Face as sources: an object in memory becomes a folder that commands and records can name."""
+
+from pathlib import Path
+from typing import Any
+
+from heldin.base.errors import InputError
+from heldin.base.files import cache_directory, keep_in_use, text_sha256, whole_directory
+
+
+def is_dataset(source: object) -> bool:
+    """Return whether a source is a ``datasets.Dataset``, and not a path."""
+    return hasattr(source, "save_to_disk") and hasattr(source, "_fingerprint")
+
+
+def folder_of(source: Any) -> Path:
+    """Return a folder with a dataset's rows, below the cache; an equal dataset is saved once.
+
+    Raises InputError for a stream, whose rows are nowhere yet.
+    """
+    if not hasattr(source, "num_rows"):
+        raise InputError("a stream of a dataset has no rows yet: save it, or name its hub name in a config")
+    folder = cache_directory() / "datasets" / text_sha256(str(source._fingerprint))[:24]
+    keep_in_use(folder.parent)
+    if not folder.is_dir():
+        from datasets import disable_progress_bars
+
+        disable_progress_bars()  # heldin shows its own
+        with whole_directory(folder, same=lambda: True) as temporary:
+            source.save_to_disk(temporary)
+    return folder
+
+
+def named(source: object) -> str:
+    """Return the path of a file, or that of a dataset's folder."""
+    return str(folder_of(source) if is_dataset(source) else source)
