@@ -197,6 +197,7 @@ SMALL = {
     },
     "attack": {"max_characters": 200},
     "audit": {"resamples": 200},
+    "decision": {"redraws": 1000},
 }
 
 TRIAL = {
