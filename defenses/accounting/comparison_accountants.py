@@ -26,7 +26,7 @@ from heldin.defenses.accounting.loss_pmf import Array, LossPmf, deltas_on_grid, 
 from heldin.defenses.accounting.step_pld import mixture, to_dp_event
 
 # Orders a of the Renyi divergences that are tried. Fewer orders only loosen the bound.
-_ORDERS = np.concatenate([np.arange(1.05, 11.0, 0.05), np.arange(11.0, 64.0), [80.0, 96.0, 128.0, 192.0, 256.0]])
+ORDERS = np.concatenate([np.arange(1.05, 11.0, 0.05), np.arange(11.0, 64.0), [80.0, 96.0, 128.0, 192.0, 256.0]])
 _MOST_TILTS, _TILTS = 1e9, 2**22  # log-likelihood ratios: of all, and of one piece of the quadrature
 
 
@@ -94,8 +94,8 @@ def rdp_epsilon(event: Event, steps: int, delta: float) -> float | None:
             raise InputError("no Renyi accountant exists for two-level sampling: use epsilon")
         # dp-accounting has no Renyi accountant for mixtures of Gaussians: integrate the divergences numerically.
         case PoissonGaussian(group_size=g) if g > 1:
-            divergences = _mixture_rdp(event, _ORDERS)
-            return None if divergences is None else float(rdp.compute_epsilon(_ORDERS, steps * divergences, delta)[0])
+            divergences = mixture_rdp(event, ORDERS)
+            return None if divergences is None else float(rdp.compute_epsilon(ORDERS, steps * divergences, delta)[0])
         case PoissonGaussian() | UnamplifiedGaussian():
             with _quiet_absl():
                 accountant = rdp.RdpAccountant()
@@ -116,7 +116,7 @@ def _quiet_absl() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _mixture_rdp(event: PoissonGaussian, orders: Array) -> Array | None:
+def mixture_rdp(event: PoissonGaussian, orders: Array) -> Array | None:
     """max over directions of R_a(P, Q), R_a(Q, P) of one step, shape of orders; trapezoid rule, spacing s/4.
 
     None for a group so large that this would take minutes.

@@ -53,9 +53,9 @@ def test_renyi_is_looser_but_not_by_much(sigma, group):
 
 def test_renyi_quadrature_equals_dp_accounting(monkeypatch):
     event = PoissonGaussian(1.0, RATE)
-    orders = comparison_accountants._ORDERS
+    orders = comparison_accountants.ORDERS
     ours = comparison_accountants.rdp.compute_epsilon(
-        orders, T * comparison_accountants._mixture_rdp(event, orders), DELTA
+        orders, T * comparison_accountants.mixture_rdp(event, orders), DELTA
     )[0]
     assert ours == pytest.approx(rdp_epsilon(event, T, DELTA), rel=1e-4)
 

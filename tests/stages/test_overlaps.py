@@ -8,8 +8,8 @@ import pytest
 
 from heldin.stages.sides.data import prepare_data
 from heldin.stages.sides.split_facts import overlaps_of
-from tests.stages.test_audit_pool import PEOPLE, SILENT, config_of
 from tests.oracles.overlaps import naive_overlaps
+from tests.stages.test_audit_pool import PEOPLE, SILENT, config_of
 
 
 @pytest.fixture
