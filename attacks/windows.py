@@ -174,12 +174,12 @@ def _hits(
         texts: each with something beside it.
     """
     size = suffixes.shape[1]
-    hashes = np.array([_hashes(suffix)[0] for suffix in suffixes], dtype=np.uint64)
+    hashes = np.array([hashes_of_runs(suffix)[0] for suffix in suffixes], dtype=np.uint64)
     order = np.argsort(hashes)
     ordered = hashes[order]
     for beside, tokens in _encoded(((beside, Document.of(text)) for beside, text in texts), tokenizer):
         ids = np.array(tokens.ids, dtype=np.int32)
-        here = _hashes(ids, size)
+        here = hashes_of_runs(ids, size)
         at = np.minimum(np.searchsorted(ordered, here), len(ordered) - 1)
         places = np.flatnonzero(ordered[at] == here)
         # Hashes find, tokens decide: a suffix counts only where its very tokens stand.
@@ -190,7 +190,7 @@ def _hits(
         )
 
 
-def _hashes(ids: Rows, size: int | None = None) -> NDArray[np.uint64]:
+def hashes_of_runs(ids: Rows, size: int | None = None) -> NDArray[np.uint64]:
     """A hash of each run of ``size`` tokens, shape (max(0, n - size + 1),); None: of all of them.
 
     A polynomial modulo 2^64, for all runs at once.

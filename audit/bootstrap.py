@@ -121,7 +121,7 @@ def bootstrap_each(
         advance: called with 1 for each score, when its last resample is done.
     """
     n1, n0 = held_in.shape[1], held_out.shape[1]
-    ranked = [_Ranked.of(a, b) for a, b in zip(held_in, held_out, strict=True)]
+    ranked = [RankedScores.of(a, b) for a, b in zip(held_in, held_out, strict=True)]
     areas, rates = np.empty((len(ranked), resamples)), np.empty((len(ranked), resamples, len(fprs)))
     generator = np.random.default_rng(seed)
     block = max(1, CELLS_PER_BLOCK // max(n1, n0))
@@ -147,7 +147,7 @@ def separation_lower_limit(pairs: int, level: float = 0.025) -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class _Ranked:
+class RankedScores:
     """One score's users, highest first, and how the two sides rank against each other.
 
     Attributes:
@@ -163,14 +163,16 @@ class _Ranked:
     ends: NDArray[np.intp]
 
     @staticmethod
-    def of(held_in: Scores, held_out: Scores) -> "_Ranked":
+    def of(held_in: Scores, held_out: Scores) -> "RankedScores":
         """Rank one score's two sides."""
         order_in, order_out = (np.argsort(-side, kind="stable") for side in (held_in, held_out))
         # Negated scores ascend, as ``searchsorted`` needs; left counts the strictly higher, right also the equal ones.
         falling_in, falling_out = -held_in[order_in], -held_out[order_out]
         above = np.searchsorted(falling_in, falling_out, "left")
         at_least = np.searchsorted(falling_in, falling_out, "right")
-        return _Ranked(order_in, order_out, above, at_least, np.searchsorted(falling_out, falling_out, "right") - 1)
+        return RankedScores(
+            order_in, order_out, above, at_least, np.searchsorted(falling_out, falling_out, "right") - 1
+        )
 
     def resampled(
         self, counts_in: NDArray[np.int32], counts_out: NDArray[np.int32], fprs: Sequence[float]

@@ -89,19 +89,19 @@ def randomisation_test(
     """
     if member.all() or not member.any():
         raise InputError("all users are on one side: there is nothing to redraw")
-    table = _Table.of(scores)
+    table = ScoreTable.of(scores)
     # Condition (c) for rates: which are tested must not depend on the coins, so the expected number of held-out users
     # decides and not the number drawn.
     shown = tuple(f for f in fprs if f * _held_out(member, law) >= 1 - 1e-9)
     areas, rates = [], []
     # Condition (b): the observed assignment is the first block and goes through the same two functions as the redraws.
-    for drawn in _assignments(member, law, redraws, seed):
+    for drawn in drawn_assignments(member, law, redraws, seed):
         areas.append(table.standardised_aurocs(drawn))
         rates.append(table.tprs(drawn, shown))
     area, rate = np.concatenate(areas), np.concatenate(rates)  # row 0 is the observed one
     adjusted = _step_down(area)
     # By p-values: standardised rates have heavy tails, which cost power (docs/theory.md#randomisation-test).
-    flat = _step_down(-_p_values(rate.reshape(redraws + 1, -1))) if shown else np.ones(0)
+    flat = _step_down(-p_values_among(rate.reshape(redraws + 1, -1))) if shown else np.ones(0)
     return FamilyTest(
         law=law,
         redraws=redraws,
@@ -123,7 +123,7 @@ def least_redraws(level: float) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class _Table:
+class ScoreTable:
     """The part that all redraws share: ranks, ties and orders of K scores of n users."""
 
     twice_ranks: Array  # (n, K): twice the mid-ranks, whole numbers
@@ -132,7 +132,7 @@ class _Table:
     ends: tuple[NDArray[np.intp], ...]  # of each score: places where a run of equal scores ends
 
     @staticmethod
-    def of(scores: Array) -> "_Table":
+    def of(scores: Array) -> "ScoreTable":
         """Rank the scores, shape (K, n)."""
         order = np.argsort(-scores, axis=1, kind="stable")
         ends, ties = [], []
@@ -144,7 +144,7 @@ class _Table:
             ties.append(float((runs**3 - runs).sum()))
         n = scores.shape[1]
         twice = 2 * stats.rankdata(scores, axis=1).T
-        return _Table(twice, np.array(ties) / (n * (n - 1)), order, tuple(ends))
+        return ScoreTable(twice, np.array(ties) / (n * (n - 1)), order, tuple(ends))
 
     def standardised_aurocs(self, drawn: Members) -> Array:
         """(AUROC - 1/2) over its deviation under H0 given both sides' numbers, (b, n) to (b, K); 0 for equal scores.
@@ -202,7 +202,7 @@ def _right(
     return right
 
 
-def _assignments(member: Members, law: Law, redraws: int, seed: int) -> Iterator[Members]:
+def drawn_assignments(member: Members, law: Law, redraws: int, seed: int) -> Iterator[Members]:
     """Blocks (b, n) of assignments, the observed one first."""
     # The observed one counts as a redraw of itself, which is the 1 in (1 + #) / (1 + B).
     yield member[None]
@@ -252,7 +252,7 @@ def _step_down(statistics: Array) -> Array:
     return adjusted
 
 
-def _p_values(statistics: Array) -> Array:
+def p_values_among(statistics: Array) -> Array:
     """p-value of each statistic in each row among all rows, larger meaning more extreme; shape (B + 1, S)."""
     # Each row among the same rows, itself included: all rows are treated alike, as condition (b) asks.
     rows = len(statistics)

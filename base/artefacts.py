@@ -62,7 +62,7 @@ def artefact_file(path: Path, *, made_from: str = "") -> Iterator[Path]:
     with whole_file(path, private=True) as temporary:
         yield temporary
         # Before the rename: after a crash in between the old file is made again, and no file is trusted unlisted.
-        _write_index(path.parent, {**_index(path.parent), path.name: [file_sha256(temporary), made_from]})
+        write_index(path.parent, {**read_index(path.parent), path.name: [file_sha256(temporary), made_from]})
 
 
 @contextlib.contextmanager
@@ -87,7 +87,7 @@ def write_artefact(path: Path, text: str, *, made_from: str = "") -> None:
 def seal(folder: Path, *, made_from: str = "") -> None:
     """List the files of a folder, with their digests, in the folder."""
     files = sorted(path for path in folder.iterdir() if path.is_file() and path.name != INDEX)
-    _write_index(folder, {path.name: [file_sha256(path), made_from] for path in files})
+    write_index(folder, {path.name: [file_sha256(path), made_from] for path in files})
 
 
 def state_of(path: Path, made_from: str | None = None) -> State:
@@ -97,7 +97,7 @@ def state_of(path: Path, made_from: str | None = None) -> State:
         made_from: what it must have been made from; None: whatever it was.
     """
     if path.is_dir():
-        listed = _index(path)
+        listed = read_index(path)
         names = {child.name for child in path.iterdir() if child.is_file() and child.name != INDEX}
         if not listed:
             return State.UNLISTED
@@ -108,7 +108,7 @@ def state_of(path: Path, made_from: str | None = None) -> State:
         return State.WHOLE if made_from is None or origins == {made_from} else State.OTHER
     if not path.is_file():
         return State.ABSENT
-    entry = _index(path.parent).get(path.name)
+    entry = read_index(path.parent).get(path.name)
     if entry is None:
         return State.UNLISTED
     if file_sha256(path) != entry[0]:
@@ -138,13 +138,13 @@ def require_whole(path: Path, remedy: str = "restore it") -> None:
 def origin_of(folder: Path, remedy: str) -> str:
     """Return what a whole artefact folder was made from. Raises InputError as ``require_whole``."""
     require_whole(folder, remedy=remedy)
-    return next(iter(_index(folder).values()))[1]
+    return next(iter(read_index(folder).values()))[1]
 
 
 def state_of_file(path: Path) -> State:
     """Return the state of a file, which may be a list of digests or a document that holds its own digest."""
     if path.name == INDEX:
-        return State.WHOLE if _index(path.parent) else State.CHANGED
+        return State.WHOLE if read_index(path.parent) else State.CHANGED
     state = state_of(path)
     if state is not State.UNLISTED or path.suffix != ".json":
         return state
@@ -159,7 +159,7 @@ def state_of_file(path: Path) -> State:
 
 def listed_files(folder: Path) -> list[str]:
     """Return the names of the files that were written to a folder as artefacts, there or not."""
-    return [name for name in _index(folder) if Path(name).name == name]
+    return [name for name in read_index(folder) if Path(name).name == name]
 
 
 def folder_digest(folder: Path) -> str:
@@ -241,7 +241,7 @@ def _digest(content: dict[str, Any]) -> str:
     return text_sha256(json.dumps(content, sort_keys=True, ensure_ascii=False))
 
 
-def _index(folder: Path) -> dict[str, list[str]]:
+def read_index(folder: Path) -> dict[str, list[str]]:
     """By name of a file its digest and what it was made from; empty if there is no index, or it is damaged."""
     try:
         content = json.loads((folder / INDEX).read_text(encoding="utf-8"))
@@ -252,7 +252,8 @@ def _index(folder: Path) -> dict[str, list[str]]:
         return {}
 
 
-def _write_index(folder: Path, files: dict[str, list[str]]) -> None:
+def write_index(folder: Path, files: dict[str, list[str]]) -> None:
+    """Write the index of a folder with a digest of its own."""
     content = {"files": files}
     document = {_DIGEST: _digest(content), **content}
     write_text(folder / INDEX, json.dumps(document, indent=1, sort_keys=True) + "\n", private=True)

@@ -26,11 +26,12 @@ def version() -> str:
 
 def installed_versions(packages: Iterable[str]) -> dict[str, str]:
     """Return the versions of these packages by name, without those that are not installed."""
-    return {name: known for name in packages if (known := _version_of(name)) is not None}
+    return {name: known for name in packages if (known := version_of(name)) is not None}
 
 
 @cache  # a version is in a long file, which is parsed as a mail
-def _version_of(package: str) -> str | None:
+def version_of(package: str) -> str | None:
+    """Return the version of an installed package; None if it is not installed."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

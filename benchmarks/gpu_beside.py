@@ -45,12 +45,12 @@ def beside_gradients(
     shapes = {name: parameter.shape for name, parameter in parameters.items()}
     told |= _host(shapes, users, cohort, group, a_pass, shape.vocabulary)
     about = f"{users:,} users, cohort {cohort:,} of {group} records: seconds of a step on the host"
-    figures = [Figure(about, sum(told[part] for part in _PARTS), HOST_SECONDS)]
+    figures = [Figure(about, sum(told[part] for part in PARTS), HOST_SECONDS)]
     figures += [Figure(f"seconds of {name}", value) for name, value in told.items() if isinstance(value, float)]
     return figures, told
 
 
-_PARTS = ("a draw", "choosing records", "laying out passes", "keys of the noise")
+PARTS = ("a draw", "choosing records", "laying out passes", "keys of the noise")
 
 
 def _host(
@@ -64,7 +64,7 @@ def _host(
     draws = Draws(PoissonSampler(rate=cohort / users), KEY, names, 1000)
     drawn = [len(draws.at(0))]
     first = time.perf_counter() - began
-    seconds: dict[str, list[float]] = {part: [] for part in _PARTS}
+    seconds: dict[str, list[float]] = {part: [] for part in PARTS}
     for step in range(1, STEPS):
         marks = [time.perf_counter()]
         units = draws.at(step)
@@ -80,7 +80,7 @@ def _host(
                 block_digest(KEY, step, name, number)
         marks.append(time.perf_counter())
         drawn.append(len(units))
-        for part, (one, other) in zip(_PARTS, itertools.pairwise(marks), strict=True):
+        for part, (one, other) in zip(PARTS, itertools.pairwise(marks), strict=True):
             seconds[part].append(other - one)
     return {
         "first draw": first,

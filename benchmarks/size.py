@@ -115,7 +115,7 @@ def module_of(path: Path) -> str:
 def imported_at_top_level(path: Path, modules: Collection[str]) -> set[str]:
     """Return the modules that a file imports whenever it is imported: not within functions, and not for types alone."""
     found = set()
-    for node in _tree_of(path).body:
+    for node in tree_of(path).body:
         if isinstance(node, ast.ImportFrom) and node.module is not None:
             names = [f"{node.module}.{alias.name}" for alias in node.names]
             found |= {name if name in modules else node.module for name in names}
@@ -140,7 +140,7 @@ def uses_of_names(paths: list[Path]) -> Counter[str]:
     """How often a variable or parameter has one of the names that say nothing."""
     uses: Counter[str] = Counter()
     for path in paths:
-        for node in ast.walk(_tree_of(path)):
+        for node in nodes_of(path):
             name = node.id if isinstance(node, ast.Name) else node.arg if isinstance(node, ast.arg) else None
             if name in NAMES:
                 uses[name] += 1
@@ -148,13 +148,20 @@ def uses_of_names(paths: list[Path]) -> Counter[str]:
 
 
 @cache
-def _tree_of(path: Path) -> ast.Module:
+def tree_of(path: Path) -> ast.Module:
+    """Return the parsed file."""
     return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
+def nodes_of(path: Path) -> tuple[ast.AST, ...]:
+    """Return every node of the parsed file: several counts go through all of them."""
+    return tuple(ast.walk(tree_of(path)))
 
 
 def names_of_several_classes(paths: list[Path]) -> list[str]:
     """Return the names that more than one class has."""
-    nodes = (node for path in paths for node in ast.walk(_tree_of(path)))
+    nodes = (node for path in paths for node in nodes_of(path))
     named = Counter(node.name for node in nodes if isinstance(node, ast.ClassDef))
     return sorted(name for name, count in named.items() if count > 1)
 
@@ -220,12 +227,53 @@ def tests_tied_to_wording() -> list[str]:
         name = path.relative_to(ROOT)
         if name.parts[1] in ABOUT_WORDS:
             continue
-        for node in ast.walk(_tree_of(path)):
+        for node in nodes_of(path):
             if not (isinstance(node, ast.FunctionDef) and node.name.startswith("test_")):
                 continue
             if any(_PHRASE.search(re.sub(r"\\.", "", text)) for text in _compared_texts(node)):
                 tied.append(f"{name}::{node.name}")
     return tied
+
+
+def files_that_use_private_names() -> dict[str, list[str]]:
+    """Return, for each file of tests that uses private names of heldin, these names.
+
+    A use is an import, an attribute, or a text that names what ``setattr`` replaces. A name counts where heldin
+    defines it and the file does not: private names of other libraries are their own matter. A test of a refusal
+    states which check raised the error (``by="..."``); such a text is no use.
+    """
+    of_heldin = _private_names(product_files()) - {"_repr_html_"}  # a protocol of notebooks
+    used = {
+        str(path.relative_to(ROOT)): sorted(_used_names(path) & of_heldin - _private_names([path]))
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+    }
+    return {file: names for file, names in used.items() if names}
+
+
+def _private_names(paths: list[Path]) -> set[str]:
+    names = set()
+    for path in paths:
+        for node in nodes_of(path):
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                names.add(node.name)
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                names.add(node.id)
+            elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
+                names |= {node.attr} if isinstance(node.ctx, ast.Store) else set()
+    return {name for name in names if re.match(r"_[^_]", name)}
+
+
+def _used_names(path: Path) -> set[str]:
+    names = set()
+    for node in nodes_of(path):
+        if isinstance(node, ast.ImportFrom):
+            names |= {alias.name for alias in node.names} if (node.module or "").startswith("heldin") else set()
+        elif isinstance(node, ast.Attribute):
+            names.add(node.attr)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "setattr":
+            texts = [text.value for text in node.args if isinstance(text, ast.Constant) and isinstance(text.value, str)]
+            names |= {text.rpartition(".")[2] for text in texts}
+    return names
 
 
 def main() -> None:
@@ -238,6 +286,7 @@ def main() -> None:
     print("uses of names that say nothing       " + ", ".join(f"{name} {uses[name]}" for name in NAMES))
     print(f"names of several classes             {len(names_of_several_classes(files)):>8,}")
     print(f"tests tied to wording                {len(tests_tied_to_wording()):>8,}")
+    print(f"test files that use private names    {len(files_that_use_private_names()):>8,}")
     with tempfile.TemporaryDirectory() as scratch:
         write_audited_files(Path(scratch) / "files")
         (names,) = loaded_modules([audit_words(Path(scratch) / "files")])

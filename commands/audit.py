@@ -181,7 +181,7 @@ def _audit(
     gate = fail_on_of(fail_on)
     # Every option becomes a key of the config, so that both are checked by one model
     # and a file may hold what no option has.
-    options = {_KEYS.get(name, name): value for name, value in called.params.items()}
+    options = {KEYS_OF_OPTIONS.get(name, name): value for name, value in called.params.items()}
     skip, strict = called.params["skip_bad_rows"], called.params["strict"]
     options["bad_rows"] = rows_rule(skip, strict).value if skip or strict else None
     _require_one_of_each(_typed(called), overrides or [])
@@ -214,7 +214,7 @@ def _audit(
 
 
 # the config key that an option sets, if it is not the option's own name; "" sets none
-_KEYS = {
+KEYS_OF_OPTIONS = {
     "claim": "claims",
     "user": "columns.user",
     "text": "columns.text",
@@ -246,7 +246,7 @@ def _typed(called: typer.Context) -> dict[str, str]:
     # typer gives an empty tuple to a repeatable option that was left out.
     given = [name for name, value in called.params.items() if value not in (None, [], ())]
     # Those that set no key are left out: an error of the whole config is none of theirs.
-    return {key: f"--{name.replace('_', '-')}" for name in given if (key := _KEYS.get(name, name))}
+    return {key: f"--{name.replace('_', '-')}" for name in given if (key := KEYS_OF_OPTIONS.get(name, name))}
 
 
 def _require_one_of_each(options: Mapping[str, str], overrides: Sequence[str]) -> None:

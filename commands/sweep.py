@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from heldin.record.sweep import SweepResult
     from heldin.sweeps.sweep_config import Sweep
 
-_LISTS = {"differs", "ceiling", "canaries", "bands"}
+LISTS = {"differs", "ceiling", "canaries", "bands"}
 
 
 def sweep(
@@ -155,7 +155,7 @@ def print_sweep(result: "SweepResult", *, json: bool, csv: bool) -> None:
     from heldin.reports.sweep_findings import comparison_text, summary_facts, summary_lines
 
     # What has a row of its own for each variant: the rest are lists, which comparison.json has.
-    rows = [{**v.model_dump(mode="json", exclude=_LISTS), "promise": str(v.promise or "")} for v in result.variants]
+    rows = [{**v.model_dump(mode="json", exclude=LISTS), "promise": str(v.promise or "")} for v in result.variants]
     flat = [{key: value for name, cell in row.items() for key, value in _cells(name, cell).items()} for row in rows]
     notes = [*(("note", str(note)) for note in result.notes), *summary_lines(result)]
     compared = comparison_text(result, terminal_width())

@@ -106,7 +106,7 @@ def build_on_cluster(
             raise cause from None
 
     # Each source's store is whole or not there: after a failure the next call builds only those that are missing.
-    built = on_all(_build_one, [(source, cache, dict(aliases or {}), on_bad) for source in sources])
+    built = on_all(build_one, [(source, cache, dict(aliases or {}), on_bad) for source in sources])
     folders = [part.folder for part in built if part.folder is not None]
     if not folders:
         raise InputError("; ".join(part.nothing for part in built))
@@ -116,12 +116,12 @@ def build_on_cluster(
         raise InputError("some sources have ids and some have none: name the id column of all, or of none")
     if stores[0].ids == "given":
         # Each task counts the ids of one hash share, so that no task has to keep all ids in memory.
-        _refuse_repeated(on_all(_repeated_ids, [(folders, share, ID_SHARES) for share in range(ID_SHARES)]))
+        refuse_repeated(on_all(repeated_ids, [(folders, share, ID_SHARES) for share in range(ID_SHARES)]))
     ranges = user_ranges(stores, parts or max(1, int(ray.cluster_resources().get("CPU", 1))))
     with artefact_folder(folder, made_from=fingerprint) as temporary:
         # Numbered with leading zeros, because a store reads its files in the order of their names.
         arguments = [(folders, *users, temporary / f"records-{i:05d}.arrow") for i, users in enumerate(ranges)]
-        index = pa.concat_tables(on_all(_merge_slices, arguments))
+        index = pa.concat_tables(on_all(merge_slices, arguments))
         counts = index.column("count").to_numpy()
         # Each part counts its rows from 0; here they are counted over all parts.
         starts = np.cumsum(counts) - counts
@@ -154,7 +154,7 @@ def user_ranges(stores: Sequence[CorpusStore], parts: int) -> list[tuple[str | N
 
 
 @dataclass(frozen=True)
-class _Built:
+class BuiltStore:
     """One source's store, or why it has none; the rows that were left out, and names of their users."""
 
     folder: Path | None
@@ -163,15 +163,17 @@ class _Built:
     nothing: str = ""
 
 
-def _build_one(source: Source, cache: Path, aliases: dict[str, str], on_bad: OnBadRows) -> _Built:
+def build_one(source: Source, cache: Path, aliases: dict[str, str], on_bad: OnBadRows) -> BuiltStore:
+    """Build the store of one source; a source without a record gives no store but the reason."""
     try:
         store = build_store(source, cache, aliases=aliases, on_bad=on_bad)
     except NoRecordError as error:
-        return _Built(None, error.skipped, error.users, str(error))
-    return _Built(store.folder, store.report.skipped, store.users_with_skipped())
+        return BuiltStore(None, error.skipped, error.users, str(error))
+    return BuiltStore(store.folder, store.report.skipped, store.users_with_skipped())
 
 
-def _refuse_repeated(repeated: Sequence[tuple[int, str, int]]) -> None:
+def refuse_repeated(repeated: Sequence[tuple[int, str, int]]) -> None:
+    """Raise InputError if any of these shares found an id more than once."""
     number = sum(count for count, _, _ in repeated)
     if number:
         raise say_repeated(number, min((name, times) for count, name, times in repeated if count)[1])
@@ -188,7 +190,7 @@ def rows_between(store: CorpusStore, first: str | None, last: str | None) -> tup
     return begin, end
 
 
-def _merge_slices(folders: Sequence[Path], first: str | None, last: str | None, path: Path) -> pa.Table:
+def merge_slices(folders: Sequence[Path], first: str | None, last: str | None, path: Path) -> pa.Table:
     """Write the records that all stores have of users in [first, last); returns the index of these users."""
     with sorting_table(path.with_suffix(".scratch")) as database:
         place = 0
@@ -199,7 +201,7 @@ def _merge_slices(folders: Sequence[Path], first: str | None, last: str | None, 
         return write_records(database, path)[0]
 
 
-def _repeated_ids(folders: Sequence[Path], share: int, shares: int) -> tuple[int, str, int]:
+def repeated_ids(folders: Sequence[Path], share: int, shares: int) -> tuple[int, str, int]:
     """Count the ids of this share that occur more than once over all stores; returns one, and its number of copies."""
     times: Counter[str] = Counter()
     for store in map(CorpusStore, folders):

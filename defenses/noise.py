@@ -54,10 +54,10 @@ def standard_normal(generator: NoiseGenerator, digest: bytes, count: int) -> NDA
             philox = np.random.Generator(np.random.Philox(key=int.from_bytes(digest[:16], "big")))
             return philox.standard_normal(count, dtype=np.float32)
         case NoiseGenerator.SECURE:
-            return _normal(_secure_bits(digest, count)).numpy()
+            return _normal(secure_bits(digest, count)).numpy()
 
 
-def _secure_bits(digest: bytes, count: int) -> torch.Tensor:
+def secure_bits(digest: bytes, count: int) -> torch.Tensor:
     """64 bits for each number, int64, shape (count,): what AES-256 makes of the counters from 0 on under this key."""
     # Imported where it is needed, since it loads OpenSSL, which most runs do without.
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
@@ -170,7 +170,7 @@ class NoiseSource:
             for number in _numbers(*spans[name]):
                 if len(self._drawn) < MOST_AHEAD and (step, name, number) not in self._drawn:
                     digest = block_digest(self.key, step, name, number)
-                    self._drawn[step, name, number] = self._pool.submit(_secure_bits, digest, sizes[number])
+                    self._drawn[step, name, number] = self._pool.submit(secure_bits, digest, sizes[number])
         return notice
 
     def close(self) -> None:
@@ -190,7 +190,7 @@ class NoiseSource:
                 return ready.result()
             digest = block_digest(self.key, step, name, number)
             if self.generator is NoiseGenerator.SECURE:
-                return _secure_bits(digest, sizes[number])
+                return secure_bits(digest, sizes[number])
             return torch.from_numpy(standard_normal(self.generator, digest, sizes[number]))
 
         if len(numbers) < 2:
@@ -240,7 +240,7 @@ def _fill(block: torch.Tensor, deviation: float, digest: bytes, source: torch.Ge
 
 def _cost(numbers: int, cores: int) -> str:
     began = time.perf_counter()
-    _secure_bits(bytes(32), BLOCK)
+    secure_bits(bytes(32), BLOCK)
     seconds = (time.perf_counter() - began) * numbers / BLOCK
     held = in_bytes(8 * min(numbers, MOST_AHEAD * BLOCK))
     return (

@@ -126,7 +126,7 @@ class AlignedHead(nn.Linear):
         hidden = cast_once(input)
         if hidden.dtype not in (torch.bfloat16, torch.float16):
             return F.linear(hidden, self.weight, self.bias)
-        logits: Tensor = _AlignedProduct.apply(hidden, self.weight)  # type: ignore[no-untyped-call]
+        logits: Tensor = AlignedProduct.apply(hidden, self.weight)  # type: ignore[no-untyped-call]
         bias: Tensor | None = self.bias  # torch's own type leaves out that there may be none
         return logits if bias is None else logits + bias.to(hidden.dtype)
 
@@ -137,11 +137,12 @@ class AlignedHead(nn.Linear):
 _ZEROS_BEHIND: "weakref.WeakSet[torch.UntypedStorage]" = weakref.WeakSet()  # memory of logits of aligned rows
 
 
-class _AlignedProduct(torch.autograd.Function):
+class AlignedProduct(torch.autograd.Function):
     """hidden (..., h) times weight (V, h) transposed, (..., V), whose rows lie a multiple of ``ALIGNED`` apart."""
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor) -> Tensor:
+        """Return the product, in the precision of ``hidden``."""
         rows = len(weight)
         padded = weight.new_zeros(-(-rows // ALIGNED) * ALIGNED, weight.shape[1], dtype=hidden.dtype)
         padded[:rows] = weight
@@ -154,6 +155,7 @@ class _AlignedProduct(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, delta: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """Return the gradients with respect to ``hidden`` and ``weight``."""
         hidden, padded = ctx.saved_tensors
         delta = _with_zeros(delta.flatten(0, -2), len(padded))  # (T, V and the zeros)
         of_hidden = of_weight = None

@@ -85,7 +85,7 @@ def _of_batch(
     first = torch.full((len(windows), 1), lm.start_token)
     inputs = torch.cat([first, windows[:, :-1]], dim=1).to(lm.device)  # (B, L)
     # Logits of the prefix are not asked for: in a small model they are most of the pass.
-    kept: dict[str, Any] = {"logits_to_keep": suffix.shape[1]} if _keeps_logits(lm) else {}
+    kept: dict[str, Any] = {"logits_to_keep": suffix.shape[1]} if keeps_logits(lm) else {}
     logits = lm.model(input_ids=inputs, use_cache=False, **kept).logits[:, -suffix.shape[1] :]  # (B, k, V)
     chunks = in_chunks(logits.flatten(0, 1), suffix.flatten())  # of (B*k, V) and (B*k,)
     logprobs = torch.cat([_drawn(part.float(), wanted, temperature, top_k) for part, wanted in chunks])  # (B*k,)
@@ -103,7 +103,8 @@ def _drawn(logits: torch.Tensor, targets: torch.Tensor, temperature: float, top_
     return -F.cross_entropy(kept, targets, reduction="none")
 
 
-def _keeps_logits(lm: LanguageModel) -> bool:
+def keeps_logits(lm: LanguageModel) -> bool:
+    """Return whether the model can be asked for the logits of the last tokens alone."""
     return "logits_to_keep" in inspect.signature(lm.model.forward).parameters
 
 

@@ -114,7 +114,7 @@ class Connection:
         self._key = endpoint.key()
         headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
         self._client = httpx2.Client(headers=headers, timeout=endpoint.timeout)
-        self._pace = _Pace(endpoint.requests_per_minute)
+        self._pace = Pace(endpoint.requests_per_minute)
         # Shared by all threads, without a lock: it only ever turns true.
         self._answered = False
 
@@ -235,7 +235,7 @@ class Connection:
         return f": {message[:LONGEST_QUOTE]}" if message else ""
 
 
-class _Pace:
+class Pace:
     """Evenly spaced turns for all threads, at most ``per_minute``; all are held back when the server asks."""
 
     def __init__(self, per_minute: float | None) -> None:

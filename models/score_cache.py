@@ -115,7 +115,7 @@ class ScoreCache:
         # that is too long is reported before the others are paid for.
         todo = sorted(missing, key=lambda key: len(missing[key]), reverse=not isinstance(lm, LanguageModel))
         size = CHUNK["cuda" if kind_of(lm.device) == "cuda" else "cpu"] if isinstance(lm, LanguageModel) else lm.chunk
-        chunks = list(_cut(todo, [len(missing[key]) for key in todo], size))
+        chunks = list(in_chunks(todo, [len(missing[key]) for key in todo], size))
         for chunk, scored in _scored_chunks(lm, chunks, missing, moments, ranks, self._writer(model)):
             by_key.update(zip(chunk, scored, strict=True))
             if advance:
@@ -208,7 +208,7 @@ def _key(text: str) -> bytes:
     return hashlib.blake2b(text.encode(), digest_size=16, person=person).digest()
 
 
-def _cut(keys: Sequence[bytes], lengths: Sequence[int], size: int) -> Iterator[list[bytes]]:
+def in_chunks(keys: Sequence[bytes], lengths: Sequence[int], size: int) -> Iterator[list[bytes]]:
     """Chunks of at most ``size`` texts and ``CHARACTERS``, in order; where that is large, the first are smaller."""
     chunk: list[bytes] = []
     characters, most = 0, size if size < 4 * FIRST else FIRST

@@ -192,7 +192,7 @@ def _row(folder: Path, record: Record, first: Record, over: str | None) -> Row:
         auroc=primary.auroc.value,
         auroc_low=primary.auroc.lower,
         auroc_high=primary.auroc.upper,
-        difference=_difference(first.primary().auroc, primary.auroc),
+        difference=difference_of(first.primary().auroc, primary.auroc),
         paired=False,
         # None where too few held-out users resolve the rate: a 0 would read as an attack that fails.
         tpr_at=tuple((t.fpr, t.estimate.value if t.estimate else None) for t in record.curve().tpr_at),
@@ -242,7 +242,8 @@ def _value(folder: Path, record: Record, over: str) -> Any:
     return value
 
 
-def _difference(first: Estimate, other: Estimate) -> tuple[float, float, float]:
+def difference_of(first: Estimate, other: Estimate) -> tuple[float, float, float]:
+    """Return ``other`` minus ``first``, with the limits of its interval."""
     # each run drew its own coins, so both intervals count: the samples are independent
     first_interval, two = ((e.value, e.lower, e.upper) for e in (first, other))
     return independent_difference(first_interval, two)
@@ -284,7 +285,7 @@ def _notes(records: Sequence[Record], rows: Sequence[Row]) -> list[str]:
     if len(chosen) > 1:
         notes.append("some runs keep the best checkpoint and some the last; losses are those after the last step")
     # Audits of one corpus share their users, so that the interval for independent
-    # samples (``_difference``) is too wide.
+    # samples (``difference_of``) is too wide.
     if len({r.corpus.fingerprint for r in records if r.kind == "audit"}) < sum(r.kind == "audit" for r in records):
         notes.append("some audits are of the same users: their differences are better known than the intervals say")
     paired = [row.name for row in rows if row.paired]

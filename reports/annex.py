@@ -75,7 +75,7 @@ def _delta_of_bounds(record: Record) -> str:
 
 def list_scenarios(record: Record) -> list[Scenario]:
     """Return every kind of attack that a reader may ask for, the tested ones first."""
-    return [*_membership(record), _extraction(record), *parts.OUT_OF_SCOPE]
+    return [*membership_scenarios(record), _extraction(record), *parts.OUT_OF_SCOPE]
 
 
 def _extraction(record: Record) -> Scenario:
@@ -89,7 +89,8 @@ def _extraction(record: Record) -> Scenario:
     )
 
 
-def _membership(record: Record) -> list[Scenario]:
+def membership_scenarios(record: Record) -> list[Scenario]:
+    """Return the scenarios of membership inference, with what was run of each."""
     words, result = audited_by(record), record.counted_attack()  # the attack of the headline
     unreal = Scenario(
         "Membership of real users",

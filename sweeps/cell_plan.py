@@ -185,7 +185,7 @@ def tries(sweep: Sweep, out: Path) -> list[Tried]:
         if states.get(cell.name) == "halted":
             loss = math.inf
         elif path.is_file():
-            loss = _public_loss(read_record(path), cell.name)
+            loss = public_loss_of(read_record(path), cell.name)
         else:
             raise ResumableError(f"tuning: cell {cell.name} has no result: the same command tries it again")
         losses.setdefault(cell.variant.name, []).append(loss)
@@ -217,7 +217,7 @@ def _stated(loss: float) -> float | None:
     return brief(loss, DIGITS) if math.isfinite(loss) else None
 
 
-def _public_loss(record: Record, name: str) -> float:
+def public_loss_of(record: Record, name: str) -> float:
     """Loss of public validation users at the chosen checkpoint, nats per token."""
     training = record.training
     points = [point for point in training.curve if point.step == training.chosen_step] if training else []

@@ -32,9 +32,9 @@ from heldin.sweeps.cell_plan import placed_cells, plan_of, require_sweep, tries,
 from heldin.sweeps.load import hopeless
 from heldin.sweeps.sweep_config import Resources, Sweep
 
-_RECORDS = 16  # of a batch
-_SECONDS = 1.0  # of measuring
-_LARGEST = 5e7  # parameters; a larger model takes minutes on a CPU
+RECORDS = 16  # of a batch
+SECONDS = 1.0  # of measuring
+LARGEST = 5e7  # parameters; a larger model takes minutes on a CPU
 _LOGITS = {"cpu": 2**25, "cuda": 2**29}  # of a batch
 
 
@@ -240,7 +240,7 @@ class Timing:
         try:
             with quiet_transformers():
                 model = _model(config)
-            return None if model is None else _paced(model, config.finetune)
+            return None if model is None else seconds_per_record(model, config.finetune)
         except torch.OutOfMemoryError:
             return None
         finally:
@@ -257,7 +257,7 @@ def _model(config: RunConfig) -> PreTrainedModel | None:
     except Exception:
         return None
     device = default_device()
-    if device.type == "cpu" and parameters > _LARGEST:
+    if device.type == "cpu" and parameters > LARGEST:
         return None
     state = torch.get_rng_state()
     model: PreTrainedModel = AutoModelForCausalLM.from_config(shape)
@@ -266,12 +266,13 @@ def _model(config: RunConfig) -> PreTrainedModel | None:
     return model.to(device).train()
 
 
-def _paced(model: PreTrainedModel, recipe: Recipe) -> float:
+def seconds_per_record(model: PreTrainedModel, recipe: Recipe) -> float:
+    """Time training steps of this model and return seconds per record."""
     length, arithmetic = recipe.sequence_length, arithmetic_of(recipe.precision, model.device)
     generator = torch.Generator().manual_seed(0)
     vocabulary = int(text_config(model.config).vocab_size)
     # As few as a batch needs whose logits fit anywhere.
-    records = max(1, min(_RECORDS, _LOGITS[model.device.type] // (length * vocabulary)))
+    records = max(1, min(RECORDS, _LOGITS[model.device.type] // (length * vocabulary)))
     tokens = torch.randint(0, vocabulary, (records, length + 1), generator=generator).to(model.device)
 
     def step() -> None:
@@ -285,7 +286,7 @@ def _paced(model: PreTrainedModel, recipe: Recipe) -> float:
     # Not the first, which sets everything up.
     step()
     started, steps = time.monotonic(), 0
-    while steps < 2 or time.monotonic() - started < _SECONDS:
+    while steps < 2 or time.monotonic() - started < SECONDS:
         step()
         steps += 1
     return (time.monotonic() - started) / (steps * records)

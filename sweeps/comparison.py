@@ -61,7 +61,7 @@ def compare_cells(
     """
     cells, plan, tuning = placed_cells(sweep, out), kept_hash(out), tuning_cells(sweep, out)
     finished, problems = finished_cells(cells, plan, reporter)
-    verdicts = _joint_verdicts(finished, cells)
+    verdicts = joint_verdicts(finished, cells)
     results = [_cell(cell, finished, states, verdicts, problems, len(cells)) for cell in cells]
     by_variant: dict[str, dict[int, Record]] = {}
     for measured in finished.values():
@@ -75,8 +75,8 @@ def compare_cells(
         cells=results,
         notes=[
             *_notes(sweep, results, sum(map(len, verdicts.values()))),
-            *_about_machines([cell.record.environment for cell in finished.values()]),
-            *_about_epsilon(sweep, choice_is_covered(sweep, cells, tuning), together),
+            *about_machines([cell.record.environment for cell in finished.values()]),
+            *about_epsilon(sweep, choice_is_covered(sweep, cells, tuning), together),
         ],
         shipping=shipping(sweep, by_variant),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -115,7 +115,7 @@ def _attacker(finished: Mapping[str, Finished]) -> Attacker | None:
     return attackers[0] if attackers and all(attacker == attackers[0] for attacker in attackers) else None
 
 
-def _joint_verdicts(finished: Mapping[str, Finished], cells: Sequence[PlacedCell]) -> dict[str, list[JointVerdict]]:
+def joint_verdicts(finished: Mapping[str, Finished], cells: Sequence[PlacedCell]) -> dict[str, list[JointVerdict]]:
     """Return every cell's verdicts, with p-values that pay for all cells of the plan and groups of people (Holm)."""
     own = {
         name: [verdict for verdict in cell.record.judgement.verdicts if verdict.claim != NO_CLAIM]
@@ -183,7 +183,7 @@ def _cell(
         answer=record.decision.decision.answer.value,
         canaries_answer=_canaries_answer(record),
         verdicts=verdicts[cell.name],
-        epsilon_at_least=_joint_bound(measured, cells),
+        epsilon_at_least=joint_bound(measured, cells),
         held_in=record.split.held_in,
         held_out=record.split.held_out,
         ledger_commitment=record.split.ledger_commitment,
@@ -213,7 +213,7 @@ def _outcome(state: CellState | None, *, refused: bool) -> CellOutcome:
     return "halted" if state.halted else "failed"
 
 
-def _joint_bound(cell: Finished, cells: int) -> float | None:
+def joint_bound(cell: Finished, cells: int) -> float | None:
     """Return a bound on epsilon of audited users at alpha / number of planned cells, by a rule fixed beforehand."""
     # Those audited come first in a record, before canary users.
     own = next((bound for bound in cell.record.judgement.bounds if bound.name == JOINT_RULE), None)
@@ -244,7 +244,7 @@ def _notes(sweep: Sweep, results: Sequence[CellResult], judged: int) -> list[Sta
     return notes
 
 
-def _about_machines(ran: Sequence[Environment]) -> list[Statement]:
+def about_machines(ran: Sequence[Environment]) -> list[Statement]:
     """Return how the cells' machines differ: a sweep that went on later, or elsewhere, mixes results of both."""
     values_of = [
         ("heldin", {_code(environment) for environment in ran}),
@@ -269,7 +269,7 @@ def _code(ran: Environment) -> str:
     return f"{ran.heldin} ({commit[:9]}{changed})"
 
 
-def _about_epsilon(sweep: Sweep, covered: bool, joint: Composed | None) -> list[Statement]:
+def about_epsilon(sweep: Sweep, covered: bool, joint: Composed | None) -> list[Statement]:
     """Return what the cells cost together, and whether that covers the choice."""
     notes = []
     if joint is not None:

@@ -89,7 +89,7 @@ def finished_cells(
         for cell in cells:
             if (cell.folder / "record.json").is_file():
                 try:
-                    finished[cell.name] = _read(cell)
+                    finished[cell.name] = read_finished(cell)
                 except InputError as error:
                     problems[cell.name] = str(error)
             advance(1)
@@ -97,7 +97,8 @@ def finished_cells(
     return {name: cell for name, cell in finished.items() if name not in problems}, problems
 
 
-def _read(cell: PlacedCell) -> Finished:
+def read_finished(cell: PlacedCell) -> Finished:
+    """Read the record and the scores of a finished cell."""
     record = read_record(cell.folder / "record.json")
     scores = leading_scores(cell.folder)
     people = cell.folder / PEOPLE

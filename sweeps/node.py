@@ -71,7 +71,7 @@ def cell(batch: SweepBatch, task: Task, slot: Slot, number: int) -> tuple[Ended,
     Raises:
         InputError: this machine has another version of heldin, or no such folder.
     """
-    _require_same(batch)
+    require_same_code(batch)
     cache = _own_copy(batch, number)
     assert task.folder is not None
     # Of a machine that is thought lost, a process may still work on the cell.
@@ -91,7 +91,7 @@ def shared(batch: SweepBatch, task: Task, slot: Slot, number: int) -> tuple[Ende
     Raises:
         InputError: this machine has another version of heldin, or no such folder.
     """
-    _require_same(batch)
+    require_same_code(batch)
     with one_process_at_a_time(batch.home, wait=True):
         work = batch.home / "work"
         # From what is published, so that nothing is made twice.
@@ -157,7 +157,8 @@ def _own_copy(batch: SweepBatch, number: int) -> Path:
     return folder
 
 
-def _require_same(batch: SweepBatch) -> None:
+def require_same_code(batch: SweepBatch) -> None:
+    """Raise InputError if this machine does not see the sweep's folder or has another version of heldin."""
     path = Path(batch.out) / SHARED / "token"
     if kept_text(path) != batch.token:
         raise InputError(

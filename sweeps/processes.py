@@ -29,7 +29,7 @@ _TAIL = 20_000  # bytes
 _Process = subprocess.Popen[bytes] | Forked
 _RUNNING: set[_Process] = set()  # that this process started and waits for
 _INTERRUPTED = 130  # exit code
-_TO_STOP, _TO_DIE, _PAUSE = 6.0, 2.0, 0.1  # seconds
+TO_STOP, _TO_DIE, _PAUSE = 6.0, 2.0, 0.1  # seconds
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ class Machine:
         if self._loaded is not None:
             self._loaded.stop()
         interrupted = set() if alone else set(_RUNNING)
-        ends = time.monotonic() + _TO_STOP
+        ends = time.monotonic() + TO_STOP
         try:
             while _RUNNING and time.monotonic() < ends:
                 # One that a thread was about to start heard nothing of it.

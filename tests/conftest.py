@@ -197,6 +197,7 @@ SMALL = {
     },
     "attack": {"max_characters": 200},
     "audit": {"resamples": 200},
+    "decision": {"redraws": 1000},
 }
 
 TRIAL = {
@@ -239,7 +240,7 @@ class Call:
         self._monkeypatch.setattr(sys, "argv", ["heldin", *map(str, arguments)])
         if "--check" in arguments:  # it would time steps of training for a second, as ``cost_of_run`` does in its tests
             self._monkeypatch.setattr("heldin.jobs.check.costs.SECONDS", 0.0)
-            self._monkeypatch.setattr("heldin.sweeps.check_sweep._SECONDS", 0.0)
+            self._monkeypatch.setattr("heldin.sweeps.check_sweep.SECONDS", 0.0)
         with pytest.raises(SystemExit) as caught:
             cli.main()
         out, err = self._capsys.readouterr()

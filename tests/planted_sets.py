@@ -90,6 +90,7 @@ def plan(training, base, **changes):
         "canaries": [{"kind": "unseen_token", "users": 4, "documents": [1, 3]}],
         "attack": ATTACK,
         "audit": {"resamples": 100},
+        "decision": {"redraws": 1000},
         **changes,
     }
     return parse_plant(content, "test")

@@ -183,9 +183,9 @@ def crowded_checks(stage: Stage, trainer: Trainer, key: bytes, high: float) -> t
     u = z / (math.sqrt(float(np.square(z).mean())) or 1.0)
     return (
         *_granular(by_tensor(stage, z), "noise amid people"),
-        _most_deviant_step(small, "small contributions", "that draws contributions far below the clip norm"),
-        _most_deviant_step(np.concatenate(alone), "one unit", "that draws exactly one unit"),
-        _most_deviant_part(by_tensor(stage, z)),
+        most_deviant_step(small, "small contributions", "that draws contributions far below the clip norm"),
+        most_deviant_step(np.concatenate(alone), "one unit", "that draws exactly one unit"),
+        most_deviant_part(by_tensor(stage, z)),
         _repeated(by_tensor(stage, u), "noise amid people shared by two steps", "any two"),
         *regular_checks(by_tensor(stage, u), "noise amid people"),
         *_against_the_sum(stage, crowded, still),
@@ -265,7 +265,7 @@ def steps_check(stage: Stage, z: Array, name: str, cohort: str) -> Check:
     return replace(tested(f"{name}: the most deviant step", "coordinates", worst, 1.0, detects), level=SHARED)
 
 
-def _most_deviant_step(z: Array, name: str, cohort: str) -> Check:
+def most_deviant_step(z: Array, name: str, cohort: str) -> Check:
     """Check the deviation of each step's noise, shape (steps, d)."""
     steps, size = z.shape
     finding = laws.deviations(np.square(z).sum(axis=1), size, LEVEL)
@@ -273,7 +273,7 @@ def _most_deviant_step(z: Array, name: str, cohort: str) -> Check:
     return tested(f"noise of {name}: the most deviant step", "coordinates", finding, 1.0, detects)
 
 
-def _most_deviant_part(tensors: Tensors) -> Check:
+def most_deviant_part(tensors: Tensors) -> Check:
     """Check the deviation of the noise of each tensor, and of each row of a matrix, in each step."""
     worst, steps = _of_parts(tensors, LEVEL), len(next(iter(tensors.values()))[0])
     detects = f"a tensor or row of {worst.times} the stated deviation in one of {steps} steps that draw somebody"

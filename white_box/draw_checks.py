@@ -23,7 +23,7 @@ from heldin.white_box.trainers import ObservedDraws, Run, Trainer, changed, draw
 DRAWN_CANARIES = 100  # most gradient canaries that are drawn
 _PER_UNIT = 8  # times that a unit is expected to be drawn under each key, in a short audit
 _FEWEST, _MOST = 40, 3_000  # steps under each key
-_AGAIN, _MOST_AGAIN = 24, 600  # times that a unit is expected to be drawn in a run that is done again; steps of it
+AGAIN, _MOST_AGAIN = 24, 600  # times that a unit is expected to be drawn in a run that is done again; steps of it
 _MISREAD = 1e-2  # of a contribution: so far from a whole number, somebody took part in part
 
 
@@ -275,7 +275,7 @@ def _whatever_the_texts(stage: Stage, trainer: Trainer, key: bytes, low: float, 
     name, rate = "sampling: changed by what units write", stage.mechanism.sampler.rate
     if rate == 1.0:
         return silent(name, "state", "coins that depend on texts, since everybody takes part")
-    steps = min(_MOST_AGAIN, math.ceil(_AGAIN / rate))
+    steps = min(_MOST_AGAIN, math.ceil(AGAIN / rate))
     there, whole = drawing(stage, keyed_digest(key, "white-box draws", "again"), low, steps=steps)
     texts = tuple(unit for unit in whole.training.units if unit.canary is None)
     training = replace(whole.training, units=texts)

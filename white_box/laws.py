@@ -132,7 +132,7 @@ def squares(observed: Array, trials: int, rate: float, level: float) -> LawResul
     ``smallest`` and ``below``: the factors of the variance that would have been seen.
     """
     values = np.asarray(observed, dtype=np.float64).ravel()
-    centre, law = _law_of_squares(trials, rate, values.size)
+    centre, law = law_of_squares(trials, rate, values.size)
     upto = np.cumsum(law)
     spread = round(float(np.square(values - centre).sum()))  # whole numbers about a whole centre
     at_most = float(upto[min(spread, law.size - 1)])
@@ -334,7 +334,7 @@ def _chi2_tails(value: float, freedom: int) -> tuple[float, float]:
 
 
 @functools.lru_cache(maxsize=32)
-def _law_of_squares(trials: int, rate: float, number: int) -> tuple[int, Array]:
+def law_of_squares(trials: int, rate: float, number: int) -> tuple[int, Array]:
     """The integer nearest the mean, and the law of the sum of ``number`` squared distances from it, at 0, 1, ...
 
     Computed by powers of the discrete Fourier transform, exact to about 1e-15.

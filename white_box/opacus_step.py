@@ -56,7 +56,7 @@ class OpacusStep:
             InputError: the mechanism's clip or divisor is none that Opacus has, or Opacus is not installed.
         """
         optimizer = self._optimizer(model, training, step)
-        drawn = training.drawn(step) if self.poisson else _shuffled(training, step)
+        drawn = training.drawn(step) if self.poisson else shuffled_batch(training, step)
         records = [ids for unit in drawn if unit.canary is None for ids in training.contribution(unit, step, sequences)]
         canaries = [unit.canary for unit in drawn if unit.canary is not None]
         given = [training.canaries.gradient(number) for number in canaries] if training.canaries else []
@@ -164,7 +164,7 @@ class _WithPositions:
         return self.hooked(input_ids=input_ids, position_ids=places, use_cache=use_cache)
 
 
-def _shuffled(training: PrivateTraining, step: int) -> list[SampledUnit]:
+def shuffled_batch(training: PrivateTraining, step: int) -> list[SampledUnit]:
     """A batch of a shuffled epoch, of the size that the plan expects."""
     units, rate = training.units, training.mechanism.sampler.rate
     size = max(1, round(rate * len(units)))

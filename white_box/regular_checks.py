@@ -30,7 +30,9 @@ def regular_checks(tensors: Tensors, name: str) -> tuple[Check, ...]:
     every = whole(tensors)
     sums = [_varied(part, [_sums(z) for z in blocks], _sums(every)) for part, blocks in parts.items()]
     norms = [_varied(part, [_norms(z) for z in blocks], _norms(every)) for part, blocks in parts.items()]
-    spans = [_spanned(part, [_spans(z) for z in blocks], _spans(every)) for part, blocks in parts.items()]
+    spans = [
+        _spanned(part, [shares_in_spans(z) for z in blocks], shares_in_spans(every)) for part, blocks in parts.items()
+    ]
     inside = f"{name}, what lies in the span of earlier noise, off by"
     return (
         _check(f"{name}: how much sums vary", sums, 1.0, f"{name}, sums that vary by"),
@@ -91,7 +93,7 @@ def _norms(blocks: Array) -> Array:
     return laws.of_ratios(size[:, :even:2], size[:, 1:even:2], blocks.shape[-1])
 
 
-def _spans(blocks: Array) -> Array:
+def shares_in_spans(blocks: Array) -> Array:
     """Shares of each vector in the span of those before it, as N(0, 1); in groups of as many vectors as dimensions."""
     size = blocks.shape[-1]
     vectors = np.swapaxes(blocks, 0, 1).reshape(-1, size)

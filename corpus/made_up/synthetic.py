@@ -126,7 +126,7 @@ def generate_user(spec: SyntheticCorpus, user: int) -> Iterator[SyntheticRecord]
         raise InputError(f"synthetic corpus: there is no user {user}; choose one from 0 to {spec.users - 1}")
     person, dice = _person(spec, user), _Dice(spec.seed, _RECORDS, user)
     # Random rounding, so that a user's expected number of records is exact.
-    count = math.floor(_expected_records(spec, user) + dice.roll())
+    count = math.floor(expected_records(spec, user) + dice.roll())
     for number, sent in enumerate(sorted(_working_time(dice) for _ in range(count))):
         name, date = f"synthetic-{user:06d}-{number:04d}", f"{sent:%Y-%m-%dT%H:%M:%SZ}"
         yield SyntheticRecord(user=person.facts["address"], text=_Mail(person, sent, dice).write(), id=name, date=date)
@@ -153,7 +153,7 @@ class _Dice:
         return low + int(self.roll() * (high - low + 1))
 
 
-def _expected_records(spec: SyntheticCorpus, user: int) -> float:
+def expected_records(spec: SyntheticCorpus, user: int) -> float:
     """``min_records`` plus a log-normal number with mean ``mean_records - min_records``."""
     normal = _Dice(spec.seed, _WEIGHT, user).rng.standard_normal()
     # exp(s z) has mean exp(s^2 / 2) for a standard normal z; the second term divides by it.

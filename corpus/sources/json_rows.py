@@ -31,7 +31,7 @@ from heldin.corpus.sources.text_files import (
 from heldin.words.rows import FileText, RowFault
 from heldin.words.statement import Statement
 
-_PIECE = 2**20  # characters that are read at once
+PIECE = 2**20  # characters that are read at once
 _NEAR = 16  # characters before the end within which a value that is cut there seems broken
 _BLANKS = " \t\r\n"
 
@@ -335,7 +335,7 @@ class _Values:
         """Read on, and drop what was read before; False at the end."""
         rest = self._text[self._at :]
         # As much again as is kept, so that a long value is not decoded again and again.
-        piece = self._stream.read(max(_PIECE, len(rest)))
+        piece = self._stream.read(max(PIECE, len(rest)))
         self._text, self._at = rest + piece, 0
         return bool(piece)
 

@@ -49,7 +49,7 @@ PRECISION = 1e-4  # relative overestimate of epsilon that the grid may cause
 AREA_PRECISION = 5e-4  # of the area under the highest ROC curve
 EPSILON_FLOOR = 1e-3  # epsilons below this are resolved to PRECISION * this
 VISIBLE = 1e-3  # share of delta that rounding and truncation may have before the tilt is worth its time
-_WORTH_STORING = 50_000  # masses; building a smaller one-step distribution is faster than reading it
+WORTH_STORING = 50_000  # masses; building a smaller one-step distribution is faster than reading it
 _KEPT, _KEPT_MASSES = 128, 2**14  # one-step distributions in memory, and masses of each: at most 32 MiB in all
 _RETILTS = 4
 _TILTED_EVENTS = (PoissonGaussian, TwoLevelGaussian)
@@ -69,7 +69,7 @@ def settled_pair(event: GridEvent, steps: int, delta: float) -> LossPair:
 
 
 def _settled(runs: Runs, delta: float) -> LossPair:
-    return refined(runs, _whole(runs), functools.partial(_epsilon_bias, _steps(runs), delta))
+    return refined(runs, whole_pairs(runs), functools.partial(_epsilon_bias, _steps(runs), delta))
 
 
 def grid_epsilon(event: GridEvent, steps: int, delta: float) -> float:
@@ -86,7 +86,7 @@ def composed_grid_epsilon(runs: Runs, delta: float) -> float:
     # Only mixtures built here are tilted: their masses are relatively exact far into the tail, dp-accounting's are not.
     if TAIL_MASS + rounding_mass(steps) > VISIBLE * delta:
         if all(isinstance(event, _TILTED_EVENTS) for event, _ in runs):
-            return _tilted_epsilon(runs, delta)
+            return tilted_epsilon(runs, delta)
         check_rounding(delta, steps)
     # One event's pair is kept, since the ceiling of attackers is read off it too.
     return pair_epsilon(settled_pair(*runs[0], delta) if len(runs) == 1 else _settled(runs, delta), delta)
@@ -116,11 +116,11 @@ def deltas_of(runs: Runs, delta: float) -> Callable[[float], float]:
 def _composed_delta(runs: Runs, epsilon: float) -> float:
     steps = _steps(runs)
     bias = functools.partial(_delta_bias, steps, epsilon)
-    delta = pair_delta(refined(runs, _whole(runs), bias), epsilon)
+    delta = pair_delta(refined(runs, whole_pairs(runs), bias), epsilon)
     tilted = all(isinstance(event, _TILTED_EVENTS) for event, _ in runs)
     if TAIL_MASS + rounding_mass(steps) <= VISIBLE * delta or not tilted:
         return delta
-    pairs, _ = _coarsest(runs, _whole(runs))
+    pairs, _ = coarsest_grid(runs, whole_pairs(runs))
     orders = [order_at(parts, epsilon) for parts in _directions(runs, pairs)]
     return min(delta, pair_delta(refined(runs, _tilted(runs, orders), bias), epsilon))  # both are bounds
 
@@ -135,7 +135,7 @@ def refined(runs: Runs, compose: Compose, bias: Bias) -> LossPair:
         compose: one step's pairs to the pair of all steps.
         bias: composed pair to (predicted, allowed) bias of the number read off it; falls as the square of the width.
     """
-    _, pair = _coarsest(runs, compose)
+    _, pair = coarsest_grid(runs, compose)
     while True:
         predicted, allowed = bias(pair)
         if predicted <= allowed:
@@ -151,12 +151,12 @@ def refined(runs: Runs, compose: Compose, bias: Bias) -> LossPair:
 
 
 @functools.lru_cache(maxsize=256)
-def _tilted_epsilon(runs: Runs, delta: float) -> float:
+def tilted_epsilon(runs: Runs, delta: float) -> float:
     """epsilon(delta) from the pair tilted to the loss that decides it, separately in each direction."""
     # The tilt depends on epsilon, and only a tilted pair shows it: begin with the delta that a whole pair shows, and
     # tilt again until the order settles. An order that has not settled costs tightness, never validity.
     readable = max(delta, (TAIL_MASS + rounding_mass(_steps(runs))) / VISIBLE)
-    coarse, whole = _coarsest(runs, _whole(runs))
+    coarse, whole = coarsest_grid(runs, whole_pairs(runs))
     orders = []
     for parts, composed in zip(_directions(runs, coarse), (whole.remove, whole.add), strict=True):
         order, before = order_at(parts, epsilon_at(composed, readable)), -1.0
@@ -206,7 +206,7 @@ def _smooth_excess(area: float, steps: int, width: float) -> float:
     return area - float(special.ndtr(math.sqrt(max(0.0, mu * mu - steps * width * width / 6.0) / 2.0)))
 
 
-def _coarsest(runs: Runs, compose: Compose) -> tuple[list[LossPair], LossPair]:
+def coarsest_grid(runs: Runs, compose: Compose) -> tuple[list[LossPair], LossPair]:
     """One step of each event and all steps on a first grid of about 512 cells, or on the next wider grid that fits."""
     # A power of two, as in ``refined``.
     width = 2.0 ** math.floor(math.log2(max(one_step_range(event) for event, _ in runs) / 512.0))
@@ -229,7 +229,8 @@ def _directions(runs: Runs, pairs: Sequence[LossPair]) -> tuple[Parts, Parts]:
     return list(zip(remove, counts, strict=True)), list(zip(add, counts, strict=True))
 
 
-def _whole(runs: Runs) -> Compose:
+def whole_pairs(runs: Runs) -> Compose:
+    """Return the composition of all steps of these runs, without tilting."""
     return lambda pairs: LossPair(*map(compose_parts, _directions(runs, pairs)))
 
 
@@ -267,7 +268,7 @@ def _grid_bias(steps: int, order: float, width: float) -> float:
 
 def _stored_step(event: GridEvent, width: float, offset: float = 0.0) -> LossPair:
     masses = one_step_range(event) / width
-    if masses < _WORTH_STORING:
+    if masses < WORTH_STORING:
         return (_kept_step if masses < _KEPT_MASSES else one_step)(event, width, offset)
     # Floats in hex, which is exact: rounded decimals could give two widths one name.
     parameters = {"event": type(event).__name__, "width": float(width).hex()}

@@ -271,7 +271,7 @@ def ceiling_of(event: Event, steps: int, delta: float) -> RocCeiling:
 
 def pld_ceiling(pair: LossPair) -> RocCeiling:
     """Pointwise minimum of the two directions' ROC curves, exact between the vertices: never below the true ceiling."""
-    remove, add = _remove_roc(pair.remove), _add_roc(pair.add)
+    remove, add = remove_roc(pair.remove), add_roc(pair.add)
     fpr = np.union1d(remove[0], add[0])
     gap = np.interp(fpr, *remove) - np.interp(fpr, *add)
     # The curves cross between vertices too: without these points the minimum would be cut short, below the ceiling.
@@ -285,7 +285,7 @@ def _area(pair: LossPair) -> float:
     return pld_ceiling(pair).auroc
 
 
-def _remove_roc(pmf: LossPmf) -> tuple[Array, Array]:
+def remove_roc(pmf: LossPmf) -> tuple[Array, Array]:
     """(FPR, TPR) vertices of calling "in" on the largest losses first; upper = in, lower = out."""
     # Beyond the last loss kept, l, the curve is below its tangent of slope e^l, which reaches TPR 1 at
     # FPR + (1 - TPR) e^-l.
@@ -296,7 +296,7 @@ def _remove_roc(pmf: LossPmf) -> tuple[Array, Array]:
     return _ascending(np.append(fpr, full), np.append(tpr, 1.0))
 
 
-def _add_roc(pmf: LossPmf) -> tuple[Array, Array]:
+def add_roc(pmf: LossPmf) -> tuple[Array, Array]:
     """(FPR, TPR) vertices from the other end; upper = out.
 
     Calling "out" on the largest losses, of masses U under out and L under in, leaves FPR = 1 - U and TPR = 1 - L.

@@ -111,7 +111,7 @@ def compose_tilted(parts: Parts, order: float) -> LossPmf:
     masses are tilted by e^{order l}, normalised by the mgf, composed and tilted back: P(l) = e^{K - order l} Q(l). FFT
     rounding is absolute in Q, and Q's bulk is where P is tiny. What is charged:
 
-    - to every mass of Q, the bound ``_tilted_rounding`` on its own rounding (measured to hold with a margin of more
+    - to every mass of Q, the bound ``tilted_rounding`` on its own rounding (measured to hold with a margin of more
       than 100 against sums in extended precision and in integers);
     - to infinity, Q's tail above the window, at most TAIL_MASS by Chernoff's bound, where P <= e^{K - order l};
     - for everything below the window, a mass of 1 at its first point.
@@ -126,7 +126,7 @@ def compose_tilted(parts: Parts, order: float) -> LossPmf:
         log_mgf += steps * own
         largest = max(largest, order * float(np.abs(losses).max()))
     low, masses, bandwidth = _convolved(tilted)
-    masses += _tilted_rounding(sum(steps for _, steps in parts), masses.size, largest) * bandwidth
+    masses += tilted_rounding(sum(steps for _, steps in parts), masses.size, largest) * bandwidth
     width, lowest, offset = parts[0][0].width, _lowest(parts) + low, _offset(parts)
     composed = on_grid(lowest, masses.size, width) + offset
     with np.errstate(divide="ignore", over="ignore", under="ignore"):
@@ -272,7 +272,7 @@ def _convolved(parts: Sequence[tuple[Array, int]]) -> tuple[int, Array, float]:
     return low, np.maximum(composed, 0.0), float((np.abs(powered) / factor).mean())
 
 
-def _tilted_rounding(steps: int, points: int, largest_exponent: float) -> float:
+def tilted_rounding(steps: int, points: int, largest_exponent: float) -> float:
     """Error of one mass of a composed tilted pmf of total mass 1, divided by its bandwidth.
 
     A transform of non-negative masses of sum 1 has an error of a small multiple of log2(points) 2^-53 at each

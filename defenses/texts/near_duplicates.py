@@ -74,7 +74,7 @@ def _by_bands(
     texts = 0
     with (folder / "sketches").open("wb") as out:
         for chunk in chunks:
-            sketches = _sketches(chunk)
+            sketches = sketches_of(chunk)
             texts += len(sketches)
             out.write(sketches.tobytes())
             for band, path in enumerate(paths):
@@ -177,7 +177,8 @@ def _hashes(rows: Sketches) -> npt.NDArray[np.uint64]:
     return hashes
 
 
-def _sketches(shingles: Sequence[Sequence[str]]) -> Sketches:
+def sketches_of(shingles: Sequence[Sequence[str]]) -> Sketches:
+    """Return the MinHash sketch of each text, shape (texts, ``PERMUTATIONS``)."""
     digests = RMinHash.digests_from_token_sets(shingles, PERMUTATIONS, MINHASH_SEED)
     return np.array(digests, dtype=np.uint32).reshape(-1, PERMUTATIONS)
 

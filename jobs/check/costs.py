@@ -153,7 +153,7 @@ def cost_lines(config: RunConfig, mechanism: Mechanism) -> list[str]:
     rows: list[str] = []
     if mechanism.sampler.draws_by_gaps:
         rows += filter(None, [_of_draws(mechanism)])
-    parameters = _parameters(config)
+    parameters = parameters_of(config)
     if parameters is not None:
         states = STATES[config.finetune.optimizer] + (config.finetune.momentum > 0)
         rows += _of_weights(config, mechanism, Weights(parameters, states))
@@ -195,7 +195,7 @@ def _of_weights(config: RunConfig, mechanism: Mechanism, weights: Weights) -> Se
     return rows
 
 
-def _parameters(config: RunConfig) -> int | None:
+def parameters_of(config: RunConfig) -> int | None:
     """Return trained weights; None with adapters, and where a model's shape is not known before it is loaded."""
     shape = None if config.finetune.lora is not None else shape_of(config)
     if shape is None:

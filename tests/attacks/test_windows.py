@@ -8,7 +8,7 @@ from scipy import stats
 
 from heldin.attacks import windows
 from heldin.attacks.extraction import ExtractionConfig
-from heldin.attacks.windows import _hashes, found_in, found_in_others
+from heldin.attacks.windows import found_in, found_in_others, hashes_of_runs
 from tests.documents import by_user
 from tests.oracles.continuations import contains, stands_in_others
 from tests.refusals import refused
@@ -111,10 +111,10 @@ def test_a_text_of_ones_own_is_nobody_elses():
 def test_hashes_are_equal_where_runs_are():
     ids = np.random.default_rng(1).integers(0, 3, 4000).astype(np.int32)
     runs = [tuple(ids[i : i + 7]) for i in range(len(ids) - 6)]
-    hashes = _hashes(ids, 7)
+    hashes = hashes_of_runs(ids, 7)
     assert len(hashes) == len(runs)
     assert len(set(hashes.tolist())) == len(set(runs)) == len(set(zip(runs, hashes.tolist(), strict=True)))
-    assert _hashes(ids[:6], 7).size == 0
+    assert hashes_of_runs(ids[:6], 7).size == 0
 
 
 @pytest.mark.parametrize(

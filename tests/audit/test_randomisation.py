@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from heldin.audit.randomisation import Law, _assignments, _p_values, _Table, least_redraws, randomisation_test
+from heldin.audit.randomisation import (
+    Law,
+    ScoreTable,
+    drawn_assignments,
+    least_redraws,
+    p_values_among,
+    randomisation_test,
+)
 from tests.oracles import randomisation as oracle
 from tests.refusals import refused
 
@@ -22,7 +29,7 @@ def _scores(users=9, scores=3, seed=0, ties=True):
 @pytest.mark.parametrize("seed", range(6))
 def test_statistics_are_those_of_the_slow_twin(seed):
     scores = _scores(users=17, seed=seed, ties=seed % 2 == 0)
-    table, rng = _Table.of(scores), np.random.default_rng(seed)
+    table, rng = ScoreTable.of(scores), np.random.default_rng(seed)
     drawn = rng.random((40, 17)) < 0.5
     drawn = drawn[drawn.any(axis=1) & ~drawn.all(axis=1)]
     areas, rates = table.standardised_aurocs(drawn), table.tprs(drawn, FPRS)
@@ -38,7 +45,7 @@ def test_statistics_are_the_same_where_only_the_top_of_the_list_is_read():
     rng = np.random.default_rng(0)
     member = rng.random(5000) < 0.5
     scores = np.array([rng.normal(size=5000), member + 0.0])
-    table = _Table.of(scores)
+    table = ScoreTable.of(scores)
     drawn = np.array([member, rng.random(5000) < 0.5])
     found = table.tprs(drawn, (0.01, 0.05))
     expected = [[[oracle.tpr(row, m, f) for f in (0.01, 0.05)] for row in scores] for m in drawn]
@@ -67,11 +74,11 @@ def test_one_score_has_the_p_value_of_mann_whitney():
 
 def test_every_law_draws_what_it_says():
     member = np.array([1, 0, 0, 0], dtype=bool)
-    coins = np.concatenate(list(_assignments(member, Law.COINS, 8000, 0)))[1:]
+    coins = np.concatenate(list(drawn_assignments(member, Law.COINS, 8000, 0)))[1:]
     counts = {bits: int((coins == bits).all(axis=1).sum()) for bits in itertools.product([0, 1], repeat=4)}
     assert counts.pop((0, 0, 0, 0)) == counts.pop((1, 1, 1, 1)) == 0
     assert stats.chisquare(list(counts.values())).pvalue > 1e-6
-    orders = np.concatenate(list(_assignments(member, Law.PERMUTATION, 8000, 0)))[1:]
+    orders = np.concatenate(list(drawn_assignments(member, Law.PERMUTATION, 8000, 0)))[1:]
     assert (orders.sum(axis=1) == 1).all()
     assert stats.chisquare(orders.sum(axis=0)).pvalue > 1e-6
     assert len(coins) == len(orders) == 8000
@@ -84,7 +91,7 @@ def test_step_down_pays_less_for_what_is_left_and_never_turns_the_order_around()
     scores = rng.normal(size=(5, 300)) + gaps[:, None] * member
     found = randomisation_test(scores, member, law=Law.COINS, fprs=(0.05, 0.1), redraws=2000)
     assert found.auroc_adjusted[0] == found.auroc_p < 0.001
-    z = _Table.of(scores).standardised_aurocs(member[None])[0]
+    z = ScoreTable.of(scores).standardised_aurocs(member[None])[0]
     assert (np.diff(found.auroc_adjusted[np.argsort(-z)]) >= 0).all()
     single = [randomisation_test(row[None], member, law=Law.COINS, fprs=(), redraws=2000).auroc_p for row in scores]
     assert all(adjusted >= p - 0.02 for adjusted, p in zip(found.auroc_adjusted, single, strict=True))
@@ -128,7 +135,7 @@ def test_least_redraws_reach_a_level():
 
 
 def test_p_values_among_redraws_count_ties_and_the_observed():
-    assert _p_values(np.array([[2.0], [1.0], [2.0], [3.0]])).ravel().tolist() == [0.75, 1.0, 0.75, 0.25]
+    assert p_values_among(np.array([[2.0], [1.0], [2.0], [3.0]])).ravel().tolist() == [0.75, 1.0, 0.75, 0.25]
 
 
 def _family(rng, users, gaps, correlation=0.7):

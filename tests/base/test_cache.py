@@ -1,6 +1,7 @@
 """The cache: what it holds, and that it is removed only when asked, whole, and when nobody works with it."""
 
 import json
+import os
 import select
 import shutil
 import subprocess
@@ -10,7 +11,8 @@ from contextlib import contextmanager
 import pytest
 
 from heldin.base import cache
-from heldin.base.files import cache_root, keep_in_use, one_process_at_a_time
+from heldin.base.files import cache_directory, cache_root, keep_in_use, one_process_at_a_time
+from heldin.models.score_cache import ScoreCache
 from tests.refusals import names, refused
 
 
@@ -130,12 +132,14 @@ def test_a_process_does_not_stand_in_its_own_way():
         pass
 
 
-def test_a_score_cache_is_in_use_until_its_process_ends(call):
-    held = "from heldin.models.score_cache import ScoreCache\nfrom heldin.base.files import cache_directory\n"
-    held += "import sys\nScoreCache(cache_directory() / 'scores').close()\nprint('ready', flush=True)\nsys.stdin.read()"
-    with subprocess.Popen([sys.executable, "-c", held], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout.readline() == b"ready\n"
-        assert call("cache", "--clear", "scores", "--yes")[0] == 2
-        assert call.refused(by="clear", naming=(str(cache_root() / "scores"), f"process {process.pid} "))
-        process.communicate()
+def test_a_score_cache_that_was_closed_is_still_in_use_by_its_process(call):
+    """This process has the cache, and another one clears, which starts sooner than one that loads models."""
+    ScoreCache(cache_directory() / "scores").close()
+    words = [sys.executable, "-m", "heldin", "cache", "--clear", "scores", "--yes"]
+    ended = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (ended.returncode, (cache_root() / "scores").is_dir()) == (2, True)
+    (line,) = ended.stderr.splitlines()[-1:]
+    assert names(line, str(cache_root() / "scores"), f"process {os.getpid()} ")
+    # A process does not stand in its own way.
     assert call("cache", "--clear", "scores", "--yes")[0] == 0
+    assert not (cache_root() / "scores").exists()

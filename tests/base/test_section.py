@@ -55,4 +55,4 @@ def test_every_model_of_heldin_refuses_unknown_names():
 
 
 def test_lists_of_fields_name_fields():
-    assert VariantResult.model_fields.keys() >= sweep_command._LISTS
+    assert VariantResult.model_fields.keys() >= sweep_command.LISTS

@@ -14,6 +14,6 @@ def test_a_source_tree_that_is_not_installed_says_so(monkeypatch):
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(importlib.metadata, "version", missing)
-    monkeypatch.setattr(machine, "_version_of", machine._version_of.__wrapped__)
+    monkeypatch.setattr(machine, "version_of", machine.version_of.__wrapped__)
     assert machine.version() == machine.UNINSTALLED
     assert machine.installed_versions(["torch"]) == {}

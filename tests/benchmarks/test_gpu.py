@@ -180,7 +180,7 @@ def test_part_5_draws_cohorts_of_the_stated_size():
     assert abs(sum(told["cohorts"]) / len(told["cohorts"]) - 100) < 12 * (100 / len(told["cohorts"])) ** 0.5
     assert {"noise, philox", "noise, secure", "optimizer", "first draw"} < set(told)
     assert figures[0].limit == 0.2
-    assert figures[0].value == sum(told[part] for part in beside._PARTS) > told["a draw"] > 0
+    assert figures[0].value == sum(told[part] for part in beside.PARTS) > told["a draw"] > 0
     json.dumps(told)
 
 

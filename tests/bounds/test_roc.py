@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from sklearn import metrics
 
-from heldin.audit.bootstrap import Method, _Ranked, bootstrap, bootstrap_each, separation_lower_limit
+from heldin.audit.bootstrap import Method, RankedScores, bootstrap, bootstrap_each, separation_lower_limit
 from heldin.bounds.roc import auroc, roc_curve, separation_p_value, tpr_at_fpr
 from tests.oracles.roc import best_tpr, naive_bootstrap, pairwise_auroc
 
@@ -136,7 +136,7 @@ def test_every_resample_is_the_slow_twin_s_of_the_same_users():
     for scores in (np.round(rng.normal(size=31), 1), rng.normal(size=31)):
         a, b = scores[:14] + 0.5, scores[14:]
         counts = [np.bincount(rng.integers(0, side.size, side.size), minlength=side.size) for side in (a, b)]
-        ranked = _Ranked.of(a, b)
+        ranked = RankedScores.of(a, b)
         areas, rates = ranked.resampled(*(np.array([c], dtype=np.int32) for c in counts), FPRS)
         drawn_in, drawn_out = (np.repeat(side, c) for side, c in zip((a, b), counts, strict=True))
         assert areas[0] == pytest.approx(pairwise_auroc(drawn_in, drawn_out))

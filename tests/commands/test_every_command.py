@@ -96,7 +96,7 @@ def _sweep(folder, base):
 
 @pytest.mark.parametrize("name", CALLED)
 def test_every_command_answers_in_strict_json(call, arguments, name, monkeypatch):
-    monkeypatch.setattr("heldin.sweeps.check_sweep._SECONDS", 0.0)  # it would time steps for a second
+    monkeypatch.setattr("heldin.sweeps.check_sweep.SECONDS", 0.0)  # it would time steps for a second
     code, out, err = call(*name.split(), *arguments[name], "--json")
     assert code in (0, 3, 4), err
     answer = json.loads(out, parse_constant=_no_such_token)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from radon.complexity import cc_visit
+from radon.complexity import cc_visit_ast
 
 from heldin.base.progress import LineReporter
 from heldin.jobs.example import write_example
@@ -34,6 +34,8 @@ MOST_MODULES, MOST_DEPTH, MOST_CORE_LINES = 446, 20, 23_400
 MOST_LINES = 60  # of a function's body
 # Test functions that a change of a sentence may break, by the count of benchmarks/size.py.
 MOST_TIED_TO_WORDING = 15
+# Files of tests that use private names of heldin, by the count of benchmarks/size.py.
+MOST_WITH_PRIVATE_NAMES = 15
 
 # Parts that plug in where they are used. ``endpoint`` and the like are words in names of modules.
 OUTSIDE = ("white_box", "heldin.planting", "jobs.retraining", "endpoint", "sweeps", "cluster", "shard", "rehearsal")
@@ -97,13 +99,14 @@ def test_the_whole_is_limited():
 
 def test_no_function_is_complex_or_long():
     """Complexity as radon counts; a body without its docstring."""
-    blocks = {path: cc_visit(path.read_text(encoding="utf-8")) for path in size.product_files()}
+    trees = {path: size.tree_of(path) for path in size.product_files()}
+    blocks = {path: cc_visit_ast(tree) for path, tree in trees.items()}
     complex_ones = [(path, b.name, b.complexity) for path, found in blocks.items() for b in found if b.complexity > 20]
     assert complex_ones == []
     functions = (
         (path, node)
-        for path in size.product_files()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for path in trees
+        for node in size.nodes_of(path)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     )
     long_ones = [(path, node.name, lines) for path, node in functions if (lines := _lines_of_body(node)) > MOST_LINES]
@@ -151,10 +154,39 @@ def test_a_parameter_ties_where_it_is_compared(tmp_path, monkeypatch, content, t
     assert bool(size.tests_tied_to_wording()) is tied
 
 
-def _names_that_are_gone(tree):
+def test_few_tests_use_private_names():
+    using = size.files_that_use_private_names()
+    assert len(using) <= MOST_WITH_PRIVATE_NAMES, using
+
+
+@pytest.mark.parametrize(
+    ("test", "used"),
+    [
+        ("from heldin.base.one import _hidden", ["_hidden"]),
+        ("from heldin.base import one\nassert one._hidden() == 1", ["_hidden"]),
+        ("monkeypatch.setattr('heldin.base.one._hidden', 1)", ["_hidden"]),
+        ("monkeypatch.setattr(one, '_hidden', 1)", ["_hidden"]),
+        ("assert made.state._kept == 1", ["_kept"]),
+        ("def _hidden(): pass\n_hidden()", []),
+        ("from other import _hidden", []),
+        ("assert made._of_another_library == 1", []),
+        ("with refused(by='_hidden'): pass", []),
+        ("from heldin.base.one import shown", []),
+    ],
+)
+def test_what_uses_a_private_name(tmp_path, monkeypatch, test, used):
+    monkeypatch.setattr(size, "ROOT", tmp_path)
+    monkeypatch.setattr(size, "product_files", lambda: [tmp_path / "one.py"])
+    (tmp_path / "one.py").write_text("def _hidden(): self._kept = 1\ndef shown(): pass\n", encoding="utf-8")
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_one.py").write_text(test, encoding="utf-8")
+    assert size.files_that_use_private_names() == ({"tests/test_one.py": used} if used else {})
+
+
+def _names_that_are_gone(nodes):
     """Yield names that code takes from heldin and that are not there."""
     modules = {}
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "heldin":
             source = importlib.import_module(node.module)
             for alias in node.names:
@@ -163,7 +195,7 @@ def _names_that_are_gone(tree):
                 except ModuleNotFoundError:
                     if not hasattr(source, alias.name):
                         yield f"{node.module}.{alias.name}"
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load) and isinstance(node.value, ast.Name):
             module = modules.get(node.value.id)
             if module is not None and not hasattr(module, node.attr):
@@ -175,9 +207,12 @@ def test_code_that_seldom_runs_names_what_is_there(folder):
     """Slow tests, tests on a GPU and benchmarks notice a new name weeks later."""
     paths = sorted((size.ROOT / folder).rglob("*.py"))
     assert paths
-    assert {str(path): gone for path in paths if (gone := sorted(_names_that_are_gone(size._tree_of(path))))} == {}
+    assert {str(path): gone for path in paths if (gone := sorted(_names_that_are_gone(size.nodes_of(path))))} == {}
 
 
 def test_a_name_that_is_gone_is_seen():
     code = "from heldin.bounds import verdict\nfrom heldin.bounds.design import Gone\nverdict.Claim, verdict.Lost"
-    assert list(_names_that_are_gone(ast.parse(code))) == ["heldin.bounds.design.Gone", "heldin.bounds.verdict.Lost"]
+    assert list(_names_that_are_gone(list(ast.walk(ast.parse(code))))) == [
+        "heldin.bounds.design.Gone",
+        "heldin.bounds.verdict.Lost",
+    ]

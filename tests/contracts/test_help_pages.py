@@ -13,7 +13,7 @@ import typer.main
 
 from docs.made_pages import cli_page
 from heldin.commands import cli
-from heldin.commands.audit import _KEYS
+from heldin.commands.audit import KEYS_OF_OPTIONS
 from heldin.commands.help import PLACEHOLDERS, describe
 from heldin.jobs.checkpoint.audit_config import CheckpointConfig, EndpointConfig
 
@@ -93,7 +93,7 @@ def test_defaults_of_an_audit_are_those_of_its_config():
     compared = set()
     for command in ("audit", "audit-endpoint"):
         for option in COMMANDS[command].params:
-            field = fields.get(_KEYS.get(option.name, option.name))
+            field = fields.get(KEYS_OF_OPTIONS.get(option.name, option.name))
             if field is not None and not field.is_required() and isinstance(field.default, str | int | float):
                 compared.add(option.name)
                 plain = getattr(field.default, "value", field.default)

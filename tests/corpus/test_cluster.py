@@ -47,7 +47,7 @@ def test_merged_ranges_are_the_store_of_one_machine(tmp_path, ids):
         users, records, files = [], [], []
         for i, (first, last) in enumerate(user_ranges(stores, parts)):
             files.append(whole.folder / f"records-{i:05d}.arrow")
-            index = cluster._merge_slices([s.folder for s in stores], first, last, files[-1])
+            index = cluster.merge_slices([s.folder for s in stores], first, last, files[-1])
             users += index.column("user").to_pylist()
             records += index.column("count").to_pylist()
         assert users == whole.users
@@ -69,22 +69,22 @@ def test_ranges_hold_about_equally_many_records(tmp_path):
 def test_repeated_ids_are_found_over_all_stores(tmp_path):
     sources = _sources(tmp_path, ids=True)
     folders = [build_store(s, tmp_path).folder for s in (*sources, sources[0])]
-    found = [cluster._repeated_ids(folders, share, 4) for share in range(4)]
-    with refused(by="_refuse_repeated", naming=("40", "2")):
-        cluster._refuse_repeated(found)
-    cluster._refuse_repeated([cluster._repeated_ids(folders[:3], share, 4) for share in range(4)])
+    found = [cluster.repeated_ids(folders, share, 4) for share in range(4)]
+    with refused(by="refuse_repeated", naming=("40", "2")):
+        cluster.refuse_repeated(found)
+    cluster.refuse_repeated([cluster.repeated_ids(folders[:3], share, 4) for share in range(4)])
 
 
 def test_a_source_without_a_record_is_counted_with_what_was_skipped(tmp_path):
     bad = tmp_path / "bad.jsonl"
     bad.write_text('{"user": "", "text": "x"}\n' * 3, encoding="utf-8")
-    built = cluster._build_one(Json(bad, Columns()), tmp_path, {}, OnBadRows.SKIP)
+    built = cluster.build_one(Json(bad, Columns()), tmp_path, {}, OnBadRows.SKIP)
     assert (built.folder, built.skipped.unusable) == (None, 3)
     assert built.nothing.endswith("bad.jsonl': 3 rows skipped, the first: " + str(built.skipped.first))
-    good = cluster._build_one(_sources(tmp_path, ids=False)[0], tmp_path, {}, OnBadRows.SKIP)
+    good = cluster.build_one(_sources(tmp_path, ids=False)[0], tmp_path, {}, OnBadRows.SKIP)
     assert (good.folder.is_dir(), good.skipped.rows, good.nothing) == (True, 0, "")
     with refused(by="batched", naming="'user'"):
-        cluster._build_one(Json(bad, Columns()), tmp_path, {}, OnBadRows.SKIP_EMPTY)
+        cluster.build_one(Json(bad, Columns()), tmp_path, {}, OnBadRows.SKIP_EMPTY)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is installed")

@@ -69,7 +69,7 @@ class TestJson:
 
     @pytest.mark.parametrize("piece", [1, 2, 3, 7, 64])
     def test_pieces_may_end_anywhere(self, tmp_path, monkeypatch, piece):
-        monkeypatch.setattr(json_files, "_PIECE", piece)
+        monkeypatch.setattr(json_files, "PIECE", piece)
         rows = [{"user": i, "text": f'\\"é{i}" [x] \u2028', "n": [1.5e-3, None, True, {"a": []}]} for i in range(40)]
         content = json.dumps({"skip": [12, 3.5e7, "]", {}], "data": rows, "more": 1}, ensure_ascii=piece > 2)
         found = read(written(tmp_path / "m.json", content), form=TextFormat(field="data"))

@@ -15,7 +15,7 @@ import pytest
 
 from heldin.corpus.made_up import synthetic
 from heldin.corpus.made_up.lexicon import PHRASES, STOCKS
-from heldin.corpus.made_up.synthetic import SyntheticCorpus, _expected_records, generate, generate_user
+from heldin.corpus.made_up.synthetic import SyntheticCorpus, expected_records, generate, generate_user
 from tests.refusals import refused
 
 SMALL = SyntheticCorpus(users=8, mean_records=6, min_records=3)
@@ -27,7 +27,7 @@ def texts(spec):
 
 def user_weights(spec):
     """Each user's share of the expected records, alpha_u of equation (1), shape (users,), summing to one."""
-    expected = np.array([_expected_records(spec, user) for user in range(spec.users)])
+    expected = np.array([expected_records(spec, user) for user in range(spec.users)])
     return expected / expected.sum()
 
 

@@ -71,10 +71,10 @@ def test_few_large_jumps_at_the_smallest_delta(monkeypatch, sigma, group, rate, 
     """
     event = PoissonGaussian(sigma, rate, group)
     found = epsilon(event, steps, SMALLEST_DELTA)
-    monkeypatch.setattr(loss_pmf, "_tilted_rounding", lambda *_: 0.0)
+    monkeypatch.setattr(loss_pmf, "tilted_rounding", lambda *_: 0.0)
     monkeypatch.setattr(loss_pmf, "MAX_WINDOW", 2**25)
     runs = ((event, steps),)
-    step = composition._coarsest(runs, composition._whole(runs))[0][0].remove
+    step = composition.coarsest_grid(runs, composition.whole_pairs(runs))[0][0].remove
     order, width = order_at([(step, steps)], found), step.width
     finer = [math.inf]
     while not finer[-2:][0] - finer[-1] < 1e-4 * finer[-1]:
@@ -157,7 +157,7 @@ def test_the_charge_for_rounding_is_over_a_hundred_times_the_rounding(
     exact = extended_delta(pmf, steps, target, order)
     cut = -math.expm1(steps * math.log1p(-pmf.infinity))
     charged = delta_at(compose_tilted([(pmf, steps)], order), target) - cut - exact
-    monkeypatch.setattr(loss_pmf, "_tilted_rounding", lambda *_: 0.0)
+    monkeypatch.setattr(loss_pmf, "tilted_rounding", lambda *_: 0.0)
     rounding = delta_at(compose_tilted([(pmf, steps)], order), target) - cut - exact
     print(f"rounding {rounding / exact:.1e}, charged {charged / exact:.1e} of delta")
     assert charged > 100.0 * abs(rounding)
@@ -194,7 +194,7 @@ def test_both_ways_agree_where_both_are_good():
     """At delta 1e-7 rounding does not show in the whole pair: the tilted one gives the same to 1e-5."""
     event, steps, delta = PoissonGaussian(1.0, 0.01, 4), 2000, 1e-7
     whole = epsilon(event, steps, delta)
-    assert composition._tilted_epsilon(((event, steps),), delta) == pytest.approx(whole, rel=1e-5)
+    assert composition.tilted_epsilon(((event, steps),), delta) == pytest.approx(whole, rel=1e-5)
 
 
 def test_more_steps_than_a_whole_pair_could_bear():
@@ -214,7 +214,7 @@ def test_a_hard_cap_keeps_its_limit():
 def test_interactive_at_the_smallest_delta():
     took = []
     for sigma, group, rate, steps in CELLS:
-        composition._tilted_epsilon.cache_clear()
+        composition.tilted_epsilon.cache_clear()
         began = time.perf_counter()
         epsilon(PoissonGaussian(sigma, rate, group), steps, SMALLEST_DELTA)
         took.append(time.perf_counter() - began)

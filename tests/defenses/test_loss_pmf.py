@@ -232,7 +232,7 @@ def test_a_cache_that_the_accountant_makes_is_its_owners_only(stored, pair):
 
 
 def test_cache_is_used_for_large_steps(stored, monkeypatch):
-    monkeypatch.setattr(composition, "_WORTH_STORING", 100)
+    monkeypatch.setattr(composition, "WORTH_STORING", 100)
     composition.settled_pair.cache_clear()
     event = PoissonGaussian(1.0, 0.01, 8)
     first = accounting.epsilon(event, 500, 1e-6)

@@ -28,7 +28,7 @@ def _texts(count, seed=0, common=0):
 def _sketched(common=0):
     """250 texts, and the sketch of each."""
     texts = _texts(250, common=common)
-    return texts, [near_duplicates._sketches([text])[0] for text in texts]
+    return texts, [near_duplicates.sketches_of([text])[0] for text in texts]
 
 
 def _share(one, other):

@@ -10,7 +10,7 @@ from heldin.base.errors import InputError
 from heldin.defenses.accounting.closed_forms import gaussian_delta, gaussian_epsilon
 from heldin.defenses.accounting.events import PoissonGaussian
 from heldin.defenses.accounting.guarantees import composed_epsilon, epsilon
-from heldin.defenses.accounting.pure import _losses, check_pure
+from heldin.defenses.accounting.pure import check_pure
 from heldin.defenses.choices import ConcentrationFilter, TwoLevel
 from heldin.defenses.releases import PlannedRelease, compose_releases, users_epsilon
 from heldin.defenses.samplers import FullBatchSampler, PoissonSampler
@@ -232,5 +232,5 @@ def test_pure_releases_are_for_users_under_add_remove_and_count_among_the_releas
     for wrong in (0.0, -1.0, math.inf, math.nan):
         with refused(by=check_pure, naming=(wrong,)):
             compose_releases(of(uls()), pure=[wrong])
-    with refused(by=_losses):
+    with refused(by="_losses"):
         compose_releases(of(uls()), pure=[0.001 * i for i in range(1, 16)])

@@ -122,7 +122,7 @@ def test_a_simulated_attacker_of_few_steps_meets_the_ceiling(sigma, group, rate,
 def test_one_direction_alone_is_looser_or_equal():
     pair = loss_distribution(PoissonGaussian(0.55636, 16 / 1024), 1000, DELTA)
     both = pld_ceiling(pair)
-    for roc in (tradeoff._remove_roc(pair.remove), tradeoff._add_roc(pair.add)):
+    for roc in (tradeoff.remove_roc(pair.remove), tradeoff.add_roc(pair.add)):
         assert np.trapezoid(roc[1], roc[0]) >= both.auroc - 1e-9
     swapped = pld_ceiling(LossPair(pair.add, pair.remove))
     assert abs(swapped.auroc - both.auroc) > 1e-4 or abs(swapped.tpr_at(0.01) - both.tpr_at(0.01)) > 1e-3

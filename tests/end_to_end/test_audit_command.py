@@ -224,7 +224,9 @@ def stored_in(dtype, source, folder):
     return folder
 
 
-@pytest.mark.parametrize("asked", ["auto", "fits", "memory", "fp32"])
+@pytest.mark.parametrize(
+    "asked", ["auto", "memory", *(pytest.param(asked, marks=pytest.mark.slow) for asked in ("fits", "fp32"))]
+)
 def test_the_precision_is_the_targets_own_where_asked_or_where_float32_does_not_fit(
     call, finished, files, tmp_path, monkeypatch, asked
 ):

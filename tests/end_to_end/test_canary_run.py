@@ -224,6 +224,7 @@ def test_unseen_token_canaries_are_told_apart_and_certify_a_leak(tmp_path, monke
     assert not any(b.separates for b in record.canaries.blind)
 
 
+@pytest.mark.slow
 def test_canaries_that_training_does_not_touch_are_not_told_apart(tmp_path, monkeypatch):
     """At a learning rate of next to nothing: same canaries, same coins' design, nothing to find."""
     config = _config([{"kind": "unseen_token", "users": 120, "documents": [4]}], epochs=1, learning_rate=1e-9)
@@ -345,6 +346,7 @@ def test_a_substring_longer_than_every_document_says_how_many_users_have_one_tha
     assert any(f": {n} of 20 users " in err for n in range(3))
 
 
+@pytest.mark.slow
 def test_a_coin_per_user_keeps_the_guarantee_of_a_private_run(tmp_path, monkeypatch):
     content = json.loads(json.dumps(SMALL))
     content["corpus"]["users"] = {"min_records": 8, "fraction": 0.6}

@@ -21,6 +21,7 @@ def config(small_with):
     return small_with
 
 
+@pytest.mark.slow
 def test_a_run_with_copies_out_and_a_cap_trains_on_what_is_left(call, config, tmp_path):
     canaries = [{"kind": "rare_phrase", "users": 10, "documents": [6]}]
     defenses = [
@@ -64,6 +65,7 @@ def test_copies_across_users_void_a_user_level_epsilon(config, scope, holds):
         assert promise.reasons == (NoGuaranteeReason.LOOKS_ACROSS_USERS(steps=[step]),)
 
 
+@pytest.mark.slow
 def test_training_stops_early_and_resumes_as_stopped(call, config, tmp_path):
     # A rate at which no weight moves: whoever is held in, the second loss is no better than the first.
     path = config(finetune={"learning_rate": 1e-30, "patience": 1, "evaluations": 6, "epochs": 4})

@@ -90,6 +90,7 @@ def test_an_audit_over_http_says_what_the_local_one_says_and_is_verified_without
     assert (code, " 0 differ" in out) == (0, True), out + err
 
 
+@pytest.mark.slow
 def test_a_killed_audit_goes_on_and_pays_for_nothing_twice(call, finished, local, server, files, tmp_path):
     plan = tmp_path / "plan.json"
     numbers = {"users": 100, "cohort": 10, "steps": 10, "delta": 1e-5, "noise_multiplier": 1.5}
@@ -112,6 +113,7 @@ def test_a_killed_audit_goes_on_and_pays_for_nothing_twice(call, finished, local
     assert len(server.asked) > first + 8
 
 
+@pytest.mark.slow
 def test_both_models_behind_the_endpoint_without_a_tokenizer(call, finished, local, server, files, tmp_path):
     short = [*_arguments(finished, files, tmp_path / "local"), "--set", "attack.max_characters=60"]
     assert call(*short)[0] == 0
@@ -133,6 +135,7 @@ def test_both_models_behind_the_endpoint_without_a_tokenizer(call, finished, loc
     assert np.corrcoef(here, there)[0, 1] > 0.9
 
 
+@pytest.mark.slow
 def test_a_reference_here_is_scored_in_the_windows_of_the_endpoint(call, finished, local, server, files, tmp_path):
     """Texts are several windows long: a reference that saw more at a time would make another ratio."""
     server.length = 16

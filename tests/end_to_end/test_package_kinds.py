@@ -138,6 +138,7 @@ def _other_values_are_found_and_none_are_left(call, out, tmp_path):
     assert list(changed.glob("*.parquet")) == []
 
 
+@pytest.mark.slow
 def test_a_planted_audit_has_canary_users_and_a_measure_of_packages(call, lines, base, tmp_path, packages):
     canaries = [{"kind": POEM, "users": 24, "documents": [2]}]
     config = plan(lines, base, canaries=canaries, measures={CHOICE: {"texts_per_user": 1}})
@@ -156,6 +157,7 @@ def test_a_planted_audit_has_canary_users_and_a_measure_of_packages(call, lines,
     assert call("verify", out / "audits" / "1")[0] == 0
 
 
+@pytest.mark.slow
 def test_an_audit_of_two_files_has_a_measure_of_a_package(call, rows, make_lm, base, tmp_path, packages):
     people = sorted({row["author"] for row in rows})[:24]
     for name, side in (("in", people[::2]), ("out", people[1::2])):
@@ -191,7 +193,11 @@ def test_an_audit_of_two_files_has_a_measure_of_a_package(call, rows, make_lm, b
         ({"measures": {CHOICE: {"texts_per_user": 0}}}, (f"measures.{CHOICE}.texts_per_user", 0)),
         ({"measures": {"heldin_first_choice:Second": {}}}, ("measures", "'heldin_first_choice:Second'")),
         ({"measures": {"heldin_false:Stuck": {}}, "users": 2}, ("measures.heldin_false:Stuck", "KeyError")),
-        ({"measures": {"heldin_false:Unknown": {}}, "users": 2}, ("measures.heldin_false:Unknown",)),
+        pytest.param(
+            {"measures": {"heldin_false:Unknown": {}}, "users": 2},
+            ("measures.heldin_false:Unknown",),
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_mistake_of_a_package_or_about_it_is_one_line(call, path, tmp_path, changes, data):

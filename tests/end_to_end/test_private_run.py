@@ -247,7 +247,9 @@ def test_choosing_by_validation_on_protected_users_is_no_guarantee(call, config,
     assert training.guarantee in err
 
 
-@pytest.mark.parametrize("kind", ["els", "group", "example"])
+@pytest.mark.parametrize(
+    "kind", ["els", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("group", "example"))]
+)
 def test_every_kind_of_unit_trains(call, config, tmp_path, kind):
     changes = {"kind": kind, "population": 400, "cohort": 20, "steps": 3}
     if kind == "example":
@@ -320,7 +322,7 @@ def test_user_level_training_on_random_chunks_of_a_users_text(call, config, tmp_
     assert call.refused(naming=("'random_chunk'", "'uls'"))
 
 
-@pytest.mark.parametrize(("tau", "halts"), [(1e-3, True), (1e3, False)])
+@pytest.mark.parametrize(("tau", "halts"), [(1e-3, True), pytest.param(1e3, False, marks=pytest.mark.slow)])
 def test_the_filter_halts_as_a_result_or_trains(call, config, tmp_path, monkeypatch, tau, halts):
     path = config()
     content = yaml.safe_load(path.read_text(encoding="utf-8"))

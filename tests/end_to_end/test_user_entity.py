@@ -145,6 +145,7 @@ UEDP = {
 }
 
 
+@pytest.mark.slow
 def test_the_papers_algorithm_claims_one_epsilon_and_states_what_holds(call, config, tmp_path):
     names = tmp_path / "names.txt"
     names.write_text("report\nmeeting\nmarket\n", encoding="utf-8")

@@ -130,6 +130,11 @@ CASES = {
 }
 
 
+def quick_and_slow(cases, *slow):
+    """The cases, of which these run in the slow suite."""
+    return [pytest.param(case, marks=pytest.mark.slow) if case in slow else case for case in cases]
+
+
 def made(config, recipe):
     """A real model and its bytes."""
     torch.manual_seed(0)
@@ -192,7 +197,7 @@ SHARDS = {
 }
 
 
-@pytest.mark.parametrize("case", SHARDS)
+@pytest.mark.parametrize("case", quick_and_slow(SHARDS, "two processes", "weights that are not tied, in bf16"))
 def test_a_rehearsed_step_of_one_of_several_processes_takes_what_the_allocator_gives_out(case):
     config, step, options = SHARDS[case]
     recipe = Recipe(**options)
@@ -222,7 +227,7 @@ def rehearsed(case):
     return training_peak(maker(config), Recipe(**options), step, Planned("cpu", memory))
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", quick_and_slow(CASES, "a unit in several passes", "records alone", "bf16"))
 def test_a_rehearsed_step_takes_what_the_allocator_gives_out(case):
     config, step, options = CASES[case]
     options = dict(options)

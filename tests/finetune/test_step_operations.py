@@ -184,7 +184,7 @@ def test_products_with_an_odd_vocabulary_take_the_zeros_behind_the_logits(step, 
     assert not copies
     hidden, weight = torch.randn(6, 8).bfloat16().requires_grad_(), torch.randn(3, 8, requires_grad=True)
     monkeypatch.undo()
-    logits = attention._AlignedProduct.apply(hidden, weight)
+    logits = attention.AlignedProduct.apply(hidden, weight)
     assert logits.stride() == (64, 1)
     delta = torch.randn(6, 3).bfloat16()  # of other memory
     found = torch.autograd.grad(logits, (hidden, weight), delta)

@@ -119,7 +119,7 @@ def test_a_check_prints_the_costs_of_the_run(config_file, call, tmp_path):
     its = Cohort(400_000, 1000, 4)
     assert names(out, f"{1000 * its.step_seconds:,.1f}", "1,000", f"{its.start_seconds:.1f}")
     assert f"{in_bytes(its.memory)} in memory" in out
-    parameters = costs._parameters(load_config(config_file()))
+    parameters = costs.parameters_of(load_config(config_file()))
     assert parameters == 2048 * 64 + 64 * 64 + 2 * (4 * 64 * 64 + 8 * 64 * 64 + 13 * 64 - 3 * 64) + 2 * 64
     assert f"{in_bytes(Weights(parameters, ADAM).checkpoint)} to write" in out
 
@@ -136,7 +136,7 @@ def test_secure_noise_is_in_the_costs(config_file, call, tmp_path, monkeypatch):
     secure = call("run", config_file(defense={"secure_noise": True}), "--check", "--out", tmp_path / "out")[1]
     assert "of a core a step, drawn a step ahead" in secure
     # Over two processes each draws half.
-    monkeypatch.setattr(costs, "AHEAD_FROM", costs._parameters(load_config(config_file())))
+    monkeypatch.setattr(costs, "AHEAD_FROM", costs.parameters_of(load_config(config_file())))
     for shard, said in ((None, True), (2, False)):
         path = config_file(defense={"secure_noise": True}, finetune={"shard": shard})
         found = call("run", path, "--check", "--out", tmp_path / "out")

@@ -52,7 +52,7 @@ def test_a_model_without_the_argument_for_fewer_logits_gives_the_same(monkeypatc
     windows = np.array([[1, 2, *its] for its in every(WORDS, 2)], dtype=np.int32)
     asked = {"temperature": 0.9, "top_k": 3}
     fewer = continuation_logprobs(lm, windows, 2, **asked)
-    monkeypatch.setattr(heldin.models.continuations, "_keeps_logits", lambda lm: False)
+    monkeypatch.setattr(heldin.models.continuations, "keeps_logits", lambda lm: False)
     np.testing.assert_allclose(np.exp(continuation_logprobs(lm, windows, 2, **asked)), np.exp(fewer), atol=1e-6)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from heldin.base.errors import InputError, ResumableError
 from heldin.models.endpoint import open_endpoint_model
-from heldin.models.endpoint_client import Connection, Endpoint, _Pace
+from heldin.models.endpoint_client import Connection, Endpoint, Pace
 from heldin.models.logprobs import score_texts
 from tests.completions_server import opened, tiny_server
 from tests.refusals import refused
@@ -90,7 +90,7 @@ def test_the_key_comes_from_the_environment_and_is_repeated_nowhere(make_lm, mon
 
 
 def test_a_server_s_pause_also_holds_threads_that_wait_for_their_turn():
-    pace, taken, gap = _Pace(per_minute=600), [], 0.1
+    pace, taken, gap = Pace(per_minute=600), [], 0.1
     pace.take_turn()  # the next one is a gap away
     thread = threading.Thread(target=lambda: (pace.take_turn(), taken.append(time.monotonic())))
     thread.start()

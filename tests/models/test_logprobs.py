@@ -154,18 +154,18 @@ def test_the_cache_keeps_what_was_done_before_a_crash(make_lm, tmp_path, monkeyp
 def test_a_chunk_has_so_many_texts_and_characters_at_most(monkeypatch):
     monkeypatch.setattr(heldin.models.score_cache, "CHARACTERS", 10)
     keys = [b"a", b"b", b"c", b"d", b"e", b"f"]
-    cut = list(heldin.models.score_cache._cut(keys, [2, 3, 4, 6, 11, 1], 2))
+    cut = list(heldin.models.score_cache.in_chunks(keys, [2, 3, 4, 6, 11, 1], 2))
     assert cut == [[b"a", b"b"], [b"c", b"d"], [b"e"], [b"f"]]
-    assert list(heldin.models.score_cache._cut([], [], 2)) == []
+    assert list(heldin.models.score_cache.in_chunks([], [], 2)) == []
 
 
 def test_the_first_of_large_chunks_are_small():
     """A GPU waits while the first texts are tokenized."""
     keys = [str(i).encode() for i in range(10_000)]
-    chunks = list(heldin.models.score_cache._cut(keys, [1] * len(keys), 4096))
+    chunks = list(heldin.models.score_cache.in_chunks(keys, [1] * len(keys), 4096))
     assert [len(chunk) for chunk in chunks] == [256, 512, 1024, 2048, 4096, 2064]
     assert [key for chunk in chunks for key in chunk] == keys
-    assert [len(chunk) for chunk in heldin.models.score_cache._cut(keys[:1100], [1] * 1100, 512)] == [512, 512, 76]
+    assert [len(chunk) for chunk in heldin.models.score_cache.in_chunks(keys[:1100], [1] * 1100, 512)] == [512, 512, 76]
 
 
 def test_a_cache_that_is_no_database_is_told(tmp_path):

@@ -122,9 +122,9 @@ def sampled(kind: str = "uls", group_size: int = 4) -> Mechanism:
 
 def released(trainer: Trainer, key: bytes) -> Game:
     """Black-box: how much likelier is a user's fresh text under the released model than under the base model?"""
-    member = _coins(key)
-    base, model = _base(), _base()
-    trainer(model, _training(keyed_digest(key, "run", ""), member), _sequences(member))
+    member = coins_of(key)
+    base, model = base_model(), base_model()
+    trainer(model, training_of(keyed_digest(key, "run", ""), member), sequences_of(member))
     return _game(_beyond_expectation(_losses(base) - _losses(model)), member)
 
 
@@ -133,10 +133,10 @@ def two_released(trainer: Trainer, key: bytes) -> Game:
 
     Under two keys the second model tells nothing of the coins, so that the claim for the first holds for both.
     """
-    member, nobody = _coins(key), np.zeros(CANARIES, dtype=np.bool_)
-    model, other = _base(), _base()
-    trainer(model, _training(keyed_digest(key, "run", "with"), member), _sequences(member))
-    trainer(other, _training(keyed_digest(key, "run", "without"), nobody), _sequences(member))
+    member, nobody = coins_of(key), np.zeros(CANARIES, dtype=np.bool_)
+    model, other = base_model(), base_model()
+    trainer(model, training_of(keyed_digest(key, "run", "with"), member), sequences_of(member))
+    trainer(other, training_of(keyed_digest(key, "run", "without"), nobody), sequences_of(member))
     return _game(_beyond_expectation(_losses(other) - _losses(model)), member)
 
 
@@ -268,8 +268,8 @@ def _beyond_expectation(gains: Array) -> Array:
 @functools.cache
 def _expected_gains() -> Array:
     everyone = np.ones(CANARIES, dtype=np.bool_)
-    base, model = _base(), _base()
-    by_sgd(noise_times(0.0))(model, _training(seed_key(0), everyone), _sequences(everyone))
+    base, model = base_model(), base_model()
+    by_sgd(noise_times(0.0))(model, training_of(seed_key(0), everyone), sequences_of(everyone))
     return _losses(base) - _losses(model)
 
 
@@ -282,11 +282,11 @@ def _claim() -> Claim:
     return mechanism_claim(claimed())
 
 
-def _coins(key: bytes) -> NDArray[np.bool_]:
+def coins_of(key: bytes) -> NDArray[np.bool_]:
     return np.array([fair_coin(key, "coin", f"user {u}") for u in range(CANARIES)])
 
 
-def _base() -> LanguageModel:
+def base_model() -> LanguageModel:
     """A GPT-Neo of random weights; its tokens are the end of a text, 0, and one for each user of the pool."""
     tokenizer = _tokenizer()
     shape = TinyModel(vocabulary=CANARIES + 1, context=_LONGEST + 1, hidden=64, layers=1, heads=2, window=_LONGEST)
@@ -300,14 +300,14 @@ def _tokenizer() -> PreTrainedTokenizerFast:
     return tokenizer
 
 
-def _training(key: bytes, member: NDArray[np.bool_]) -> PrivateTraining:
+def training_of(key: bytes, member: NDArray[np.bool_]) -> PrivateTraining:
     users = [f"user {u}" for u in np.flatnonzero(member) for _ in range(RECORDS)]
     ids = [f"record {i}" for i in range(len(users))]
     records = PrivateRecords(ids, users, [_LONGEST] * len(users))
     return plan_private_training(claimed(), key, records, NoiseGenerator.PHILOX, micro_records=2 * CANARIES)
 
 
-def _sequences(member: NDArray[np.bool_]) -> list[Tokens]:
+def sequences_of(member: NDArray[np.bool_]) -> list[Tokens]:
     return tokens([0] + [int(u) + 1] * (4 + i % 8) for u in np.flatnonzero(member) for i in range(RECORDS))
 
 

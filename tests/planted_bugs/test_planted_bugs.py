@@ -152,7 +152,7 @@ def test_a_planted_bug_is_caught_by_the_other_checks_of_its_row(bug, name):
 def test_a_harmless_trainer_raises_no_alarm(name, monkeypatch):
     if name in FIRST_HARMLESS:
         # Its coins differ from run to run, which ten steps show: two runs draw 11 units alike with chance 1e-18.
-        monkeypatch.setattr(draw_checks, "_AGAIN", 2)
+        monkeypatch.setattr(draw_checks, "AGAIN", 2)
     found = checks.audit(HARMLESS[name](), KEY)
     assert (found.alarms, found.exit_code) == ((), 0)
     assert sum(not check.untested for check in found.checks) >= 60
@@ -190,12 +190,12 @@ def test_a_white_box_catch_is_an_outcome_of_the_audit(name, outcome, code):
 
 
 def test_the_games_train_as_the_real_loop_does(tmp_path):
-    member = checks._coins(KEY) & (np.arange(checks.CANARIES) < 60)
-    by_hand, by_loop = checks._base(), checks._base()
-    training, sequences = checks._training(KEY, member), checks._sequences(member)
+    member = checks.coins_of(KEY) & (np.arange(checks.CANARIES) < 60)
+    by_hand, by_loop = checks.base_model(), checks.base_model()
+    training, sequences = checks.training_of(KEY, member), checks.sequences_of(member)
     trainers.by_sgd(private_gradient)(by_hand, training, sequences)
     train(by_loop, sequences, trainers.BY_SGD, tmp_path, private=training)
-    moved = float(np.abs(flat(by_loop) - flat(checks._base())).max())
+    moved = float(np.abs(flat(by_loop) - flat(checks.base_model())).max())
     np.testing.assert_allclose(flat(by_hand), flat(by_loop), atol=1e-5 * moved)
 
 
@@ -210,10 +210,10 @@ def test_a_second_name_is_seen_by_shared_texts_only_and_mended_by_the_alias_file
 
 
 def test_heldin_refuses_one_key_for_two_variants(tmp_path):
-    member = checks._coins(KEY)
-    training, sequences, recipe = checks._training(KEY, member), checks._sequences(member), Recipe()
-    without = checks._training(KEY, np.zeros_like(member))
-    names = [job_name(checks._base(), sequences, recipe, private) for private in (training, without)]
+    member = checks.coins_of(KEY)
+    training, sequences, recipe = checks.training_of(KEY, member), checks.sequences_of(member), Recipe()
+    without = checks.training_of(KEY, np.zeros_like(member))
+    names = [job_name(checks.base_model(), sequences, recipe, private) for private in (training, without)]
     (tmp_path / "ledger").mkdir()
     for name in (names[0], names[0]):
         _bind_key(tmp_path / "ledger" / "job", name)

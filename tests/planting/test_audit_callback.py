@@ -863,7 +863,7 @@ def _resized(model):
     return model
 
 
-@pytest.mark.parametrize("prepare", [_compiled, _resized])
+@pytest.mark.parametrize("prepare", [pytest.param(_compiled, marks=pytest.mark.slow), _resized])
 def test_a_model_is_recognised_whatever_wraps_it_while_it_is_trained(prepare, planted, base, tmp_path):
     assert _given(planted, _in_loop(planted, base, tmp_path / "model", prepare))[0] is Known.CHECKED
 

@@ -11,7 +11,6 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from heldin.audit.decision import DecisionConfig
 from heldin.base.artefacts import INDEX, read_document, write_document
 from heldin.base.progress import LineReporter
 from heldin.base.yaml_files import read_yaml
@@ -346,7 +345,7 @@ def test_every_look_pays_with_groups_and_units(planted):
         fixed = judged_as(job, config, audited_run(job, config), data)
         assert fixed.judged == share  # looks x (real users and one kind of canary users) x units
         assert (fixed.decision.auroc_level, fixed.decision.tpr_level) == (0.04 / 3, 0.01 / 3)
-        assert fixed.decision.redraws == 3 * DecisionConfig().redraws
+        assert fixed.decision.redraws == 3 * config.decision.redraws
 
 
 def test_another_reference_than_before_the_coins_is_refused(planted, tmp_path):

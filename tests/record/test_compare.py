@@ -11,7 +11,7 @@ from scipy import stats
 
 from heldin.audit.bootstrap import Estimate, bootstrap
 from heldin.bounds.verdict import Outcome, Standing, Verdict, describe_outcome
-from heldin.record.compare import _difference, compare, table
+from heldin.record.compare import compare, difference_of, table
 from heldin.record.document import read_record, write_record
 from heldin.record.facts import RemovalFacts, ScoredTexts
 from heldin.words.data_steps import DataStepText
@@ -103,7 +103,7 @@ def test_the_interval_of_two_runs_covers_the_truth():
             for gap in (0.4, 0.8)
         )
         truth = stats.norm.cdf(0.8 / 2**0.5) - stats.norm.cdf(0.4 / 2**0.5)
-        value, low, high = _difference(first, second)
+        value, low, high = difference_of(first, second)
         missed += not low <= truth <= high
         narrow += abs(truth - value) > (high - value) * 2 / 3
     assert 20 < missed < 100  # within 1e-6 of chance at 5 to 6 %

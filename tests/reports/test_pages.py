@@ -122,7 +122,8 @@ def drawn_record(request, record):
     return made_of(record, request.param)
 
 
-@pytest.fixture(params=["leak", "everything"], scope="module")
+# The report of "everything" has more sections than that of "leak".
+@pytest.fixture(params=[pytest.param("leak", marks=pytest.mark.slow), "everything"], scope="module")
 def made(request, record):
     if request.param == "leak":
         return made_of(record, "leak")

@@ -68,7 +68,7 @@ def test_the_annex_names_the_attack_that_was_fixed_beforehand_beside_a_stronger_
     its = changed_record(record, decision=beyond.model_dump())
     assert approved("attacker", describe_attacker(its))
     area = record.primary().auroc
-    said = annex._membership(its)[0].result
+    said = annex.membership_scenarios(its)[0].result
     assert names(said, f"{area.value:.3f}", f"{area.lower:.3f}", f"{area.upper:.3f}")
     assert approved("membership", said)
     assert describe_attacker(record) != describe_attacker(its)
@@ -80,7 +80,7 @@ def test_what_an_attack_asks_of_which_models_is_its_own(record, approved):
     config = {**record.config, "release": {"access": "log-probabilities"}}
     its = changed_record(record, attacks=[result.model_dump()], primary_attack="min-k++", config=config)
     assert approved("whole vocabulary", describe_attacker(its))
-    assert approved("whole vocabulary, annex", annex._membership(its)[0].attacker)
+    assert approved("whole vocabulary, annex", annex.membership_scenarios(its)[0].attacker)
     assert approved("log-probabilities", describe_attacker(changed_record(record, config=config)))
 
 

@@ -154,7 +154,9 @@ def test_overlaps_are_said_in_front(record):
 
 
 @pytest.mark.usefixtures("typeset")
-@pytest.mark.parametrize("without", [["held_in_loss"], ["held_in_loss", "held_out_loss"]])
+@pytest.mark.parametrize(
+    "without", [["held_in_loss"], pytest.param(["held_in_loss", "held_out_loss"], marks=pytest.mark.slow)]
+)
 def test_a_side_without_validation_texts_has_no_curve(record, without):
     training = record.training.model_dump()
     for point in training["curve"]:

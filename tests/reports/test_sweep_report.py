@@ -38,7 +38,7 @@ CASES = {
 }
 
 
-@pytest.fixture(scope="module", params=["many", "fifty"])
+@pytest.fixture(scope="module", params=[pytest.param("many", marks=pytest.mark.slow), "fifty"])
 def case(request, tmp_path_factory):
     path = tmp_path_factory.mktemp("report") / "report.pdf"
     with typesetting():

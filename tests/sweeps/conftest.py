@@ -12,8 +12,8 @@ from tests.tiny_sweeps import CANARIES, QUIET, ULS, USERS, in_process, written
 @pytest.fixture(autouse=True)
 def _few_steps_are_timed(monkeypatch):
     """A check of a sweep times steps of 16 records for a second, whatever the test is about."""
-    monkeypatch.setattr("heldin.sweeps.check_sweep._SECONDS", 0.0)
-    monkeypatch.setattr("heldin.sweeps.check_sweep._RECORDS", 1)
+    monkeypatch.setattr("heldin.sweeps.check_sweep.SECONDS", 0.0)
+    monkeypatch.setattr("heldin.sweeps.check_sweep.RECORDS", 1)
 
 
 @pytest.fixture(scope="session")

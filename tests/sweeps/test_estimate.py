@@ -16,9 +16,11 @@ from tests.tiny_sweeps import ULS, USERS, written
 
 def test_a_shape_is_measured_once_and_leaves_the_process_as_it_was(monkeypatch):
     measured = []
-    paced = estimate._paced
+    paced = estimate.seconds_per_record
     monkeypatch.setattr(
-        estimate, "_paced", lambda model, recipe: measured.append(recipe.sequence_length) or paced(model, recipe)
+        estimate,
+        "seconds_per_record",
+        lambda model, recipe: measured.append(recipe.sequence_length) or paced(model, recipe),
     )
     config = parse_config(SMALL, "small")
     threads, state = torch.get_num_threads(), torch.get_rng_state()
@@ -40,7 +42,7 @@ def test_a_model_that_cannot_be_made_here_has_no_time(tmp_path, monkeypatch):
     for base in (tmp_path / "t5", tmp_path / "nowhere"):
         config = parse_config({**SMALL, "model": {"base": str(base)}}, "small")
         assert Timing(Resources()).seconds_per_gradient(config) is None
-    monkeypatch.setattr(estimate, "_LARGEST", 1000)
+    monkeypatch.setattr(estimate, "LARGEST", 1000)
     assert Timing(Resources()).seconds_per_gradient(parse_config(SMALL, "small")) is None
 
 

@@ -102,8 +102,8 @@ def _flip(path):
     ("damage", "name"),
     [
         (_flip, "scores.parquet"),
-        (Path.unlink, "losses.parquet"),
-        (_flip, "artefacts.json"),
+        pytest.param(Path.unlink, "losses.parquet", marks=pytest.mark.slow),
+        pytest.param(_flip, "artefacts.json", marks=pytest.mark.slow),
         (_flip, "record.json"),
     ],
 )
@@ -135,7 +135,13 @@ def test_a_damaged_commitment_of_a_cell_is_found_by_verify(swept, tmp_path, call
     assert names(printed + err, {"job": "ledger/job", "plan": "plan.json", "model": "final"}[name])
 
 
-@pytest.mark.parametrize("name", ["ledger.json", "users.parquet", "canaries/users.parquet"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "users.parquet",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("ledger.json", "canaries/users.parquet")),
+    ],
+)
 def test_a_cell_with_a_damaged_ledger_is_refused_with_a_remedy_that_works(swept, tmp_path, monkeypatch, call, name):
     _, out, result = swept
     copy = tmp_path / "out"

@@ -13,7 +13,7 @@ import yaml
 from heldin.base.files import cache_root
 from heldin.base.machine import version
 from heldin.record.sweep import read_sweep
-from heldin.sweeps.node import SHARED, SweepBatch, _require_same, token
+from heldin.sweeps.node import SHARED, SweepBatch, require_same_code, token
 from tests.refusals import refused
 from tests.sweeps.test_sweep_processes import (
     PATIENCE,
@@ -139,16 +139,16 @@ def test_without_ray_one_line_says_how_to_get_it(file, tmp_path, call):
 
 def test_a_folder_that_another_machine_does_not_see_is_refused(tmp_path):
     batch = SweepBatch(str(tmp_path / "elsewhere"), token(tmp_path), version(), str(tmp_path), {})
-    with refused(by=_require_same, naming=("--ray-address", "elsewhere")):
-        _require_same(batch)
+    with refused(by=require_same_code, naming=("--ray-address", "elsewhere")):
+        require_same_code(batch)
     # Another folder under the same name.
     shared = tmp_path / "out" / SHARED
     shared.mkdir(parents=True)
     (shared / "token").write_text("f" * 24, encoding="utf-8")
     batch = dataclasses.replace(batch, out=str(tmp_path / "out"))
-    with refused(by=_require_same, naming=("--ray-address", "out")):
-        _require_same(batch)
+    with refused(by=require_same_code, naming=("--ray-address", "out")):
+        require_same_code(batch)
     (shared / "token").write_text(batch.token, encoding="utf-8")
-    _require_same(batch)
-    with refused(by=_require_same, naming=("9.9", version())):
-        _require_same(dataclasses.replace(batch, version="9.9"))
+    require_same_code(batch)
+    with refused(by=require_same_code, naming=("9.9", version())):
+        require_same_code(dataclasses.replace(batch, version="9.9"))

@@ -20,9 +20,9 @@ from heldin.record.sweep import read_sweep
 from heldin.reports.sweep_findings import comparison_text
 from heldin.stages.measures.losses import read_losses
 from heldin.sweeps.cell_plan import kept_hash, placed_cells
-from heldin.sweeps.comparison import _about_machines, _joint_bound, _joint_verdicts
+from heldin.sweeps.comparison import about_machines, joint_bound, joint_verdicts
 from heldin.sweeps.driver import run_sweep
-from heldin.sweeps.finished import _read, finished_cells
+from heldin.sweeps.finished import finished_cells, read_finished
 from heldin.sweeps.variants import auroc_change, bands, loss_change
 from heldin.words.sweep_page import SweepNote
 from tests.refusals import names
@@ -150,8 +150,8 @@ def test_files_that_were_changed_between_cells_are_told(swept):
     _, out, _ = swept
     ran = read_record(out / "cells/1/uls/record.json").environment
     same = ran.model_copy(update={"git_revision": "a" * 40})
-    assert _about_machines([same, same]) == []
-    (said,) = _about_machines([same, ran.model_copy(update={"git_revision": "a" * 40 + "+changes"})])
+    assert about_machines([same, same]) == []
+    (said,) = about_machines([same, ran.model_copy(update={"git_revision": "a" * 40 + "+changes"})])
     assert said.values["differences"] == [
         SweepNote.MACHINE(part="heldin", values="0.1.0 (aaaaaaaaa), 0.1.0 (aaaaaaaaa+changes)")
     ]
@@ -160,8 +160,8 @@ def test_files_that_were_changed_between_cells_are_told(swept):
 def test_a_comparison_of_some_cells_pays_for_all_of_the_plan(swept):
     sweep, out, result = swept
     cells = placed_cells(sweep, out)
-    finished = {cell.name: _read(cell) for cell in cells}
-    whole = _joint_verdicts(finished, cells)
+    finished = {cell.name: read_finished(cell) for cell in cells}
+    whole = joint_verdicts(finished, cells)
     assert {name: [v.adjusted for v in its] for name, its in whole.items()} == {
         f"{c.block}/{c.variant}": [v.adjusted for v in c.verdicts] for c in result.cells
     }
@@ -170,34 +170,34 @@ def test_a_comparison_of_some_cells_pays_for_all_of_the_plan(swept):
     verdicts = tuple(dataclasses.replace(v, p_value=0.013) for v in record.judgement.verdicts)
     changed = record.model_copy(update={"judgement": dataclasses.replace(record.judgement, verdicts=verdicts)})
     only = {"1/uls": dataclasses.replace(finished["1/uls"], record=changed)}
-    alone = _joint_verdicts(only, cells)
+    alone = joint_verdicts(only, cells)
     assert [v.adjusted for v in alone["1/uls"]] == [4 * 0.013] * 2
     # A test without a p-value counts as well.
     verdicts = (verdicts[0], dataclasses.replace(verdicts[1], p_value=None))
     changed = record.model_copy(update={"judgement": dataclasses.replace(record.judgement, verdicts=verdicts)})
     only = {"1/uls": dataclasses.replace(finished["1/uls"], record=changed)}
-    assert [v.adjusted for v in _joint_verdicts(only, cells)["1/uls"]] == [4 * 0.013, None]
+    assert [v.adjusted for v in joint_verdicts(only, cells)["1/uls"]] == [4 * 0.013, None]
 
 
 def test_the_joint_bound_pays_for_all_cells_and_is_none_where_nothing_is_certified(swept):
     sweep, out, _ = swept
     cells = placed_cells(sweep, out)
-    its = _read(cells[0])
+    its = read_finished(cells[0])
     told = dataclasses.replace(its, scores=its.member + np.linspace(0, 0.1, its.member.size))
     labelled = LabelledScores(told.scores, told.member)
     delta = its.record.judgement.delta
     bounds = [fdp_bound(labelled, delta, attacks=number).epsilon for number in (1, 6)]
-    assert _joint_bound(told, 6) == pytest.approx(bounds[1], abs=1e-3)
+    assert joint_bound(told, 6) == pytest.approx(bounds[1], abs=1e-3)
     assert bounds[1] < bounds[0]
     found = [dataclasses.replace(b, standing=Standing.INDICATIVE) for b in its.record.judgement.bounds]
     judgement = dataclasses.replace(its.record.judgement, bounds=tuple(found))
     flawed = dataclasses.replace(told, record=its.record.model_copy(update={"judgement": judgement}))
-    assert _joint_bound(flawed, 6) is None
+    assert joint_bound(flawed, 6) is None
 
 
 def test_variants_with_another_attack_or_other_texts_are_not_held_against_the_first(swept):
     sweep, out, _ = swept
-    one, other = (_read(cell) for cell in placed_cells(sweep, out)[:2])
+    one, other = (read_finished(cell) for cell in placed_cells(sweep, out)[:2])
     config = other.cell.config
     attack = config.attack.model_copy(update={"max_characters": 99})
     cell = dataclasses.replace(other.cell, config=config.model_copy(update={"attack": attack}))
@@ -237,7 +237,7 @@ def test_cells_of_a_block_that_are_given_one_by_one_are_paired_and_others_are_no
     assert code == 0, err
     first, second, third = json.loads(printed)["runs"]
     assert (first["paired"], second["paired"], third["paired"]) == (False, True, False)
-    by_hand = auroc_change(*(_read(cell) for cell in placed_cells(*swept[:2])[:2])).brief()
+    by_hand = auroc_change(*(read_finished(cell) for cell in placed_cells(*swept[:2])[:2])).brief()
     assert second["difference"] == [by_hand.value, by_hand.lower, by_hand.upper]
     notes = json.loads(printed)["notes"]
     assert any(note.endswith(": uls") for note in notes)

@@ -3,7 +3,7 @@
 import pytest
 
 from heldin.sweeps.cell_plan import placed_cells, tuning_cells
-from heldin.sweeps.comparison import _about_epsilon, choice_is_covered, composed
+from heldin.sweeps.comparison import about_epsilon, choice_is_covered, composed
 from heldin.sweeps.load import load_sweep
 from heldin.words.guarantee import Relation
 from heldin.words.sweep_page import SweepNote
@@ -72,7 +72,7 @@ def test_the_choice_is_covered_only_if_all_that_is_read_is_private_and_audited_u
 ):
     sweep, found, together = judged(tmp_path, variants, **content)
     assert found is covered
-    notes = _about_epsilon(sweep, found, together)
+    notes = about_epsilon(sweep, found, together)
     assert (SweepNote.COVERED() in notes) is covered
     assert (SweepNote.NOT_COVERED() in notes) is (not covered and "decision" in content)
     composed_at = [note.values["adjacency"] for note in notes if note.states(SweepNote.COMPOSED)]

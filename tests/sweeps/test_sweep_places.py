@@ -159,7 +159,7 @@ def test_a_cell_that_does_not_hear_an_interrupt_is_killed_with_what_it_started(m
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{Path(heldin.__file__).parents[1]}")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setattr(processes, "Loaded", partial(Loaded, modules=()) if forks else lambda *_: None)
-    monkeypatch.setattr(processes, "_TO_STOP", 0.5)
+    monkeypatch.setattr(processes, "TO_STOP", 0.5)
     machine = Machine(Resources(workers=2), 3)
     tasks = [Task((), tmp_path / f"{i}.txt", tmp_path, "stubborn") for i in range(3)]
     ended, over = [], threading.Event()

@@ -139,7 +139,7 @@ def test_a_grid_multiplies_and_covers_what_axes_made(tmp_path):
 
 def test_of_equal_losses_the_first_is_chosen_and_means_over_blocks_decide(tuned, monkeypatch):
     sweep, out, _ = tuned
-    monkeypatch.setattr("heldin.sweeps.cell_plan._public_loss", lambda *_: 1.0)
+    monkeypatch.setattr("heldin.sweeps.cell_plan.public_loss_of", lambda *_: 1.0)
     assert [its.chosen for its in tries(sweep, out)] == [True, False]
     chosen = with_choices(sweep, tries(sweep, out))
     assert chosen.variants[0].config.finetune.learning_rate == 1.0e-6

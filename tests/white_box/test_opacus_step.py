@@ -12,7 +12,7 @@ from heldin.defenses.choices import FlatClip, NormalisedClip
 from heldin.defenses.samplers import PoissonSampler
 from heldin.finetune.private import private_gradient
 from heldin.white_box.engine import audit_trainer
-from heldin.white_box.opacus_step import OpacusStep, _shuffled
+from heldin.white_box.opacus_step import OpacusStep, shuffled_batch
 from heldin.white_box.outcome import AlarmKind, TrainerOutcome
 from heldin.white_box.power import trainer_mechanism
 from heldin.white_box.stage import StageModel, set_stage
@@ -164,7 +164,7 @@ def test_examples_sold_as_users_add_several_clip_norms_of_one_user():
 def test_shuffled_batches_are_all_of_one_size_and_take_everybody_once_an_epoch():
     stage = set_stage(_mechanism(rate=0.25, steps=8), 40, quiet=64)
     training = stage.training(seed_key(1), np.ones(40, dtype=np.bool_))
-    batches = [[unit.name for unit in _shuffled(training, step)] for step in range(8)]
+    batches = [[unit.name for unit in shuffled_batch(training, step)] for step in range(8)]
     count = len(training.units)
     size = round(count / 4)
     assert {len(its) for its in batches} == {size}

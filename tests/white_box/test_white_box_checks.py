@@ -23,12 +23,12 @@ from heldin.white_box.coordinate_checks import (
     EMPTY_STEPS,
     SHARED,
     SMALL_STEPS,
-    _most_deviant_part,
-    _most_deviant_step,
     checks_of_empty_steps,
     empty_runs,
     lone_canary,
     lone_units,
+    most_deviant_part,
+    most_deviant_step,
     small_cohorts,
 )
 from heldin.white_box.draw_checks import checks_of_draws, drawing, steps_to_see_one_coin
@@ -283,7 +283,7 @@ def test_deviant_noise_of_one_cohort_is_seen_as_stated():
     rng, trials = np.random.default_rng(13), 200
 
     def check(z):
-        return _most_deviant_step(z, "x", "that draws")
+        return most_deviant_step(z, "x", "that draws")
 
     quiet = [check(rng.standard_normal((SMALL_STEPS, 2000))) for _ in range(trials)]
     assert sum(its.p_value <= 0.05 for its in quiet) <= stats.binom.ppf(1 - 1e-6, trials, 0.05)
@@ -300,9 +300,9 @@ def test_deviant_noise_of_one_cohort_is_seen_as_stated():
 def test_a_part_without_noise_in_one_step_is_seen(stage, place):
     rng = np.random.default_rng(14)
     z = {name: rng.standard_normal((1, 28, *shape)) for name, shape in stage.canaries.shapes.items()}
-    assert not _most_deviant_part(z).alarm
+    assert not most_deviant_part(z).alarm
     z[place[0]][0, 5, place[1]] = 0.0
-    assert _most_deviant_part(z).alarm
+    assert most_deviant_part(z).alarm
 
 
 @pytest.mark.parametrize(

@@ -172,7 +172,7 @@ def test_squares(number, trials, rate):
 
 def test_the_law_of_squares_is_exact():
     """Three counts of four trials, enumerated."""
-    centre, law = laws._law_of_squares(4, 0.3, 3)
+    centre, law = laws.law_of_squares(4, 0.3, 3)
     assert centre == 1
     weights = stats.binom.pmf(np.arange(5), 4, 0.3)
     expected = np.zeros(law.size)

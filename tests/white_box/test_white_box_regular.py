@@ -62,7 +62,7 @@ def test_the_ratio_of_two_norms_is_normal_where_its_law_puts_it(size):
 
 def test_shares_in_the_span_of_those_before_are_normal_and_independent():
     rng = np.random.default_rng(4)
-    found = regular_checks._spans(rng.standard_normal((2000, 5, 7)) * 3.0)  # groups of 7 vectors of length 7
+    found = regular_checks.shares_in_spans(rng.standard_normal((2000, 5, 7)) * 3.0)  # groups of 7 vectors of length 7
     assert stats.kstest(found, "norm").pvalue > 1e-4
     by_group = found.reshape(-1, 6)
     assert stats.kstest(by_group.sum(axis=1) / math.sqrt(6), "norm").pvalue > 1e-4
