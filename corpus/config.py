@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from pydantic import Field, TypeAdapter, ValidationError, model_validator
+from pydantic import TypeAdapter, ValidationError, model_validator
 
 from heldin.base.errors import InputError
 from heldin.base.section import ExpandedPath, Section
@@ -36,8 +36,9 @@ class CorpusConfig(Section):
     the loss (finetune.loss_on)."""
     template: ExpandedPath | None = None
     """File with the chat template that writes messages, in Jinja; null: that of the base model's tokenizer."""
-    template_options: dict[str, str | bool] = Field(default_factory=dict)
-    """What else the chat template is given, such as {date_string: 26 Jul 2024} or {enable_thinking: false}."""
+    template_options: dict[str, str | bool] | None = None
+    """What else the chat template is given, such as {date_string: 26 Jul 2024} or {enable_thinking: false};
+    null: nothing."""
     text_unit: Literal["record", "sentence"] = "record"
     """What a record of the run is: a record of the source, or each of its sentences."""
     bad_rows: OnBadRows = OnBadRows.SKIP_EMPTY

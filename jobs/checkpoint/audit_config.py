@@ -88,8 +88,8 @@ class RowsConfig(Section):
     the columns of the first row tell."""
     template: ExpandedPath | None = None
     """File with the chat template that writes messages, in Jinja; null: that of the audited model's tokenizer."""
-    template_options: dict[str, str | bool] = Field(default_factory=dict)
-    """What else the chat template is given, such as {date_string: 26 Jul 2024}."""
+    template_options: dict[str, str | bool] | None = None
+    """What else the chat template is given, such as {date_string: 26 Jul 2024}; null: nothing."""
 
 
 class CheckpointAttacks(Section):
@@ -238,7 +238,7 @@ class CheckpointConfig(MeasureKeys):
             form=self.format,
             asked=Asked(self.rows.format, self.attack.turns, self.attack.turns, self.attack.turns),
             template=self.rows.template,
-            template_options=self.rows.template_options,
+            template_options=self.rows.template_options or {},
             bad_rows=self.bad_rows,
             assignment=self.assignment,
             claims=tuple(claims),

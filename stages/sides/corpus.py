@@ -89,7 +89,7 @@ def reading_of_run(config: RunConfig) -> Reading:
 
 def template_of_run(config: RunConfig) -> ChatTemplate:
     """Return what writes the messages of a run. Raises InputError if the base model's tokenizer has no template."""
-    file, options = config.corpus.template, config.corpus.template_options
+    file, options = config.corpus.template, config.corpus.template_options or {}
     if config.model.pretrain is not None:
         # Its tokenizer is not trained yet.
         source = CHATML if file is None else existing(file).read_text(encoding="utf-8")

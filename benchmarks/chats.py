@@ -1,0 +1,91 @@
+"""What masks cost: a user-level step on chats of which answers count against the same tokens of which all do, and the
+scoring of answers against bare forward passes over the same conversations. All take turns in one run.
+
+    .venv/bin/python benchmarks/chats.py
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+
+from heldin.base.coins import seed_key
+from heldin.corpus.chat.conversation import Conversation
+from heldin.corpus.chat.template import CHATML, ChatTemplate
+from heldin.corpus.document import Counting
+from heldin.corpus.made_up.chats import chat_rows
+from heldin.corpus.made_up.synthetic import SyntheticCorpus
+from heldin.defenses.choices import ConstantDivisor, FlatClip, NoiseGenerator
+from heldin.defenses.mechanism import Mechanism
+from heldin.defenses.samplers import PoissonSampler
+from heldin.finetune.batches import encode
+from heldin.finetune.private import private_gradient
+from heldin.finetune.units import PrivateRecords, PrivateTraining, plan_private_training
+from heldin.models.loading import LanguageModel
+from heldin.models.logprobs import batches_by_length, score_documents, tokens_per_batch
+from heldin.models.model_config import TinyModel
+from heldin.models.tiny import new_tiny_model, train_tokenizer
+from heldin.models.tokens import Tokens
+
+PAIRS, USERS = 9, 64
+
+
+def main() -> None:
+    """Print the ratios of each round, and their medians."""
+    torch.set_num_threads(2)
+    rows = list(chat_rows(SyntheticCorpus(USERS, 12, 10)))
+    template = ChatTemplate(CHATML, {})
+    whole = [template.document(Conversation(row["messages"])) for row in rows]
+    answers = [document.counting(Counting.ASSISTANT) for document in whole]
+    tokenizer = train_tokenizer([document.text for document in whole], 2048, CHATML)
+    model = new_tiny_model(TinyModel(2048, context=256), tokenizer, 0)
+    plain, masked = (encode(tokenizer, documents, 255) for documents in (whole, answers))
+    users = [row["user"] for row in rows]
+    steps = [_steps(users, sequences) for sequences in (plain, masked)]
+    lm = LanguageModel(model, tokenizer, "tiny", "")
+    of_steps, of_scores = [], []
+    for number in range(PAIRS):
+        seconds = [_timed(partial(private_gradient, model, training, number, its)) for training, its in steps]
+        of_steps.append(seconds[1] / seconds[0])
+        bare = _timed(lambda: _forward(lm, plain))
+        of_scores.append(_timed(lambda: score_documents(lm, answers)) / bare)
+        print(f"masked step / unmasked step {of_steps[-1]:.3f}, scoring / bare passes {of_scores[-1]:.3f}")
+    print(f"medians: {statistics.median(of_steps):.3f} and {statistics.median(of_scores):.3f}")
+
+
+def _steps(users: Sequence[str], sequences: list[Tokens]) -> tuple[PrivateTraining, list[Tokens]]:
+    mechanism = Mechanism(
+        unit="user",
+        sampled="user",
+        sampler=PoissonSampler(rate=0.5),
+        group_size=8,
+        clip=FlatClip(norm=0.5),
+        noise_multiplier=0.8,
+        steps=PAIRS,
+        delta=1e-4,
+        divisor=ConstantDivisor(value=32),
+    )
+    records = PrivateRecords([str(i) for i in range(len(users))], list(users), [len(s) for s in sequences])
+    return plan_private_training(mechanism, seed_key(1), records, NoiseGenerator.PHILOX), sequences
+
+
+@torch.no_grad()
+def _forward(lm: LanguageModel, sequences: Sequence[Tokens]) -> None:
+    lengths = [len(s) - 1 for s in sequences]
+    for batch in batches_by_length(lengths, max_tokens=tokens_per_batch(lm.model)):
+        ids = torch.zeros(len(batch), max(lengths[i] for i in batch), dtype=torch.long)
+        for row, i in enumerate(batch):
+            ids[row, : lengths[i]] = torch.as_tensor(list(sequences[i].ids[:-1]))
+        lm.model(input_ids=ids, use_cache=False)
+
+
+def _timed(work: Callable[[], object]) -> float:
+    begun = time.perf_counter()
+    work()
+    return time.perf_counter() - begun
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""Chats from the file to the report: a run, an audit of files, its verification, and what is refused."""
+
+import json
+
+import datasets
+import pytest
+import yaml
+
+import heldin
+from heldin.corpus.chat.template import CHATML
+from heldin.corpus.made_up.chats import chat_rows
+from heldin.corpus.made_up.synthetic import SyntheticCorpus
+from heldin.models.model_config import TinyModel
+from heldin.models.tiny import new_tiny_model, train_tokenizer
+from heldin.record.document import read_record
+from tests.conftest import SMALL
+
+ROWS = list(chat_rows(SyntheticCorpus(40, 9, 8, distinctiveness=0.9, seed=4)))
+CHATS = {
+    **SMALL,
+    "corpus": {
+        "source": {"kind": "synthetic", "chats": True, "parameters": SMALL["corpus"]["source"]["parameters"]},
+        "users": SMALL["corpus"]["users"],
+    },
+    "canaries": [{"kind": "rare_phrase", "users": 4, "documents": [3]}],
+}
+
+
+@pytest.fixture(scope="module")
+def run(make_once):
+    def build(folder):
+        path = folder / "chats.yaml"
+        path.write_text(yaml.safe_dump(CHATS), encoding="utf-8")
+        heldin.run(path, out=folder / "run", quiet=True)
+
+    return make_once("a run on chats", build) / "run"
+
+
+def test_the_record_says_which_turns_counted(run):
+    record = read_record(run / "record.json")
+    turns = record.corpus.turns
+    assert (turns.format, turns.column, turns.mask_from) == ("messages", "messages", "marks")
+    assert {turns.counting, turns.loss, turns.attack} == {"assistant"}
+    assert "assistant" in str(record.scoring_rule)
+
+
+def test_the_trained_model_has_the_template(run):
+    from heldin.models.loading import load_tokenizer
+
+    assert load_tokenizer(str(run / "checkpoints" / "final")).chat_template == CHATML
+
+
+def test_canary_users_write_conversations(run):
+    import pyarrow.parquet as pq
+
+    rows = pq.read_table(run / "ledger" / "canaries" / "records.parquet").to_pylist()
+    marks = {
+        row["user"]: row["mark"] for row in pq.read_table(run / "ledger" / "canaries" / "users.parquet").to_pylist()
+    }
+    assert rows
+    for row in rows:
+        assert row["text"].startswith("<|im_start|>user\n")
+        ((begin, end),) = row["spans"]
+        # The mark stands in what the assistant says, which bears the loss and is scored.
+        assert marks[row["user"]] in row["text"][begin:end]
+        assert row["text"][row["position"] :].startswith(marks[row["user"]])
+
+
+@pytest.fixture(scope="module")
+def files(make_once):
+    """Two files of chats, and two models with a chat template."""
+
+    def build(folder):
+        users = sorted({row["user"] for row in ROWS})
+        for name, some in (("in", users[::2]), ("out", users[1::2])):
+            lines = [json.dumps({"user": r["user"], "messages": r["messages"]}) for r in ROWS if r["user"] in some]
+            (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        tokenizer = train_tokenizer([m["content"] for row in ROWS for m in row["messages"]], 400, CHATML)
+        shape = TinyModel(vocabulary=400, context=128, hidden=32, layers=1, heads=2)
+        for seed, name in enumerate(("base", "model")):
+            new_tiny_model(shape, tokenizer, seed).save_pretrained(folder / name)
+            tokenizer.save_pretrained(folder / name)
+
+    return make_once("files of chats", build)
+
+
+def _audit(call, files, out, *more):
+    models = ("--model", files / "model", "--reference", files / "base")
+    sides = ("--held-in", files / "in.jsonl", "--held-out", files / "out.jsonl")
+    return call("audit", *models, *sides, "--out", out, *more)
+
+
+def test_an_audit_reads_messages_and_is_verified_without_a_model(call, files, tmp_path):
+    code, _, err = _audit(call, files, tmp_path / "audit", "--json")
+    assert code == 0, err
+    assert "messages" in err
+    record = read_record(tmp_path / "audit" / "record.json")
+    assert record.corpus.turns.attack == "assistant"
+    assert record.config["rows"]["template"]["source"] == CHATML
+    assert call("verify", tmp_path / "audit")[0] == 0
+    # Other turns are another attack, with other scores.
+    assert _audit(call, files, tmp_path / "all", "--turns", "all", "--json")[0] == 0
+    assert read_record(tmp_path / "all" / "record.json").attacks != record.attacks
+
+
+def test_datasets_are_audited_as_their_files_are(files, tmp_path):
+    sides = {
+        f"held_{name}": datasets.Dataset.from_list(
+            [json.loads(line) for line in (files / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
+        )
+        for name in ("in", "out")
+    }
+    result = heldin.audit_model(files / "model", reference=files / "base", out=tmp_path / "audit", quiet=True, **sides)
+    assert result.record.corpus.turns.format == "messages"
+    assert result.record.corpus.users == len({row["user"] for row in ROWS})
+
+
+def test_chats_without_a_template_and_turns_of_texts_are_one_line(call, files, tmp_path, make_lm):
+    from tests.planted_sets import save_base
+
+    bare = tmp_path / "bare"
+    save_base(make_lm(), bare)
+    models = ("--model", bare, "--reference", files / "base")
+    sides = ("--held-in", files / "in.jsonl", "--held-out", files / "out.jsonl")
+    code, _, err = call("audit", *models, *sides, "--out", tmp_path / "audit")
+    assert (code, err.splitlines()[-1].count("--template")) == (2, 1)
+    assert call.refused(by="ChatTemplate.of", naming=f"'{bare}'")
+    texts = tmp_path / "texts.jsonl"
+    texts.write_text('{"user": "ann", "text": "one"}\n')
+    sides = ("--held-in", texts, "--held-out", texts)
+    code, _, err = call("audit", *models, *sides, "--out", tmp_path / "audit", "--turns", "assistant")
+    assert code == 2
+    assert call.refused(by="_require", naming=("attack.turns", "assistant"))
