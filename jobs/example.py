@@ -5,22 +5,20 @@ Everything follows from a public seed, coins included: it is an example, not an 
 
 import json
 import shlex
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from heldin.base.artefacts import INDEX
 from heldin.base.coins import fair_coin, keyed_order, seed_key
 from heldin.base.errors import InputError
-from heldin.base.files import cache_directory, whole_directory
+from heldin.base.files import whole_directory
 from heldin.base.progress import Reporter
 from heldin.base.wording import counted
 from heldin.corpus.made_up.synthetic import SyntheticCorpus, SyntheticRecord, generate
-from heldin.stages.run_config import RunConfig, parse_config
-from heldin.stages.starting.files import contents, starting_file
+from heldin.stages.run_config import RunConfig
+from heldin.stages.starting.files import starting_file
 
 COLUMNS = "--user author --text body"
 LEAST_USERS = 20
@@ -87,7 +85,11 @@ def write_example(
             starting_file("run", "own", RunConfig, corpus=str(to / "corpus.jsonl")), encoding="utf-8"
         )
         if models:
-            _train(folder, texts, reporter)
+            # Here, since only --models trains: the other files are written without torch.
+            from heldin.jobs.example_models import train_models
+
+            public, training = ([record.text for record in records] for records in (texts.public, texts.training))
+            train_models(folder, public, training, reporter)
     return _described(to, files, models)
 
 
@@ -137,34 +139,6 @@ def _scores(texts: _Texts, seed: int) -> str:
         for user, score in zip(sorted(sides), drawn, strict=True)
     ]
     return "\n".join(["user,score,member", *rows]) + "\n"
-
-
-def _train(folder: Path, texts: _Texts, reporter: Reporter) -> None:
-    """Train ``folder``/base on public users only, and ``folder``/model from it on the held-in users."""
-    # Here, since only --models trains: the other files are written without torch.
-    from heldin.corpus.document import Document
-    from heldin.finetune.batches import encode
-    from heldin.finetune.pretraining import pretrain, pretrained_folder, train_once
-    from heldin.finetune.recipe import Select
-
-    built_in = parse_config(contents("built_in"), "the built-in config")
-    assert built_in.model.pretrain is not None
-    shape, recipe = built_in.model.pretrain.shape, built_in.model.pretrain.recipe
-    public = [record.text for record in texts.public]
-    with reporter.track("base model", recipe.steps(len(public)), "steps") as advance:
-        # On public users only, so that the base model is a fair reference for both sides.
-        base = pretrain(public, shape, recipe, cache_directory(), advance=advance)
-    shutil.copytree(
-        pretrained_folder(public, shape, recipe, cache_directory()),
-        folder / "base",
-        ignore=shutil.ignore_patterns(INDEX),
-    )
-    # There are no validation texts to choose a checkpoint by.
-    plain = replace(built_in.finetune, select=Select.LAST)
-    documents = [Document.of(record.text) for record in texts.training]
-    sequences = encode(base.tokenizer, documents, plain.sequence_length)
-    with reporter.track("fine-tuned model", plain.steps(len(sequences)), "steps") as advance:
-        train_once(base, sequences, plain, folder / "model", advance=advance)
 
 
 def _described(to: Path, files: Mapping[str, Sequence[SyntheticRecord]], models: bool) -> list[ExampleFile]:
