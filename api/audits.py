@@ -199,6 +199,7 @@ def audit_model(
     """
     from heldin.jobs.checkpoint.audit import audit_checkpoint
     from heldin.jobs.checkpoint.audit_config import parse_checkpoint
+    from heldin.jobs.checkpoint.job import job_of
     from heldin.stages.config_files import merged
 
     # A curve has no text form for the config below, which the audit keeps as what it was asked to do.
@@ -221,7 +222,7 @@ def audit_model(
     content = merged(content, {key: named(value) if is_dataset(value) else value for key, value in options.items()})
     checked = parse_checkpoint(content, "audit_model")
     folder = Path(out) if out is not None else Path("runs") / checked.name
-    record = audit_checkpoint(checked.job(), folder, _reporter(quiet), command=_called("audit_model"))
+    record = audit_checkpoint(job_of(checked), folder, _reporter(quiet), command=_called("audit_model"))
     return AuditResult(record, folder)
 
 

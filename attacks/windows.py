@@ -20,6 +20,7 @@ from heldin.models.tokens import Tokens, tokens_of
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+
 _BASE = np.uint64(0x9E3779B97F4A7C15)  # odd, so that it has an inverse modulo 2^64
 _INVERSE = np.uint64(pow(int(_BASE), -1, 2**64))
 

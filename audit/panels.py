@@ -25,7 +25,7 @@ from heldin.bounds.judgement import Judgement, evaluate, joined, nothing_judged
 from heldin.bounds.scores import join
 from heldin.bounds.verdict import Outcome
 from heldin.words.answer import ComparisonFlaw
-from heldin.words.evidence import REAL_USERS, about_canaries
+from heldin.words.evidence import REAL_USERS, SUBJECTS, about_canaries
 from heldin.words.statement import Statement
 
 
@@ -108,7 +108,7 @@ def results_of(
         dict(zip(table.users, table.member.tolist(), strict=True)),
         fixed,
         blind=blind,
-        subjects=fixed.wording.subjects,
+        subjects=SUBJECTS[fixed.wording.audited],
         flawed=bool(flawed),
     )
     step(1)

@@ -30,7 +30,7 @@ from heldin.base.files import write_text
 from heldin.base.progress import LineReporter
 from heldin.bounds.roc import auroc
 from heldin.finetune.ranks import joined
-from heldin.models.loading import load_language_model
+from heldin.models.opening import load_language_model
 from heldin.stages.measures.scores import score_leading
 from heldin.stages.run_config import load_config
 from heldin.stages.run_folder import take_folder

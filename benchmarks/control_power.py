@@ -19,7 +19,8 @@ import torch
 from positive_control import LENGTH, Setting, control_of, draw, texts_of
 from scipy import special
 
-from heldin.models.loading import LanguageModel, load_language_model
+from heldin.models.loading import LanguageModel
+from heldin.models.opening import load_language_model
 from heldin.planting.positive_control import LEFT, Filter, positive_control
 
 AUROCS = (0.55, 0.6, 0.65, 0.7, 0.8)

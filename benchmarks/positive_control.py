@@ -24,8 +24,9 @@ from heldin.canaries.unseen_token import rare_tokens, token_counts, unseen_token
 from heldin.defenses.choices import ConstantDivisor, FlatClip
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.samplers import PoissonSampler
-from heldin.models.loading import LanguageModel, load_language_model
+from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import score_texts
+from heldin.models.opening import load_language_model
 from heldin.planting.positive_control import positive_control
 from heldin.record.planted_facts import ControlFacts, ControlOutcome
 

@@ -57,7 +57,7 @@ from heldin.base.progress import LineReporter, Reporter
 from heldin.bounds.roc import auroc
 from heldin.corpus.user_filter import Selection, select_users
 from heldin.finetune.ranks import joined
-from heldin.models.loading import load_language_model
+from heldin.models.opening import load_language_model
 from heldin.models.score_cache import ScoreCache
 from heldin.stages.run_config import RunConfig, load_config
 from heldin.stages.run_folder import take_folder

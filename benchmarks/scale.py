@@ -97,7 +97,7 @@ class Stopped(BaseException):
 def measure(folder: Path) -> dict[str, tuple[float, float]]:
     """Seconds of each stage, and the most memory of the process's own by its end, in GiB."""
     from heldin.base.progress import LineReporter
-    from heldin.models.loading import load_language_model
+    from heldin.models.opening import load_language_model
     from heldin.stages.run_config import load_config
     from heldin.stages.run_folder import take_folder
     from heldin.stages.sides.corpus import read_corpus

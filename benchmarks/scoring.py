@@ -20,9 +20,10 @@ from heldin.corpus.made_up.synthetic import SyntheticCorpus
 from heldin.corpus.sources.bad_rows import BadRows
 from heldin.corpus.sources.open import open_source
 from heldin.corpus.sources.rows import Columns, Source
-from heldin.models.loading import LanguageModel, load_language_model
+from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import LOGITS_PER_BATCH, score_texts
 from heldin.models.model_config import TinyModel
+from heldin.models.opening import load_language_model
 from heldin.models.tiny import new_tiny_model, train_tokenizer
 
 PAIRS = 7

@@ -43,7 +43,7 @@ from heldin.base.progress import LineReporter, Reporter
 from heldin.bounds.roc import auroc
 from heldin.corpus.split import Role
 from heldin.finetune.ranks import joined
-from heldin.models.loading import load_language_model
+from heldin.models.opening import load_language_model
 from heldin.models.score_cache import ScoreCache
 from heldin.stages.run_config import RunConfig, load_config
 from heldin.stages.run_folder import take_folder

@@ -3,7 +3,9 @@
 Lines and modules of the package, import depth, and what an audit of two files loads.
 
 Product lines are those of every Python file outside of tests, docs, benchmarks, examples, src and replication. Import
-depth is the number of modules on the longest chain of imports at the top level of modules.
+depth is the number of modules on the longest chain of imports at the top level of modules; where imports in functions
+count too, a circle counts as one step. Imports in functions are counted outside of commands and api, which load what a
+command needs when it is called; of these, imports of heldin's own modules and of libraries are counted apart.
 """
 
 import ast
@@ -13,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -114,26 +116,97 @@ def module_of(path: Path) -> str:
 
 def imported_at_top_level(path: Path, modules: Collection[str]) -> set[str]:
     """Return the modules that a file imports whenever it is imported: not within functions, and not for types alone."""
+    return _imports(tree_of(path).body, modules) & set(modules)
+
+
+def _imports(nodes: Iterable[ast.AST], modules: Collection[str]) -> set[str]:
+    """Return what import statements name: modules of the collection, and others by their first part."""
     found = set()
-    for node in tree_of(path).body:
+    for node in nodes:
         if isinstance(node, ast.ImportFrom) and node.module is not None:
             names = [f"{node.module}.{alias.name}" for alias in node.names]
             found |= {name if name in modules else node.module for name in names}
         elif isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
-    return found & set(modules)
+    return {name if name in modules else name.partition(".")[0] for name in found}
 
 
-def import_depth() -> int:
-    """Return the number of modules on the longest chain of imports."""
+def _in_functions(path: Path) -> list[ast.AST]:
+    """Return the import statements within functions, each once."""
+    functions = [node for node in ast.walk(tree_of(path)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    found = [
+        node for function in functions for node in ast.walk(function) if isinstance(node, ast.Import | ast.ImportFrom)
+    ]
+    return list({id(node): node for node in found}.values())
+
+
+def imports_in_functions() -> tuple[list[str], list[str]]:
+    """Return the import statements within functions, as file:line, outside of commands and api.
+
+    First those of heldin's own modules, then those of libraries.
+    """
     files = {module_of(path): path for path in product_files()}
-    imported = {module: imported_at_top_level(path, files.keys()) - {module} for module, path in files.items()}
+    own, libraries = [], []
+    for module, path in files.items():
+        if module.split(".")[1] not in {"commands", "api"}:
+            for node in _in_functions(path):
+                place = f"{path.relative_to(ROOT)}:{node.lineno}"
+                (own if _imports([node], files.keys()) & files.keys() else libraries).append(place)
+    return own, libraries
 
-    @cache
-    def depth_of(module: str) -> int:
-        return 1 + max(map(depth_of, imported[module]), default=0)
 
-    return max(map(depth_of, imported))
+def _import_graph(*, in_functions: bool) -> dict[str, set[str]]:
+    files = {module_of(path): path for path in product_files()}
+    graph = {module: imported_at_top_level(path, files.keys()) - {module} for module, path in files.items()}
+    if in_functions:
+        for module, path in files.items():
+            graph[module] |= _imports(_in_functions(path), files.keys()) & files.keys() - {module}
+    return graph
+
+
+def import_circles() -> list[list[str]]:
+    """Return the groups of modules that import one another, imports in functions included."""
+    return sorted(sorted(group) for group in _groups(_import_graph(in_functions=True)) if len(group) > 1)
+
+
+def _groups(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Return the strongly connected components, each after those that it imports (Tarjan 1972)."""
+    order: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    stack: list[str] = []
+    groups: list[list[str]] = []
+
+    def visit(module: str) -> None:
+        order[module] = lowest[module] = len(order)
+        stack.append(module)
+        for imported in graph[module]:
+            if imported not in order:
+                visit(imported)
+            if imported in stack:
+                lowest[module] = min(lowest[module], lowest[imported])
+        if lowest[module] == order[module]:
+            first = stack.index(module)
+            groups.append(stack[first:])
+            del stack[first:]
+
+    for module in graph:
+        if module not in order:
+            visit(module)
+    return groups
+
+
+def import_depth(*, in_functions: bool = False) -> int:
+    """Return the number of modules on the longest chain of imports.
+
+    Args:
+        in_functions: whether imports in functions count too.
+    """
+    graph = _import_graph(in_functions=in_functions)
+    depth: dict[str, int] = {}
+    for group in _groups(graph):
+        outside = {imported for module in group for imported in graph[module]} - set(group)
+        depth.update(dict.fromkeys(group, 1 + max((depth[module] for module in outside), default=0)))
+    return max(depth.values())
 
 
 def uses_of_names(paths: list[Path]) -> Counter[str]:
@@ -282,6 +355,10 @@ def main() -> None:
     print(f"product lines                        {lines_of(files):>8,}")
     print(f"modules                              {len(files):>8,}")
     print(f"import depth                         {import_depth():>8,}")
+    print(f"  with imports in functions          {import_depth(in_functions=True):>8,}")
+    own, libraries = imports_in_functions()
+    print(f"imports in functions: own, libraries {len(own):>8,}, {len(libraries)}")
+    print(f"circles of imports                   {len(import_circles()):>8,}")
     uses = uses_of_names(files)
     print("uses of names that say nothing       " + ", ".join(f"{name} {uses[name]}" for name in NAMES))
     print(f"names of several classes             {len(names_of_several_classes(files)):>8,}")

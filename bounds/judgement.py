@@ -6,7 +6,7 @@ Every lower bound on epsilon is a rule: how it is computed, what it requires of 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from pydantic import ConfigDict
 
@@ -14,14 +14,12 @@ from heldin.base.errors import ExitCode, InputError
 from heldin.base.tabular import Tabular
 from heldin.bounds import bands, estimates, one_run, thresholds, verdict
 from heldin.bounds.design import Assignment, Design
+from heldin.bounds.noise_family import NoiseFamily, family_bound
 from heldin.bounds.scores import LabelledScores
 from heldin.bounds.verdict import Claim, Standing, Verdict, describe_outcome, p_value
 from heldin.defenses.accounting.closed_forms import check_delta
 from heldin.words.evidence import REAL_USERS, Refusal
 from heldin.words.statement import Statement
-
-if TYPE_CHECKING:
-    from heldin.bounds.noise_family import NoiseFamily
 
 Compute = Callable[[LabelledScores, Design, float], float]
 Need = Callable[[LabelledScores, Design], Statement | None]
@@ -176,10 +174,8 @@ RULES: Sequence[BoundRule] = (
 )
 
 
-def plan_rule(family: "NoiseFamily") -> BoundRule:
+def plan_rule(family: NoiseFamily) -> BoundRule:
     """The bound over the noise multiplier of a claimed plan."""
-
-    from heldin.bounds.noise_family import family_bound
 
     def compute(scores: LabelledScores, design: Design, delta: float) -> float:
         bound = family_bound(scores, family, delta, made=design.guesses, alpha=design.alpha, attacks=design.attacks)

@@ -206,10 +206,11 @@ def _audit(
 
     from heldin.base.progress import reporter_for_this_terminal
     from heldin.jobs.checkpoint.audit import audit_checkpoint
+    from heldin.jobs.checkpoint.job import job_of
 
     folder = out or Path("runs") / checked.name
     with interruptible():
-        record = audit_checkpoint(checked.job(), folder, reporter_for_this_terminal(), command=command_line())
+        record = audit_checkpoint(job_of(checked), folder, reporter_for_this_terminal(), command=command_line())
         finish(record, folder, json=json, verbose=verbose, fail_on=gate, html=html)
 
 

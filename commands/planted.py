@@ -253,6 +253,7 @@ def _remote(url: str | None, overrides: list[str]) -> "Remote | None":
         return None
     from heldin.base.config_errors import checked
     from heldin.jobs.checkpoint.audit_config import EndpointConfig
+    from heldin.jobs.checkpoint.endpoint import remote_in
     from heldin.stages.config_files import with_overrides
 
-    return checked(EndpointConfig, with_overrides({"url": url}, overrides), "--endpoint").remote()
+    return remote_in(checked(EndpointConfig, with_overrides({"url": url}, overrides), "--endpoint"))

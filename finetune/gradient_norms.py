@@ -22,8 +22,9 @@ from heldin.defenses.accounting.heuristics import median_group_size
 from heldin.defenses.gradients.per_unit_gradients import clipped_gradient_sum
 from heldin.finetune.batches import encode
 from heldin.finetune.passes import cut, whole_units
-from heldin.models.loading import LanguageModel, load_language_model, require_text_alone
+from heldin.models.loading import LanguageModel, require_text_alone
 from heldin.models.model_names import require_model
+from heldin.models.opening import load_language_model
 from heldin.models.tokens import Tokens
 
 SAMPLED_USERS = 128  # as Charles et al. sample, Appendix F.1

@@ -7,7 +7,7 @@ D.3).
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -19,17 +19,11 @@ from heldin.defenses.gradients.per_unit_gradients import ClippedSum
 from heldin.defenses.mechanism import Mechanism
 from heldin.finetune.batches import over_processes, plain_batch_gradient
 from heldin.finetune.checkpoints import TrainingState, load_state, save_model, save_state, weights_checksum
-from heldin.finetune.declared import declared_gradient
-from heldin.finetune.filtered import filtered_gradient
 from heldin.finetune.passes import Passes, clipped_sum
 from heldin.finetune.precision import Arithmetic, autocast
-from heldin.finetune.private import private_gradient
 from heldin.finetune.ranks import own_share, rank, sum_over_ranks
 from heldin.finetune.units import PrivateTraining
 from heldin.models.tokens import Tokens
-
-if TYPE_CHECKING:
-    from heldin.finetune.sharding import Spread
 
 Records = Sequence[Tokens]
 StepGradient = Callable[[PreTrainedModel, PrivateTraining, int, Records, Passes], float | None]
@@ -122,31 +116,7 @@ class Holding:
     keeps_casts: bool
 
 
-def holding_of(spread: "Spread | None", private: PrivateTraining | None) -> Holding:
-    """The holding of a model that lies as ``spread`` says; None: every process holds all of it.
-
-    Raises InputError for a mechanism that needs whole models where they are spread.
-    """
-    filters = private is not None and private.mechanism.clip.filters
-    declared = private is not None and private.mechanism.declared is not None
-    if spread is None:
-        own = filtered_gradient if filters else private_gradient
-        return _whole(declared_gradient if declared else own)
-    if declared:
-        raise InputError("finetune.shard: the step of a package's mechanism needs whole models")
-    whole = () if private is None else (private.mechanism.local, private.mechanism.clip_quantile)
-    if filters or any(part is not None for part in whole):
-        raise InputError(
-            "finetune.shard: local updates, the filter of concentration and a clip norm that follows a quantile need"
-            " whole models"
-        )
-    # Sharding is no part of a training on one device.
-    from heldin.finetune.sharded_holding import sharded_holding
-
-    return sharded_holding(spread)
-
-
-def _whole(of_step: StepGradient) -> Holding:
+def whole_holding(of_step: StepGradient) -> Holding:
     """Each process processes its share of a step's units; all go on from one file, which the first one writes."""
 
     def of_batch(

@@ -17,8 +17,9 @@ from heldin.finetune.loop import train
 from heldin.finetune.ranks import leads, same_as_first, wait_for_all
 from heldin.finetune.recipe import Recipe
 from heldin.models.devices import default_device
-from heldin.models.loading import LanguageModel, load_language_model
+from heldin.models.loading import LanguageModel
 from heldin.models.model_config import TinyModel
+from heldin.models.opening import load_language_model
 from heldin.models.tiny import new_tiny_model, train_tokenizer
 from heldin.models.tokens import Framed, Tokens
 

@@ -18,11 +18,14 @@ from heldin.base.files import text_sha256
 from heldin.defenses.gradients.engine_choice import default_budget
 from heldin.finetune.batches import ShuffledBatches
 from heldin.finetune.checkpoints import TrainingState
+from heldin.finetune.declared import declared_gradient
 from heldin.finetune.effort import Memory
-from heldin.finetune.holding import Holding, PlainClipping, holding_of
+from heldin.finetune.filtered import filtered_gradient
+from heldin.finetune.holding import Holding, PlainClipping, whole_holding
 from heldin.finetune.passes import Passes
 from heldin.finetune.precision import Arithmetic, arithmetic_of, autocast
 from heldin.finetune.preparation import halve_frozen, optimizer_of, use_checkpointing, with_adapters
+from heldin.finetune.private import private_gradient
 from heldin.finetune.ranks import (
     least_over_ranks,
     of_first,
@@ -199,6 +202,30 @@ class OngoingTraining:
             (self.folder / "best").rename(final)
         wait_for_all()
         return final
+
+
+def holding_of(spread: "Spread | None", private: PrivateTraining | None) -> Holding:
+    """The holding of a model that lies as ``spread`` says; None: every process holds all of it.
+
+    Raises InputError for a mechanism that needs whole models where they are spread.
+    """
+    filters = private is not None and private.mechanism.clip.filters
+    declared = private is not None and private.mechanism.declared is not None
+    if spread is None:
+        own = filtered_gradient if filters else private_gradient
+        return whole_holding(declared_gradient if declared else own)
+    if declared:
+        raise InputError("finetune.shard: the step of a package's mechanism needs whole models")
+    whole = () if private is None else (private.mechanism.local, private.mechanism.clip_quantile)
+    if filters or any(part is not None for part in whole):
+        raise InputError(
+            "finetune.shard: local updates, the filter of concentration and a clip norm that follows a quantile need"
+            " whole models"
+        )
+    # Sharding is no part of a training on one device.
+    from heldin.finetune.sharded_holding import sharded_holding
+
+    return sharded_holding(spread)
 
 
 def begin(

@@ -5,23 +5,21 @@ Everything follows from a public seed, coins included: it is an example, not an 
 
 import json
 import shlex
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from heldin.base.artefacts import INDEX
 from heldin.base.coins import fair_coin, keyed_order, seed_key
 from heldin.base.errors import InputError
-from heldin.base.files import cache_directory, whole_directory
+from heldin.base.files import whole_directory
 from heldin.base.progress import Reporter
 from heldin.base.wording import counted
 from heldin.corpus.made_up.chats import chat_of
 from heldin.corpus.made_up.synthetic import SyntheticCorpus, SyntheticRecord, generate
-from heldin.stages.run_config import RunConfig, parse_config
-from heldin.stages.starting.files import contents, starting_file
+from heldin.stages.run_config import RunConfig
+from heldin.stages.starting.files import starting_file
 
 COLUMNS, OF_CHATS = "--user author --text body", "--user author"
 LEAST_USERS = 20
@@ -89,7 +87,10 @@ def write_example(
         run = starting_file("run", kind, RunConfig, corpus=str(to / "corpus.jsonl"))
         (folder / "run.yaml").write_text(run, encoding="utf-8")
         if models:
-            _train(folder, texts, reporter, chats=chats)
+            # Here, since only --models trains: the other files are written without torch.
+            from heldin.jobs.example_models import train_models
+
+            train_models(folder, texts.public, texts.training, reporter, chats=chats)
     return _described(to, files, models, chats=chats)
 
 
@@ -143,45 +144,6 @@ def _scores(texts: _Texts, seed: int) -> str:
         for user, score in zip(sorted(sides), drawn, strict=True)
     ]
     return "\n".join(["user,score,member", *rows]) + "\n"
-
-
-def _train(folder: Path, texts: _Texts, reporter: Reporter, *, chats: bool) -> None:
-    """Train ``folder``/base on public users only, and ``folder``/model from it on the held-in users."""
-    # Here, since only --models trains: the other files are written without torch.
-    from heldin.corpus.chat.conversation import Conversation
-    from heldin.corpus.chat.template import CHATML, ChatTemplate
-    from heldin.corpus.document import Counting, Document
-    from heldin.finetune.batches import encode
-    from heldin.finetune.pretraining import pretrain, pretrained_folder, train_once
-    from heldin.finetune.recipe import Select
-    from heldin.models.tokens import as_read
-
-    built_in = parse_config(contents("built_in"), "the built-in config")
-    assert built_in.model.pretrain is not None
-    shape, recipe = built_in.model.pretrain.shape, built_in.model.pretrain.recipe
-    template = ChatTemplate(CHATML, {}) if chats else None
-
-    def document(record: SyntheticRecord) -> Document:
-        if template is None:
-            return Document.of(record.text)
-        return template.document(Conversation(chat_of(record))).counting(Counting.ASSISTANT)
-
-    public = [as_read(document(record)) for record in texts.public]
-    source = None if template is None else template.source
-    with reporter.track("base model", recipe.steps(len(public)), "steps") as advance:
-        # On public users only, so that the base model is a fair reference for both sides.
-        base = pretrain(public, shape, recipe, cache_directory(), source, advance=advance)
-    shutil.copytree(
-        pretrained_folder(public, shape, recipe, cache_directory(), source),
-        folder / "base",
-        ignore=shutil.ignore_patterns(INDEX),
-    )
-    # There are no validation texts to choose a checkpoint by.
-    plain = replace(built_in.finetune, select=Select.LAST)
-    documents = [document(record) for record in texts.training]
-    sequences = encode(base.tokenizer, documents, plain.sequence_length)
-    with reporter.track("fine-tuned model", plain.steps(len(sequences)), "steps") as advance:
-        train_once(base, sequences, plain, folder / "model", advance=advance)
 
 
 def _described(

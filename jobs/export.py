@@ -16,8 +16,8 @@ from heldin.base.wording import counted
 from heldin.defenses.guarantee import Guarantee
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.plan_file import EXPORTED, covers, plan_document, read_plan
-from heldin.models.loading import load_language_model
 from heldin.models.model_names import fingerprinted_files
+from heldin.models.opening import load_language_model
 from heldin.record.differences import compared
 from heldin.record.document import Record, read_record
 from heldin.record.facts import TrainingFacts

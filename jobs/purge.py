@@ -21,8 +21,7 @@ from heldin.record.planted_files import AUDITS, CONTROL, MANIFEST, SEAL, TRAININ
 from heldin.record.planted_files import LOG as TRAINING_LOG
 from heldin.record.sweep import TUNING
 from heldin.stages.families import KINDS
-from heldin.stages.measures.scores import SHADOW
-from heldin.stages.measures.tables import tables_in
+from heldin.stages.measures.tables import SHADOW, tables_in
 from heldin.stages.train.previous import KEPT as PREVIOUS
 
 # What may be kept, and what each is called in a folder.

@@ -18,8 +18,10 @@ from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.plan_file import read_plan
 from heldin.finetune.loop import TrainingResult
 from heldin.finetune.ranks import first_process_first, joined, rank, require_like_devices, require_shared_folder
-from heldin.models.loading import LanguageModel, load_language_model, same_tokens
+from heldin.models.loading import LanguageModel
 from heldin.models.model_names import fingerprint_in
+from heldin.models.opening import load_language_model
+from heldin.models.tokens import same_tokens
 from heldin.record.document import Body, Record, masked, read_record, without_names, write_new_record
 from heldin.record.facts import GradientNorms, ScoredTexts
 from heldin.stages.environment import environment

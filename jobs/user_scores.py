@@ -15,8 +15,10 @@ from heldin.base.artefacts import require_not_purged, require_whole
 from heldin.base.errors import InputError
 from heldin.base.files import whole_file
 from heldin.base.wording import counted
+from heldin.record.compare import in_rows
 from heldin.record.document import Record, read_record
-from heldin.stages.measures.scores import read_scores
+from heldin.record.planted_files import home_of
+from heldin.stages.measures.tables import read_scores
 from heldin.stages.sides.ledger import load_ledger, remedy_of_ledger
 
 
@@ -85,8 +87,6 @@ def exposed_members(folder: Path) -> Sequence[Exposed | ScoredMember]:
 
 def people_table(users: Sequence[Exposed | ScoredMember], most: int) -> str:
     """Return the most exposed users as plain text."""
-    from heldin.record.compare import in_rows
-
     known = PROPERTIES if isinstance(users[0], Exposed) else {}
     cells = []
     for user in users[:most]:
@@ -133,8 +133,6 @@ def _membership(folder: Path, record: Record) -> dict[str, bool]:
         # Read from the two files again: an audit keeps no membership of its own.
         return dict(sorted(read_groups(audit_job(folder, record)).member.items()))
     if record.kind == "planted":
-        from heldin.record.planted_files import home_of
-
         folder = home_of(folder, record.config["planted"])
     elif record.kind != "run":
         raise InputError(f"'{folder}' is an audit of many trainings: its scores are of trainings, not of users")

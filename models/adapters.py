@@ -10,7 +10,7 @@ was drawn, and only warns; such an adapter scores as its base.
 
 import re
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,129 +18,21 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from heldin.base.errors import InputError
-from heldin.base.files import read_json, text_sha256
+from heldin.base.files import text_sha256
+from heldin.models.adapter_bases import AdapterBase
 from heldin.models.loading import (
     PROBE,
     LanguageModel,
     check_tokenizer,
-    load_language_model,
     load_tokenizer,
     with_tokens_of,
 )
 from heldin.models.model_config import ScoringPrecision
-from heldin.models.model_names import (
-    PICKLES,
-    fingerprint_folder,
-    is_adapter,
-    require_hub_name,
-    require_model,
-    require_on_hub,
-)
-from heldin.models.reading import first_sentence, reading
+from heldin.models.model_names import fingerprint_folder
+from heldin.models.reading import reading
 
-# X-LoRA weighs its adapters by a pass over the whole text, Poly by a number that no text has.
-_MIXTURES = ("XLORA", "POLY")
-_BASE_KEYS = ("base_model_name_or_path", "revision")
 # Put before a parameter's name by training on several GPUs, by ``torch.compile`` and by Opacus.
 _WRAPPERS = re.compile(r"(^|\.)(module|_orig_mod|_fsdp_wrapped_module|_module)\.")
-
-
-@dataclass(frozen=True)
-class AdapterBase:
-    """The base model of an adapter.
-
-    Attributes:
-        name: folder or hub name.
-        revision: branch, tag or commit on the hub.
-        named: what the adapter's config names, if its user named ``name`` in its place.
-        beside: other adapters and models in the adapter's folder, by their names; none of them is loaded.
-    """
-
-    name: str
-    revision: str | None
-    named: str | None
-    beside: tuple[str, ...]
-
-
-def base_of(folder: Path, adapter_base: str | None = None) -> AdapterBase:
-    """Return the base model of a folder's adapter.
-
-    Args:
-        adapter_base: takes the place of the model that the config names; of adapters on adapters, at the last one.
-
-    Raises:
-        InputError: the config names none, adapters that name each other never end at a model, or ``adapter_base`` is an
-            adapter.
-    """
-    if adapter_base is not None and is_adapter(Path(adapter_base)):
-        raise InputError(f"--adapter-base '{adapter_base}' is an adapter: name the model below all adapters")
-    name, revision = _named_base(folder)
-    seen, base = {folder.resolve()}, Path(name)
-    while is_adapter(base):
-        if base.resolve() in seen:
-            raise InputError(
-                f"'{folder}/adapter_config.json': base_model_name_or_path leads from adapter to adapter and back to"
-                f" '{base}': name the model that the adapter was trained on"
-            )
-        seen.add(base.resolve())
-        base = Path(_named_base(base)[0])
-    weights = ("model.safetensors", "model.safetensors.index.json")
-    beside = (*sorted(path.parent.name for path in folder.glob("*/adapter_config.json")),)
-    beside += tuple(name for name in weights if (folder / name).is_file())
-    if adapter_base in (None, name) or is_adapter(Path(name)):
-        return AdapterBase(name, revision, None, beside)
-    return AdapterBase(str(adapter_base), None, name, beside)
-
-
-def is_base(at: AdapterBase, name: str, revision: str | None) -> bool:
-    """Return whether the base of an adapter is the model with this name and revision."""
-    if Path(at.name).is_dir() or Path(name).is_dir():
-        return Path(at.name).resolve() == Path(name).resolve()
-    return (at.name, at.revision) == (name, revision)
-
-
-def _named_base(folder: Path) -> tuple[str, str | None]:
-    file = folder / "adapter_config.json"
-    try:
-        content = read_json(file)
-    except (OSError, ValueError) as error:
-        raise InputError(f"'{file}' is damaged: {first_sentence(error)}") from error
-    name, revision = (content.get(key) if isinstance(content, dict) else None for key in _BASE_KEYS)
-    # PEFT writes null for a model that was made and not loaded.
-    if not (isinstance(name, str) and name.strip()):
-        raise InputError(f"'{file}' does not name a base model: set base_model_name_or_path to its folder or hub name")
-    if not isinstance(revision, str | None):
-        raise InputError(f"'{file}': revision is {revision!r}: give the name of a branch, tag or commit, or null")
-    return name, revision
-
-
-def require_adapter_of_weights(folder: Path) -> None:
-    """Raises InputError for an adapter whose weights are not there, or that is more than a change of the layers."""
-    from peft import PeftConfig
-
-    if not (folder / "adapter_model.safetensors").is_file():
-        pickled = next((path.name for path in folder.iterdir() if path.suffix in PICKLES), None)
-        hint = (
-            f"; '{pickled}' is pickled, which can run code when loaded: where you trust it, load it with peft and call"
-            " save_pretrained(folder)"
-        )
-        raise InputError(
-            f"'{folder}' has an adapter_config.json but no adapter_model.safetensors{hint if pickled else ''}"
-        )
-    with reading(str(folder), f"cannot read '{folder / 'adapter_config.json'}'"):
-        config = PeftConfig.from_pretrained(str(folder))
-    # No layer of the base holds virtual tokens: its scores would pass for those of the adapter.
-    if config.is_prompt_learning or config.is_adaption_prompt:
-        raise InputError(
-            f"'{folder / 'adapter_config.json'}': peft_type {config.peft_type.value} is a learned prompt, and heldin"
-            " scores only adapters that change what the layers of their base do: train with LoRA or the like"
-        )
-    if config.peft_type.value in _MIXTURES:
-        raise InputError(
-            f"'{folder / 'adapter_config.json'}': peft_type {config.peft_type.value} mixes adapters by the whole text"
-            " or by a task's number, so that a token's probability is not that of the tokens before it: audit one"
-            " adapter"
-        )
 
 
 def on_base(base: LanguageModel, folder: Path) -> tuple[Any, PreTrainedTokenizerBase]:
@@ -161,16 +53,8 @@ def on_base(base: LanguageModel, folder: Path) -> tuple[Any, PreTrainedTokenizer
     return adapted, tokenizer
 
 
-def load_adapter(
-    folder: Path, *, device: torch.device | None, precision: ScoringPrecision, adapter_base: str | None
-) -> LanguageModel:
-    """Load the adapter in a folder with its base: the arguments and errors of ``load_language_model``."""
-    require_adapter_of_weights(folder)
-    at = base_of(folder, adapter_base)
-    _require_base(folder, at)
-    base = load_language_model(
-        at.name, device=device, precision=precision, revision=at.revision, adapter_base=adapter_base
-    )
+def load_adapter(folder: Path, at: AdapterBase, base: LanguageModel, precision: ScoringPrecision) -> LanguageModel:
+    """Load the adapter in a folder on its base, whose layers are changed. Raises InputError like ``on_base``."""
     adapted, tokenizer = on_base(base, folder)
     # Merged in float32, so that a forward pass costs what the base model's does. Coarser weights would round away what
     # the adapter adds: there it stays beside them.
@@ -178,43 +62,6 @@ def load_adapter(
         model = adapted.merge_and_unload() if precision == "fp32" and base.stored.format is None else base.model
     name = text_sha256(base.fingerprint, fingerprint_folder(folder))
     return replace(base, model=model, tokenizer=tokenizer, name=str(folder), fingerprint=name, adapter=at)
-
-
-def lines_about(name: str, at: AdapterBase) -> list[str]:
-    """Return what to say about how the adapter in the folder ``name`` was loaded."""
-    lines = list[str]()
-    if at.named is not None:
-        lines.append(f"adapter '{name}': loaded on '{at.name}', and its config names '{at.named}'")
-    if at.beside:
-        others = ", ".join(f"'{other}'" for other in at.beside)
-        lines.append(
-            f"adapter '{name}': the adapter at the top of the folder was loaded, and not {others} in it: name"
-            " the folder of another adapter to audit that one"
-        )
-    return lines
-
-
-def require_adapter(folder: Path, adapter_base: str | None) -> None:
-    """Raises InputError for an adapter that cannot be scored, or whose base is not there."""
-    require_adapter_of_weights(folder)
-    at = base_of(folder, adapter_base)
-    _require_base(folder, at)
-    require_model(at.name, adapter_base, at.revision)
-
-
-def _require_base(folder: Path, at: AdapterBase) -> None:
-    if Path(at.name).is_dir():
-        return
-    try:
-        require_hub_name(at.name)
-        require_on_hub(at.name, revision=at.revision)
-    except InputError as error:
-        source = "--adapter-base" if at.named is not None else f"'{folder / 'adapter_config.json'}'"
-        raise InputError(
-            f"{source} names the base model '{at.name}', which is not here ({error}). Name the folder of that model, or"
-            " of the same model in full precision, with --adapter-base; a command without this option reads"
-            " base_model_name_or_path"
-        ) from error
 
 
 def check_adapter_keys(adapted: Any, folder: Path) -> None:

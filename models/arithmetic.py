@@ -10,7 +10,6 @@ import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,8 @@ from safetensors import safe_open
 
 from heldin.base.errors import InputError
 from heldin.models.model_config import ScoringPrecision
+from heldin.models.quantized import fixed_options, format_of
+from heldin.models.stored import DTYPES, Stored
 
 
 @contextlib.contextmanager
@@ -48,39 +49,6 @@ def true_float32() -> Iterator[None]:
 
 _QUANTIZED = ("int8", "nf4")
 _FLOATS: dict[str, ScoringPrecision] = {"F32": "fp32", "BF16": "bf16", "F16": "fp16"}
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-
-
-@dataclass(frozen=True)
-class Stored:
-    """How a model's weights are stored.
-
-    Attributes:
-        precision: of most numbers, without quantised ones; None: not known.
-        format: the format of quantised weights as the config names it, with bitsandbytes' types int8, nf4 and fp4 in
-            place of "bitsandbytes"; None: they are not quantised.
-        numbers: how many numbers are stored.
-        size: bytes.
-    """
-
-    precision: ScoringPrecision | None = None
-    format: str | None = None
-    numbers: int = 0
-    size: int = 0
-
-    @property
-    def own(self) -> ScoringPrecision:
-        """The precision in which another model is loaded to be compared with this one."""
-        match self.format:
-            case "int8" | "nf4":
-                return self.format
-            case _:
-                return self.precision or "fp32"
-
-    def bytes_in(self, precision: ScoringPrecision) -> int:
-        """Bytes of the weights when they are loaded in this precision."""
-        each = {"fp32": 4, "int8": 1, "nf4": 0.5}.get(precision, 2)
-        return self.size if self.format else int(each * self.numbers)
 
 
 def stored_in(files: Sequence[Path], config: Any, name: str) -> Stored:
@@ -103,8 +71,6 @@ def stored_in(files: Sequence[Path], config: Any, name: str) -> Stored:
     floats = [kind for kind, _ in numbers.most_common() if kind in _FLOATS]
     form, stated = None, getattr(config, "quantization_config", None)
     if stated is not None:
-        from heldin.models.quantized import format_of
-
         form = format_of(stated, name, [] if packed else floats)
     size = sum(file.stat().st_size for file in files)
     return Stored(_FLOATS[floats[0]] if floats else None, form, sum(numbers.values()), size)
@@ -130,8 +96,6 @@ def loading_options(
         raise InputError(f"precision {precision}: the GPU has no bfloat16 arithmetic: choose fp32")
     spread = {"device_map": "auto"} if device is None else {}
     if stored is not None and stored.format is not None:
-        from heldin.models.quantized import fixed_options
-
         return {**fixed_options(stored, precision, device), **spread}
     options |= spread
     if precision in _QUANTIZED:

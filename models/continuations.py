@@ -16,16 +16,7 @@ from heldin.models.arithmetic import true_float32
 from heldin.models.devices import in_chunks
 from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import stated_batch_size, tokens_per_batch
-
-
-def require_context(lm: LanguageModel, tokens: int) -> None:
-    """Raise InputError if windows of so many tokens, read after a start token, exceed the model's context."""
-    # The last token is predicted and not read, so that the start token has its place.
-    if tokens > lm.context:
-        raise InputError(
-            f"extraction: prefix and suffix have {tokens} tokens, and the context of '{lm.name}' is {lm.context}: lower"
-            " measures.extraction.prefix or suffix"
-        )
+from heldin.models.tokens import require_context
 
 
 def continuation_logprobs(

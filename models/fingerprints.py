@@ -20,7 +20,8 @@ from transformers.core_model_loading import revert_weight_conversion
 
 from heldin.base.errors import InputError
 from heldin.base.files import text_sha256
-from heldin.models.model_names import is_adapter, weight_files
+from heldin.models.adapter_bases import base_of, is_adapter
+from heldin.models.model_names import weight_files
 from heldin.models.reading import reading
 
 # Keys that change nothing that a model computes of a text. Every other key is a part of the model.
@@ -113,8 +114,6 @@ def fingerprint_in_folder(folder: Path, adapter_base: str | None = None) -> Fing
             config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     at, revision = str(folder), None
     if is_adapter(folder) and not (folder / "tokenizer_config.json").is_file():
-        from heldin.models.adapters import base_of
-
         base = base_of(folder, adapter_base)
         at, revision = base.name, base.revision
     with reading(at, f"cannot load the tokenizer of '{at}'"):

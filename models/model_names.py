@@ -14,13 +14,13 @@ from transformers.utils.hub import cached_file, extract_commit_hash
 from heldin.base.artefacts import INDEX
 from heldin.base.errors import InputError
 from heldin.base.files import file_sha256, read_json, text_sha256
+from heldin.models.adapter_bases import PICKLES, AdapterBase, base_of, is_adapter, require_adapter_of_weights
 from heldin.models.arithmetic import in_fingerprint
 from heldin.models.model_config import ScoringPrecision
 from heldin.models.reading import first_sentence, reading
 
 _HUB_SECONDS = 10.0
 _FIRST_READ = ("config.json", "tokenizer_config.json")  # of what a repository of the hub holds
-PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 
 
 def require_model(name: str, adapter_base: str | None = None, revision: str | None = None) -> None:
@@ -34,14 +34,31 @@ def require_model(name: str, adapter_base: str | None = None, revision: str | No
     """
     folder = Path(name)
     if is_adapter(folder):
-        from heldin.models.adapters import require_adapter
-
-        require_adapter(folder, adapter_base)
+        require_adapter_of_weights(folder)
+        at = base_of(folder, adapter_base)
+        require_base(folder, at)
+        require_model(at.name, adapter_base, at.revision)
         return
     require_folder_or_hub_name(name)
     if not folder.is_dir():
         require_on_hub(name, revision=revision)
     read_config(name, revision)
+
+
+def require_base(folder: Path, at: AdapterBase) -> None:
+    """Raises InputError unless the base of a folder's adapter is here, or the hub has it."""
+    if Path(at.name).is_dir():
+        return
+    try:
+        require_hub_name(at.name)
+        require_on_hub(at.name, revision=at.revision)
+    except InputError as error:
+        source = "--adapter-base" if at.named is not None else f"'{folder / 'adapter_config.json'}'"
+        raise InputError(
+            f"{source} names the base model '{at.name}', which is not here ({error}). Name the folder of that model, or"
+            " of the same model in full precision, with --adapter-base; a command without this option reads"
+            " base_model_name_or_path"
+        ) from error
 
 
 def read_config(name: str, revision: str | None = None) -> Any:
@@ -84,8 +101,6 @@ def fingerprint_of(name: str, *, revision: str | None = None, adapter_base: str 
     """The fingerprint that a model has in float32, from its files alone. Raises InputError if they cannot be read."""
     folder = Path(name)
     if is_adapter(folder):
-        from heldin.models.adapters import base_of
-
         at = base_of(folder, adapter_base)
         base = fingerprint_of(at.name, revision=at.revision, adapter_base=adapter_base)
         return text_sha256(base, fingerprint_folder(folder))
@@ -115,11 +130,6 @@ def fingerprinted_files(folder: Path) -> list[Path]:
     # others.
     files = sorted(p for p in folder.iterdir() if p.suffix in {".safetensors", ".json", ".txt", ".model", ".jinja"})
     return [p for p in files if p.name not in ("generation_config.json", INDEX)]
-
-
-def is_adapter(folder: Path) -> bool:
-    """Return whether the folder holds an adapter and not a model."""
-    return (folder / "adapter_config.json").is_file()
 
 
 def require_folder_or_hub_name(name: str) -> None:

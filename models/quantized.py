@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from heldin.base.errors import InputError
-from heldin.models.arithmetic import DTYPES, Stored
 from heldin.models.model_config import ScoringPrecision
+from heldin.models.stored import DTYPES, Stored
 
 _BITSANDBYTES = ("int8", "nf4", "fp4")
 # Modules that transformers needs to read weights of a format, by the name of the format in a config; for others it

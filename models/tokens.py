@@ -21,6 +21,8 @@ from heldin.base.errors import InputError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+    from heldin.models.loading import LanguageModel
+
 KEPT = 2**26  # tokens that are kept of texts, 4 bytes each
 A_TEXT = 80  # tokens that a kept text counts as, besides its own: for its key and its array's head
 MANY = 256  # texts for which several threads are worth starting
@@ -302,3 +304,32 @@ def start_token(tokenizer: "PreTrainedTokenizerBase", name: str) -> int:
         if token is not None:
             return int(token)
     raise InputError(f"the tokenizer of '{name}' has neither a beginning- nor an end-of-text token: add one")
+
+
+def same_tokens(a: "PreTrainedTokenizerBase | None", b: "PreTrainedTokenizerBase | None") -> bool:
+    """Return whether two tokenizers cut every text alike, so that means over tokens can be compared.
+
+    None stands for an unknown tokenizer, which equals no other.
+    """
+    return a is not None and b is not None and a.get_vocab() == b.get_vocab() and cuts(a) == cuts(b)
+
+
+def cuts(tokenizer: "PreTrainedTokenizerBase") -> object:
+    """Return the settings by which a fast tokenizer cuts; None for others, of which only the vocabulary is compared."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        return None
+    # Not the whole of it: truncation and padding, which training sets, change no score. Equal vocabularies with other
+    # merges cut a text otherwise.
+    parts = json.loads(backend.to_str())
+    return [parts[name] for name in ("normalizer", "pre_tokenizer", "model")]
+
+
+def require_context(lm: "LanguageModel", tokens: int) -> None:
+    """Raise InputError if windows of so many tokens, read after a start token, exceed the model's context."""
+    # The last token is predicted and not read, so that the start token has its place.
+    if tokens > lm.context:
+        raise InputError(
+            f"extraction: prefix and suffix have {tokens} tokens, and the context of '{lm.name}' is {lm.context}: lower"
+            " measures.extraction.prefix or suffix"
+        )

@@ -20,8 +20,10 @@ from heldin.bounds.verdict import Claim
 from heldin.jobs.checkpoint.body import rule_at_endpoint
 from heldin.jobs.checkpoint.endpoint import remote_of
 from heldin.models.fingerprints import fingerprint_in_folder
-from heldin.models.loading import LanguageModel, load_language_model, same_tokens, say_how_loaded
+from heldin.models.loading import LanguageModel, say_how_loaded
+from heldin.models.opening import load_language_model
 from heldin.models.score_cache import ScoredModel
+from heldin.models.tokens import same_tokens
 from heldin.planting.body import Described, counts_of_log, planted_body, planted_facts
 from heldin.planting.condition_checks import LOG_FAULTS, PlantedEvidence, as_seen, conditions_of, found_changed
 from heldin.planting.control import Control, ControlSample, read_unseen

@@ -26,9 +26,10 @@ from heldin.base.progress import Reporter
 from heldin.corpus.forms import Row
 from heldin.corpus.sources.bad_rows import BadRows, OnBadRows
 from heldin.corpus.split import Part
-from heldin.models.loading import LanguageModel, load_language_model
+from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import score_texts
 from heldin.models.model_names import require_model
+from heldin.models.opening import load_language_model
 from heldin.models.token_scores import TokenScores
 from heldin.planting.beforehand import control_lines, planned_power, said_beforehand
 from heldin.planting.control import unseen_rows, write_unseen

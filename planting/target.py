@@ -12,11 +12,13 @@ from heldin.base.progress import LineReporter, Reporter
 from heldin.bounds.plan_claims import parse_claim_of
 from heldin.jobs.checkpoint.audit_config import AT_ENDPOINT
 from heldin.jobs.checkpoint.endpoint import Remote, attacks_at_endpoint, reached
+from heldin.models.adapter_bases import base_of, is_adapter
 from heldin.models.endpoint import EndpointModel, open_endpoint_model, probe_now
 from heldin.models.endpoint_client import Connection
-from heldin.models.loading import LanguageModel, load_language_model, load_target_and_reference, stored_weights
+from heldin.models.loading import LanguageModel, stored_weights
 from heldin.models.model_config import PrecisionChoice, ScoringPrecision
-from heldin.models.model_names import fingerprint_of, is_adapter, require_model
+from heldin.models.model_names import fingerprint_of, require_model
+from heldin.models.opening import load_language_model, load_target_and_reference
 from heldin.models.score_cache import ScoredModel
 from heldin.planting.looks import Look, note_served, served_models
 from heldin.planting.plant_config import PlantConfig
@@ -138,8 +140,6 @@ def has_other_base(job: PlantedAudit, reference: str) -> bool:
     """Return whether the model is an adapter on another model than the one of this fingerprint in float32."""
     if job.remote is not None or not is_adapter(Path(job.model)):
         return False
-    from heldin.models.adapters import base_of
-
     base = base_of(Path(job.model), job.adapter_base)
     return fingerprint_of(base.name, revision=base.revision, adapter_base=job.adapter_base) != reference
 

@@ -9,6 +9,7 @@ from heldin.base.section import Facts
 from heldin.base.wording import counted, with_version
 from heldin.corpus.sources.bad_rows import Skipped
 from heldin.defenses.accounting.roc_ceiling import RocCeiling
+from heldin.record.plan_fit import PlanFit, warnings_of
 from heldin.words.guarantee import AUDITS, EarlierText, Watched, without_conditions
 from heldin.words.page_one import Guaranteed
 from heldin.words.statement import Statement
@@ -389,33 +390,6 @@ class ExposedShare(Facts):
     entities: float | None
 
 
-class PlanFit(Facts):
-    """The numbers that a plan states, next to those of its data. Measured on private people.
-
-    Attributes:
-        unit: what the stated population counts; under group privacy copies of records count.
-        population: the stated number.
-        units: the number in training (of many trainings: with the worst-case user); before, the number to expect.
-        planned: gradients of records in a step, if the population is right and every drawn user has the group size;
-            null where the plan does not decide it.
-        gradients: the mean number that was computed in a step, or the number to expect; or null.
-        group_size: records of a user that the plan counts on; null if it counts on none.
-        users: number of users.
-        short: number of users with fewer records than that; null likewise, and for one to nine.
-        protected: number of users, or at the example level of records, that the guarantee is for.
-    """
-
-    unit: Literal["users", "records"]
-    population: int
-    units: int
-    planned: float | None
-    gradients: float | None
-    group_size: int | None
-    users: int
-    short: int | None
-    protected: int
-
-
 class EarlierPlan(Facts):
     """A plan by which models were released before, about the same people.
 
@@ -569,8 +543,6 @@ class TrainingFacts(Facts):
         """Return what to read with the guarantee, in words."""
         cautions = list(self.cautions)
         if self.fit is not None:
-            from heldin.record.plan_fit import warnings_of  # an audit of somebody's model has no plan
-
             cautions += warnings_of(self.fit, self.delta if self.epsilon is not None and not cautions else None)
         return [str(caution) for caution in cautions]
 

@@ -1,10 +1,39 @@
-"""What people read of a plan that is held against its data."""
+"""A plan next to its data: the numbers, and what people read of them."""
 
-from heldin.record.facts import PlanFit
+from typing import Literal
+
+from heldin.base.section import Facts
 from heldin.words.guarantee import PlanFitText, PromiseCaution
 from heldin.words.statement import Statement
 
 DIFFERS = 0.2  # of what a plan states, from which on its data are said not to fit it
+
+
+class PlanFit(Facts):
+    """The numbers that a plan states, next to those of its data. Measured on private people.
+
+    Attributes:
+        unit: what the stated population counts; under group privacy copies of records count.
+        population: the stated number.
+        units: the number in training (of many trainings: with the worst-case user); before, the number to expect.
+        planned: gradients of records in a step, if the population is right and every drawn user has the group size;
+            null where the plan does not decide it.
+        gradients: the mean number that was computed in a step, or the number to expect; or null.
+        group_size: records of a user that the plan counts on; null if it counts on none.
+        users: number of users.
+        short: number of users with fewer records than that; null likewise, and for one to nine.
+        protected: number of users, or at the example level of records, that the guarantee is for.
+    """
+
+    unit: Literal["users", "records"]
+    population: int
+    units: int
+    planned: float | None
+    gradients: float | None
+    group_size: int | None
+    users: int
+    short: int | None
+    protected: int
 
 
 def figures_of(fit: PlanFit) -> list[Statement]:

@@ -15,7 +15,8 @@ from heldin.base.kinds import Origin
 from heldin.base.section import Facts
 from heldin.bounds.verdict import Outcome, Standing
 from heldin.record.document import Record
-from heldin.record.facts import PLAIN, Ceiling, CurvePoint, PlanFit
+from heldin.record.facts import PLAIN, Ceiling, CurvePoint
+from heldin.record.plan_fit import PlanFit
 from heldin.words.statement import Statement
 
 JOINT_ALPHA = 0.05  # of all statements of a sweep together

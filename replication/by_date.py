@@ -21,8 +21,9 @@ from heldin.corpus.build import build_store
 from heldin.corpus.sources.open import open_source
 from heldin.corpus.sources.rows import Columns
 from heldin.corpus.store import texts_of
-from heldin.models.loading import LanguageModel, load_language_model
+from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import score_texts
+from heldin.models.opening import load_language_model
 from heldin.record.document import read_record
 from heldin.stages.run_config import RunConfig
 from heldin.stages.sides.corpus import reading_of_run

@@ -26,7 +26,8 @@ from heldin.defenses.gradients.per_unit_gradients import clipped_gradient_sum
 from heldin.finetune.batches import encode
 from heldin.finetune.filtered import FLOATS_A_BLOCK
 from heldin.finetune.passes import whole_units
-from heldin.models.loading import LanguageModel, load_language_model
+from heldin.models.loading import LanguageModel
+from heldin.models.opening import load_language_model
 from heldin.models.tokens import Tokens
 from heldin.stages.run_config import RunConfig
 from heldin.stages.sides.corpus import CorpusData, read_corpus

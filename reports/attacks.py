@@ -9,7 +9,7 @@ from heldin.record.document import Record
 from heldin.record.facts import CurvePoint
 from heldin.reports import figures
 from heldin.reports.blocks import Block, Paragraph, Small, Table
-from heldin.reports.wording import audited_by, group_name, name_primary, percent, sentence
+from heldin.reports.wording import audited_by, audited_subjects, group_name, name_primary, percent, sentence
 
 NEARLY = 95  # percent of the last AUROC (Kandpal et al., 4.4)
 PASSES = "*"  # marks what passes after adjustment
@@ -175,7 +175,14 @@ def show_canaries(record: Record) -> list[Block]:
         return []
     area = record.primary().auroc
     sides = [str(record.split.held_in), str(record.split.held_out)]
-    rows = [[str(audited_by(record).subjects), *sides, f"{area.value:.3f}", f"{area.lower:.3f} to {area.upper:.3f}"]]
+    rows = [
+        [
+            str(audited_subjects(record)),
+            *sides,
+            f"{area.value:.3f}",
+            f"{area.lower:.3f} to {area.upper:.3f}",
+        ]
+    ]
     for group in record.canaries.groups:
         cells = ["N/A", ""]
         if group.auroc is not None:

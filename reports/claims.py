@@ -7,7 +7,7 @@ from heldin.bounds.judgement import Bound
 from heldin.bounds.verdict import NO_CLAIM, Outcome, Standing, Verdict, describe_outcome
 from heldin.record.document import Record
 from heldin.reports.blocks import Block, Small, Table
-from heldin.reports.wording import audited_by, name_primary, percent, sentence
+from heldin.reports.wording import audited_by, audited_subjects, name_primary, percent, sentence
 
 _NONE_FOLLOWS = "No lower bound on epsilon per {unit} follows, as the comparison is not valid."
 
@@ -16,7 +16,7 @@ def _bounds_that_follow(record: Record) -> list[Bound]:
     """Return the lower bounds that the design supports: on the audited people only if their comparison is valid."""
     # Canary users' bounds stand, whatever the groups of real users are.
     void = record.decision.decision.answer is Answer.NOT_VALID
-    return [bound for bound in record.judgement.bounds if not (void and bound.subjects == audited_by(record).subjects)]
+    return [bound for bound in record.judgement.bounds if not (void and bound.subjects == audited_subjects(record))]
 
 
 def describe_verdicts(record: Record) -> str:

@@ -25,6 +25,7 @@ from heldin.record.document import Record
 from heldin.record.facts import GradientNorms
 from heldin.reports.blocks import Beside, Figure
 from heldin.reports.wording import audited_by, name_primary
+from heldin.words.evidence import SUBJECTS
 from heldin.words.people import TRAININGS, Wording
 
 BLUE, ORANGE, GREY = "#0072B2", "#E69F00", "#767676"  # Okabe and Ito (2008), of clearly different lightness
@@ -227,7 +228,7 @@ def plot_canaries(record: Record) -> Figure | None:
         partial(_draw_canaries, record.canaries, record.primary().auroc, words),
         "AUROC of groups of canary users with intervals; the table below has the same numbers.",
         f"AUROC of {name_primary(record)}, on canary users by {' and by '.join(over)}, with 95 % intervals. The band is"
-        f" that of the {words.subjects}.",
+        f" that of the {SUBJECTS[words.audited]}.",
     )
 
 
@@ -339,7 +340,7 @@ def _draw_canaries(canaries: CanaryFacts, real: Estimate, words: Wording) -> str
         for axes, (groups, title) in zip(drawn.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
             # Real users under the same attack: how much easier canary users are to find.
             axes.axhspan(real.lower, real.upper, color=GREY, alpha=0.15, linewidth=0)
-            axes.axhline(real.value, color=GREY, linewidth=0.8, linestyle="--", label=words.subjects)
+            axes.axhline(real.value, color=GREY, linewidth=0.8, linestyle="--", label=str(SUBJECTS[words.audited]))
             axes.axhline(0.5, color=GREY, linewidth=0.6)
             _canary_lines(axes, groups, of_length=groups is by_length)
             label(axes, title, "attack AUROC")

@@ -5,6 +5,7 @@ from heldin.audit.utility import Utility
 from heldin.base.wording import counted
 from heldin.record.document import EffortFacts, Record
 from heldin.record.facts import Count, Overlaps, TrainingFacts, TurnFacts
+from heldin.record.plan_fit import figures_of
 from heldin.record.planted_facts import PlantedFacts
 from heldin.reports import (
     annex,
@@ -154,8 +155,6 @@ def _of_training(t: TrainingFacts) -> list[tuple[str, str]]:
     if not t.is_plain:
         rows.append(("noise multiplier", f"{t.noise_multiplier:.5g}"))
     if t.fit is not None:
-        from heldin.record.plan_fit import figures_of
-
         rows.append(("plan and data", joined(figures_of(t.fit))))
     if t.gradients is not None:
         rows.append(("gradients", f"of {t.gradients:,} records, a record once for each step that uses it"))

@@ -15,7 +15,8 @@ from heldin.base.wording import counted
 from heldin.record.sweep import CanaryPoint, RocPoints, SweepResult, VariantResult
 from heldin.reports.blocks import Figure
 from heldin.reports.figures import BLUE, GREY, ORANGE, figure, label
-from heldin.reports.wording import assign_letters, describe_intervals, format_promise
+from heldin.reports.sweep_findings import describe_intervals
+from heldin.reports.wording import assign_letters, format_promise
 
 PANELS = 12  # ROC curves in one figure
 _LOG_FROM = 0.01  # smallest rate of the ROC curves' axes

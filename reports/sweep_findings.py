@@ -21,7 +21,6 @@ from heldin.reports.wording import (
     SHORT,
     assign_letters,
     attacker_asks,
-    describe_intervals,
     format_fit,
     format_promise,
     format_summary,
@@ -551,3 +550,18 @@ def _list_tuned(result: SweepResult) -> Iterator[str]:
             values = ", ".join(f"{key} {value}" for key, value in tried.values.items())
             loss = "no model" if tried.public_loss is None else f"public users' loss {tried.public_loss:.4f}"
             yield f"tuned: {tried.variant}: {values} ({loss})"
+
+
+def describe_intervals(result: SweepResult) -> str:
+    """Return what the intervals of a sweep are over."""
+    finished = {variant.cells for variant in result.variants if variant.cells}
+    if finished - {result.blocks}:
+        return (
+            "training runs are missing: intervals are over the repetitions that a variant has, if these are three or"
+            " more, or over the users of its only one"
+        )
+    if result.blocks >= LEAST_BLOCKS:
+        return f"intervals over {result.blocks} repetitions, each with new coin flips, seeds and training runs"
+    if result.blocks == 1:
+        return "intervals over the users of one repetition; another training run would give another model"
+    return "two repetitions give no interval"

@@ -10,14 +10,8 @@ from heldin.record.sweep import CanaryPoint, CellResult, SweepResult
 from heldin.reports import sweep_annex, sweep_figures, sweep_findings
 from heldin.reports.annex_parts import REFERENCE, attach_configuration
 from heldin.reports.blocks import Block, Entry, Paragraph, Place, Remarks, Report, Table, Verbatim, assemble
-from heldin.reports.wording import (
-    command_in_lines,
-    describe_intervals,
-    explain_terms,
-    format_fit,
-    format_summary,
-    name_measure,
-)
+from heldin.reports.sweep_findings import describe_intervals
+from heldin.reports.wording import command_in_lines, explain_terms, format_fit, format_summary, name_measure
 from heldin.words.page_one import Handling
 
 _COLUMNS = 3  # of canary users in one table

@@ -12,6 +12,7 @@ from heldin.audit.results import CanaryGroup
 from heldin.base.wording import counted, kind_words
 from heldin.record.document import Record
 from heldin.reports.blocks import FactList, Place, ReportSection, texts
+from heldin.words.evidence import SUBJECTS
 from heldin.words.glossary import TERMS
 from heldin.words.page_one import AskedOfModels, Limit
 from heldin.words.people import AUDITED, Wording
@@ -19,7 +20,7 @@ from heldin.words.statement import Statement
 
 if TYPE_CHECKING:
     from heldin.audit.blocks import Summary
-    from heldin.record.sweep import SweepResult, VariantResult
+    from heldin.record.sweep import VariantResult
 
 _COMMAND_WIDTH = 76  # characters of a line of a command
 SHORT = {"epsilon_per_user": "epsilon", "auroc": "AUROC", "loss": "loss", "loss_gain_over_base": "loss gained"}
@@ -34,6 +35,11 @@ MEASURES = {
 def audited_by(record: Record) -> Wording:
     """Return the words for those whose membership was decided."""
     return AUDITED[record.split.audited]
+
+
+def audited_subjects(record: Record) -> Statement:
+    """Return the people of verdicts on those who are audited."""
+    return SUBJECTS[audited_by(record).audited]
 
 
 def name_primary(record: Record) -> str:
@@ -147,23 +153,6 @@ def format_promise(variant: "VariantResult") -> str:
     if variant.epsilon is None:
         return "none"
     return f"{variant.epsilon:.3g} ({variant.delta:g}), {variant.unit}"
-
-
-def describe_intervals(result: "SweepResult") -> str:
-    """Return what the intervals of a sweep are over."""
-    from heldin.audit.blocks import LEAST_BLOCKS
-
-    finished = {variant.cells for variant in result.variants if variant.cells}
-    if finished - {result.blocks}:
-        return (
-            "training runs are missing: intervals are over the repetitions that a variant has, if these are three or"
-            " more, or over the users of its only one"
-        )
-    if result.blocks >= LEAST_BLOCKS:
-        return f"intervals over {result.blocks} repetitions, each with new coin flips, seeds and training runs"
-    if result.blocks == 1:
-        return "intervals over the users of one repetition; another training run would give another model"
-    return "two repetitions give no interval"
 
 
 def explain_terms(

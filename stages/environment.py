@@ -7,7 +7,10 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import torch
+
 from heldin.base.machine import installed_versions, version
+from heldin.models.devices import default_device, device_name, highest_peak
 from heldin.record.facts import Environment
 
 PACKAGES = ("torch", "transformers", "tokenizers", "peft", "accelerate", "numpy", "scipy", "scikit-learn", "pyarrow")
@@ -15,10 +18,6 @@ PACKAGES = ("torch", "transformers", "tokenizers", "peft", "accelerate", "numpy"
 
 def environment(seconds: Mapping[str, float]) -> Environment:
     """Return versions, source revision, device, and the seconds of each stage: of a run over all calls."""
-    import torch  # slow to import, and the version alone needs none
-
-    from heldin.models.devices import default_device, device_name
-
     return Environment(
         heldin=version(),
         python=platform.python_version(),
@@ -34,8 +33,6 @@ def environment(seconds: Mapping[str, float]) -> Environment:
 
 def _peak_memory() -> int:
     """Return bytes: of the GPU where there is one, else of this process."""
-    from heldin.models.devices import default_device, highest_peak
-
     device = default_device()
     if device.type == "cuda":
         return highest_peak(device)

@@ -16,7 +16,7 @@ KINDS = "kinds.json"  # in a run's folder: its code is compared before anything 
 FAMILIES = {
     "attacks": "heldin.attacks.kinds:ATTACKS",
     "sources": "heldin.corpus.sources.kinds:SOURCES",
-    "defenses": "heldin.defenses.data_side.kinds:DATA_DEFENSES",
+    "defenses": "heldin.defenses.data_side.contract:DATA_DEFENSES",
     "mechanisms": "heldin.defenses.mechanisms.kinds:MECHANISMS",
     "canaries": "heldin.canaries.kinds:CANARIES",
     "measures": "heldin.stages.measures.kinds:MEASURES",

@@ -19,7 +19,7 @@ from heldin.corpus.entities.spans import CATEGORIES, Category
 from heldin.corpus.sources.kinds import CorpusSource
 from heldin.corpus.split import Audited, SplitRule
 from heldin.corpus.user_filter import UserFilter
-from heldin.defenses.data_side.kinds import DataDefense
+from heldin.defenses.data_side.contract import DataDefense
 from heldin.defenses.mechanisms.kinds import Defense
 from heldin.defenses.mechanisms.plain import NoDefense
 from heldin.finetune.recipe import Optimizer, Recipe, Select

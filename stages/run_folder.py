@@ -16,6 +16,8 @@ from heldin.base.artefacts import INDEX, require_not_purged, write_artefact
 from heldin.base.errors import InputError
 from heldin.base.files import is_held, private_directory, write_text
 from heldin.base.progress import LOG
+from heldin.base.yaml_files import read_yaml
+from heldin.stages.config_files import first_difference
 from heldin.stages.families import KINDS, keep_code, require_kept_code
 
 if TYPE_CHECKING:
@@ -91,10 +93,6 @@ def require_folder(config: "RunConfig", out: Path) -> bool:
     # As data, not as text: order and comments of a file do not make another config.
     content = config.model_dump(mode="json")
     if path.is_file():
-        # For folders of runs alone: audits have no config in theirs.
-        from heldin.base.yaml_files import read_yaml
-        from heldin.stages.config_files import first_difference
-
         changed = first_difference(read_yaml(path), content)
         if changed:
             # Never taken over: the other run may be at work, before its coins.

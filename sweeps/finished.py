@@ -15,8 +15,7 @@ from heldin.base.progress import Reporter
 from heldin.bounds.roc import Scores, auroc
 from heldin.jobs.user_scores import leading_scores
 from heldin.record.document import Record, masked, read_record
-from heldin.stages.measures.losses import Losses, read_losses
-from heldin.stages.measures.scores import TextScores
+from heldin.stages.measures.tables import LOSSES, SCORES, read_losses
 from heldin.stages.run_config import RunConfig
 from heldin.sweeps.sweep_config import PlacedCell
 
@@ -68,7 +67,7 @@ def is_finished(folder: Path) -> bool:
         record = read_record(folder / "record.json")
     except InputError:
         return False
-    required = {TextScores.file} if record.utility is None else {TextScores.file, Losses.file}
+    required = {SCORES} if record.utility is None else {SCORES, LOSSES}
     there = {*listed_files(folder), *(path.name for path in folder.iterdir())}
     tables = {*required, *(name for name in there if name.endswith(TABLE))}
     return all(state_of(folder / name) is State.WHOLE for name in tables)

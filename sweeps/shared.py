@@ -12,7 +12,8 @@ from pathlib import Path
 from heldin.base.errors import ExitCode, InputError, ResumableError
 from heldin.base.files import private_directory
 from heldin.base.progress import LineReporter, Reporter
-from heldin.models.loading import LanguageModel, load_language_model
+from heldin.models.loading import LanguageModel
+from heldin.models.opening import load_language_model
 from heldin.stages.measures.scores import TextScores
 from heldin.stages.run_config import load_config
 from heldin.stages.run_measures import score_references

@@ -24,9 +24,9 @@ from heldin.defenses.mechanisms.contract import DefenseConfig, Given
 from heldin.defenses.mechanisms.declared import require_declared
 from heldin.defenses.samplers import PoissonSampler
 from heldin.finetune.declared import declared_defense
-from heldin.finetune.holding import holding_of
 from heldin.finetune.passes import Passes
 from heldin.finetune.sampled_units import SampledUnit
+from heldin.finetune.training import holding_of
 from heldin.finetune.units import PrivateRecords, PrivateTraining, plan_private_training
 from heldin.models.attention import use_exact_attention
 from heldin.models.tokens import Tokens

@@ -16,6 +16,14 @@ class Subjects(Code):
 
 
 REAL_USERS = Subjects.REAL_USERS()
+# By whose membership is audited, as in ``words.people.AUDITED``: the people of a verdict.
+SUBJECTS = {
+    "users": REAL_USERS,
+    "entities": Subjects.ENTITIES(),
+    "both": Subjects.USERS_AND_ENTITIES(),
+    "canaries": Subjects.CANARIES(),
+    "trainings": Subjects.WORST_CASE_USER(),
+}
 
 
 class CountedUnits(Code):

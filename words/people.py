@@ -2,9 +2,6 @@
 
 from dataclasses import dataclass
 
-from heldin.words.evidence import REAL_USERS, Subjects
-from heldin.words.statement import Statement
-
 
 @dataclass(frozen=True)
 class Wording:
@@ -12,7 +9,6 @@ class Wording:
 
     Attributes:
         audited: key in ``AUDITED``.
-        subjects: the people of a verdict.
         sides: the two groups, as in "distinguishes members from non-members".
         member: the group in the training data.
         other: the group outside it.
@@ -22,7 +18,6 @@ class Wording:
     """
 
     audited: str
-    subjects: Statement
     sides: str
     member: str
     other: str
@@ -31,24 +26,22 @@ class Wording:
     members: str
 
 
-def _audited(audited: str, subjects: Statement, unit: str, singular: str, members: str) -> Wording:
+def _audited(audited: str, unit: str, singular: str, members: str) -> Wording:
     # Users are meant where nothing else is said.
     member, other = ("members", "non-members") if audited == "users" else (f"member {unit}", f"non-member {unit}")
-    return Wording(audited, subjects, f"{member} from {other}", member, other, unit, singular, members)
+    return Wording(audited, f"{member} from {other}", member, other, unit, singular, members)
 
 
-USERS = _audited("users", REAL_USERS, "users", "user", "people whose data was used")
-ENTITIES = _audited("entities", Subjects.ENTITIES(), "entities", "entity", "people whom the training texts name")
+USERS = _audited("users", "users", "user", "people whose data was used")
+ENTITIES = _audited("entities", "entities", "entity", "people whom the training texts name")
 BOTH = _audited(
     "both",
-    Subjects.USERS_AND_ENTITIES(),
     "users and entities",
     "user or entity",
     "people who wrote the training texts or are named in them",
 )
 CANARIES = Wording(
     "canaries",
-    Subjects.CANARIES(),
     "canary users that were trained on from those that were not",
     "canary users that were trained on",
     "canary users that were not",
@@ -58,7 +51,6 @@ CANARIES = Wording(
 )
 TRAININGS = Wording(
     "trainings",
-    Subjects.WORST_CASE_USER(),
     "trainings with the user from those without",
     "trainings with the user",
     "trainings without",

@@ -14,6 +14,7 @@ from pydantic import Field
 
 from heldin.base.errors import InputError
 from heldin.base.section import Facts
+from heldin.words.people import AUDITED
 
 _CAPITAL = re.compile("(?<!^)(?=[A-Z])")
 
@@ -81,8 +82,6 @@ def render(statement: Statement) -> str:
 
     Raises InputError for a code that this version does not have.
     """
-    from heldin.words.people import AUDITED
-
     values: dict[str, Any] = {
         name: joined(value) if isinstance(value, list) else "" if value is None else value
         for name, value in statement.values.items()

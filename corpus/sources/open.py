@@ -11,7 +11,10 @@ from heldin.base.errors import InputError
 from heldin.base.files import existing, text_sha256
 from heldin.corpus.sources.bad_rows import BadRows, OnBadRows
 from heldin.corpus.sources.csv_rows import Csv, csv_rows
+from heldin.corpus.sources.hub import HuggingFace
+from heldin.corpus.sources.iob import Iob, is_iob
 from heldin.corpus.sources.json_rows import Json, json_rows
+from heldin.corpus.sources.mail import Maildir, Mbox, is_maildir
 from heldin.corpus.sources.parquet_rows import Parquet, parquet_rows
 from heldin.corpus.sources.rows import Columns, Source
 from heldin.corpus.sources.text_files import TextFormat
@@ -73,16 +76,11 @@ def source_name(source: Source) -> str:
     return f"'{where}'"
 
 
-# Readers of formats that few files have are imported for the file that needs them.
 def _iob(path: Path, _columns: Columns, _form: TextFormat) -> Source:
-    from heldin.corpus.sources.iob import Iob
-
     return Iob(path)
 
 
 def _mbox(path: Path, _columns: Columns, _form: TextFormat) -> Source:
-    from heldin.corpus.sources.mail import Mbox
-
     # Messages say themselves who wrote them and when.
     return Mbox(path)
 
@@ -245,7 +243,7 @@ def open_source(path: Path, columns: Columns, form: TextFormat | None = None) ->
         return _open_folder(path, columns)
     known, advice = format_of(path), _ADVICE.get(path.suffix.lower())
     # Files of this format have names such as eng.train, or any that says text.
-    if advice is None and path.is_file() and known in (None, format_named("csv")) and _is_iob(path):
+    if advice is None and path.is_file() and known in (None, format_named("csv")) and is_iob(path):
         return _iob(path, columns, form)
     if known is not None:
         return known.opened(path, columns, form)
@@ -254,9 +252,6 @@ def open_source(path: Path, columns: Columns, form: TextFormat | None = None) ->
 
 
 def _open_folder(path: Path, columns: Columns) -> Source:
-    from heldin.corpus.sources.hub import HuggingFace
-    from heldin.corpus.sources.mail import Maildir, is_maildir
-
     if is_maildir(path):
         return Maildir(path)
     if not any((path / name).is_file() for name in _SAVED):
@@ -265,12 +260,6 @@ def _open_folder(path: Path, columns: Columns) -> Source:
             " or a folder that a Hugging Face dataset's save_to_disk wrote"
         )
     return HuggingFace(str(path), columns=columns)
-
-
-def _is_iob(path: Path) -> bool:
-    from heldin.corpus.sources.iob import is_iob
-
-    return is_iob(path)
 
 
 def open_sources(paths: Sequence[Path], columns: Columns, form: TextFormat | None = None) -> Source:

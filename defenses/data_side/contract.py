@@ -7,10 +7,11 @@ section 4.2.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar, TypeAlias
 
 from pydantic import ConfigDict
 
+from heldin.base.kinds import Family, OfKind
 from heldin.base.progress import Reporter
 from heldin.base.wording import NO_VERSION, counted
 from heldin.corpus.document import Document
@@ -104,8 +105,6 @@ class DataSideDefense(Choice, ABC):
 
         Raises InputError if the package cannot be found.
         """
-        from heldin.defenses.data_side.kinds import DATA_DEFENSES
-
         origin = DATA_DEFENSES.origin(self.kind)
         assert origin is not None  # each of ours has a name
         stated = DataStepText.UNDECLARED if self.user_local is None else DataStepText.OF_PACKAGE
@@ -148,3 +147,15 @@ def by_user(records: Iterable[TrainingRecord]) -> Mapping[str, list[TrainingReco
     for record in records:
         records_of.setdefault(record.user, []).append(record)
     return records_of
+
+
+DATA_DEFENSES = Family[DataSideDefense](
+    "defenses",
+    DataSideDefense,
+    {
+        "deduplicate": "heldin.defenses.data_side.deduplicate:Deduplicate",
+        "cap": "heldin.defenses.data_side.cap:Cap",
+        "deidentify": "heldin.defenses.data_side.deidentify:DeIdentify",
+    },
+)
+DataDefense: TypeAlias = Annotated[DataSideDefense, OfKind(DATA_DEFENSES)]

@@ -26,8 +26,7 @@ from heldin.jobs.check.memory_forecast import does_not_fit, memory_lines, run_me
 from heldin.models.devices import Planned, default_device
 from heldin.models.loading import context_length, require_text_alone
 from heldin.models.model_names import require_model
-from heldin.record.facts import PlanFit
-from heldin.record.plan_fit import figures_of, warnings_of
+from heldin.record.plan_fit import PlanFit, figures_of, warnings_of
 from heldin.stages.run_config import RunConfig
 from heldin.stages.run_folder import require_folder
 from heldin.stages.sides.corpus import require_unchosen

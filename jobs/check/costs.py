@@ -35,7 +35,7 @@ from heldin.jobs.check.memory_forecast import plain_step, records_of_a_unit, sha
 from heldin.models.attention import use_exact_attention
 from heldin.models.devices import default_device
 from heldin.models.loading import context_length
-from heldin.record.facts import PlanFit
+from heldin.record.plan_fit import PlanFit
 from heldin.stages.run_config import RunConfig
 from heldin.stages.sides.corpus import CorpusData, read_corpus
 from heldin.stages.sides.layout import laid_out

@@ -19,13 +19,17 @@ from heldin.jobs.checkpoint.job import (
     with_precision,
     with_reading,
 )
-from heldin.models.loading import LanguageModel, same_tokens, say_how_loaded
-from heldin.models.model_names import is_adapter, require_model
+from heldin.models.adapter_bases import is_adapter
+from heldin.models.loading import LanguageModel, say_how_loaded
+from heldin.models.model_names import require_model
 from heldin.models.score_cache import ScoredModel
+from heldin.models.tokens import same_tokens
 from heldin.record.document import Body, Record, read_record, without_names, write_new_record
+from heldin.stages.config_files import first_difference
 from heldin.stages.environment import environment
 from heldin.stages.measures.asked import check_asked
 from heldin.stages.measures.measure import MeasureFolder
+from heldin.stages.measures.tables import tables_in
 from heldin.stages.run_folder import StageSeconds, take_new_folder
 
 
@@ -40,9 +44,7 @@ def audit_checkpoint(job: CheckpointAudit, out: Path, reporter: Reporter, *, com
     # Before the folder is taken: a mistyped name leaves nothing behind.
     _check_models(job)
     if job.remote is not None:
-        from heldin.jobs.checkpoint.endpoint import attacks_at_endpoint
-
-        attack = attacks_at_endpoint(job.attack, job.remote.tokenizer, reporter)
+        attack = job.remote.attacks(job.attack, reporter)
         unanswered = tuple(name for name in job.attack.names if name not in attack.names)
         job = replace(job, attack=attack, left_out=unanswered)
     job = with_reading(with_precision(job, reporter.say))
@@ -152,8 +154,6 @@ def _take_folder(job: CheckpointAudit, out: Path) -> None:
         if record.kind == "audit" and record.config == asked:
             return
         if record.kind == "audit":
-            from heldin.stages.config_files import first_difference
-
             changed = first_difference(record.config, asked) or "option"
             # As its user calls it.
             changed = {"stated_claims": "claims", "others": "reference", "max_users": "limit"}.get(changed, changed)
@@ -168,7 +168,5 @@ def _leftovers(out: Path) -> list[Path]:
     """Return what an audit leaves that was killed while it wrote its tables, before its record."""
     if not out.is_dir():
         return []
-    from heldin.stages.measures.tables import tables_in
-
     names = (INDEX, "plan.json", *tables_in(out))
     return [path for name in names for path in (out / name, *out.glob(f".{name}.*.tmp")) if path.is_file()]

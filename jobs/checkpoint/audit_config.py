@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
@@ -15,10 +15,8 @@ from heldin.base.config_errors import checked
 from heldin.base.kinds import NameOfKind
 from heldin.base.section import Count, ExpandedName, ExpandedPath, Few, Many, NotNegative, Positive, Section, Seed
 from heldin.bounds.design import Assignment
-from heldin.bounds.verdict import parse_claim
 from heldin.corpus.chat.columns import columns_to_look_for
 from heldin.corpus.chat.conversation import RowFormat
-from heldin.corpus.chat.opening import Asked
 from heldin.corpus.document import Counting
 from heldin.corpus.sources.bad_rows import OnBadRows
 from heldin.corpus.sources.open import open_source
@@ -27,11 +25,6 @@ from heldin.corpus.sources.text_files import TextFormat
 from heldin.models.model_config import PrecisionChoice
 from heldin.record.release import Release
 from heldin.stages.measures.keys import MeasureKeys
-
-if TYPE_CHECKING:  # the models behind these load torch, and a reference of keys needs none
-    from heldin.jobs.checkpoint.endpoint import Remote
-    from heldin.jobs.checkpoint.job import CheckpointAudit
-
 
 AT_ENDPOINT = "endpoint:"  # prefix of a reference that is served where the target is
 
@@ -59,21 +52,6 @@ class EndpointConfig(Section):
     """Price per million tokens, in any currency, for the cost estimate."""
     max_tokens_sent: int | None = Field(None, ge=0, le=10**12)
     """Refuse an audit that would send more tokens than this; null: no limit."""
-
-    def remote(self) -> "Remote":
-        """Return how to reach the target. Raises InputError for an invalid address."""
-        from heldin.jobs.checkpoint.endpoint import Remote
-        from heldin.models.endpoint_client import Endpoint
-
-        # Limits affect no score, and are not recorded (``Remote.config``).
-        pace = self.model_dump(include={"requests_per_minute", "concurrency", "timeout", "max_tries"})
-        return Remote(
-            Endpoint(self.url, self.api_key_env, **pace),
-            tokenizer=self.tokenizer,
-            context=self.context,
-            price=self.price_per_million,
-            max_tokens_sent=self.max_tokens_sent,
-        )
 
 
 def _several(value: object) -> object:
@@ -215,49 +193,6 @@ class CheckpointConfig(MeasureKeys):
                 "attack.precision (--dtype): every model is behind the endpoint, and none is loaded here: leave it out"
             )
         return self
-
-    def job(self) -> "CheckpointAudit":
-        """Return the audit to run. Raises InputError for an invalid claim, or a plan without a guarantee for users."""
-        from heldin.jobs.checkpoint.job import CheckpointAudit
-
-        # The plan's curve last: the first claim's delta is that of the bounds.
-        claims = [parse_claim(text) for text in self.claims]
-        if self.plan is not None:
-            # The accountant, for this claim alone.
-            from heldin.bounds.plan_claims import plan_claim
-
-            claims.append(plan_claim(self.plan))
-        return CheckpointAudit(
-            model=self.model,
-            reference=self.reference[0],
-            others=self.reference[1:],
-            held_in=self.held_in,
-            held_out=self.held_out,
-            columns=self.columns,
-            name=self.name,
-            form=self.format,
-            asked=Asked(self.rows.format, self.attack.turns, self.attack.turns, self.attack.turns),
-            template=self.rows.template,
-            template_options=self.rows.template_options or {},
-            bad_rows=self.bad_rows,
-            assignment=self.assignment,
-            claims=tuple(claims),
-            plan=self.plan,
-            training=self.training,
-            texts=self.texts,
-            max_users=self.max_users,
-            max_texts_per_user=self.max_texts_per_user,
-            context=self.context,
-            adapter_base=self.adapter_base,
-            choice=self.attack.precision if self.attack.precision in (None, "auto") else "asked",
-            attack=self.attack.config(self.reference[0]),
-            measures=self.measures,
-            audit=self.audit,
-            decision=self.decision,
-            release=self.release,
-            seed=self.seed,
-            remote=None if self.endpoint is None else self.endpoint.remote(),
-        )
 
     def sources(self) -> dict[str, Source]:
         """Return the sources of the files of texts, to be looked at; see ``text_sources``."""

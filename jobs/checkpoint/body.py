@@ -33,6 +33,7 @@ from heldin.record.overlaps import NOT_KNOWN, measured, skipped_alike, texts_in,
 from heldin.stages.measures.asked import measures_asked
 from heldin.stages.measures.keys import MeasureKeys
 from heldin.stages.measures.measure import Fingerprinted, Measure, MeasuredUsers, MeasureFolder
+from heldin.stages.measures.precision import PrecisionShift
 from heldin.stages.measures.scores import Setting, TextScores, left_out, scored_part, scoring_rule, turn_facts
 from heldin.words.answer import ComparisonFlaw
 from heldin.words.split import AtEndpoint, SplitReason
@@ -77,8 +78,6 @@ class AuditMeasures:
         """Return the measures besides the scores."""
         job, measures = self.job, list[Measure[Any]]()
         if job.attack.precision != "fp32":
-            from heldin.stages.measures.precision import PrecisionShift
-
             texts = scored_texts(job, self.groups)
             reason = job.precision_reason
             measures.append(PrecisionShift(job.attack, texts, self.models, self.in_full, job.seed, reason))

@@ -1,7 +1,7 @@
 """Audit of models behind a completions endpoint: which are there, what scoring costs, whether they changed."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +11,8 @@ from heldin.attacks.scoring import AttackTexts
 from heldin.base.errors import InputError
 from heldin.base.files import cache_directory
 from heldin.base.progress import Reporter
-from heldin.jobs.checkpoint.audit_config import AT_ENDPOINT
-from heldin.jobs.checkpoint.job import OpenedModels
+from heldin.jobs.checkpoint.audit_config import AT_ENDPOINT, EndpointConfig
+from heldin.jobs.checkpoint.opened import OpenedModels
 from heldin.models.endpoint import (
     BYTES_PER_TOKEN,
     EndpointModel,
@@ -23,8 +23,9 @@ from heldin.models.endpoint import (
     probe_score,
 )
 from heldin.models.endpoint_client import Connection, Endpoint
-from heldin.models.loading import PROBE, load_language_model
+from heldin.models.loading import PROBE
 from heldin.models.model_config import ScoringPrecision
+from heldin.models.opening import load_language_model
 from heldin.models.score_cache import ScoreCache, ScoredModel
 from heldin.models.tokens import as_read
 from heldin.record.facts import LARGEST_DRIFT, EndpointFacts, ModelFacts
@@ -52,6 +53,29 @@ class Remote:
     def config(self) -> dict[str, Any]:
         """Return the part that affects the scores, for the record."""
         return {"url": self.endpoint.base, "tokenizer": self.tokenizer, "context": self.context}
+
+    def attacks(self, attack: AttackConfig, reporter: Reporter) -> AttackConfig:
+        """Return the attacks that the endpoint can answer: see ``attacks_at_endpoint``."""
+        return attacks_at_endpoint(attack, self.tokenizer, reporter)
+
+    def reached(
+        self, names: Sequence[str], texts: AttackTexts, reporter: Reporter, **loading: Any
+    ) -> AbstractContextManager["Reached"]:
+        """Open the models of these names: see the function ``reached``, with ``loading`` for models loaded here."""
+        return reached(self, names, texts, reporter, **loading)
+
+
+def remote_in(section: EndpointConfig) -> Remote:
+    """Return how to reach the target. Raises InputError for an invalid address."""
+    # Limits affect no score, and are not recorded (``Remote.config``).
+    pace = section.model_dump(include={"requests_per_minute", "concurrency", "timeout", "max_tries"})
+    return Remote(
+        Endpoint(section.url, section.api_key_env, **pace),
+        tokenizer=section.tokenizer,
+        context=section.context,
+        price=section.price_per_million,
+        max_tokens_sent=section.max_tokens_sent,
+    )
 
 
 def remote_of(kept: Mapping[str, Any]) -> Remote:

@@ -15,7 +15,7 @@ from heldin.base.files import cache_directory
 from heldin.base.progress import Reporter
 from heldin.base.wording import counted, in_bytes
 from heldin.bounds.design import Assignment
-from heldin.bounds.verdict import Claim, stated_claim
+from heldin.bounds.verdict import Claim, parse_claim, stated_claim
 from heldin.corpus.build import build_store
 from heldin.corpus.chat.opening import Asked, Reading, kept_reading, reading_again, reading_of
 from heldin.corpus.chat.template import ChatTemplate
@@ -25,18 +25,17 @@ from heldin.corpus.sources.open import open_source
 from heldin.corpus.sources.rows import Columns, Source
 from heldin.corpus.sources.text_files import TextFormat
 from heldin.corpus.store import CorpusStore, documents_in, documents_of
-from heldin.jobs.checkpoint.audit_config import AT_ENDPOINT, text_sources
+from heldin.jobs.checkpoint.audit_config import AT_ENDPOINT, CheckpointConfig, EndpointConfig, text_sources
+from heldin.jobs.checkpoint.opened import OpenedModels
 from heldin.models.devices import default_device, scoring_memory
-from heldin.models.loading import load_language_model, load_target_and_reference, load_tokenizer_of, stored_weights
+from heldin.models.loading import load_tokenizer_of, stored_weights
 from heldin.models.logprobs import bytes_of_a_pass
 from heldin.models.model_config import PrecisionReason, ScoringPrecision
-from heldin.models.score_cache import ScoredModel
 from heldin.record.document import Record
-from heldin.record.facts import ModelFacts
 from heldin.record.overlaps import Seen, seen_in_training
 from heldin.record.release import Release
 from heldin.stages.measures.keys import MeasureKeys
-from heldin.stages.measures.measure import MeasureOptions, loaded_here, model_facts, named_model
+from heldin.stages.measures.measure import MeasureOptions
 from heldin.words.rows import SkippedText
 
 if TYPE_CHECKING:
@@ -205,6 +204,59 @@ def _in_precision(job: CheckpointAudit, precision: ScoringPrecision, reason: Pre
     return replace(job, attack=attack, choice="asked", precision_reason=reason)
 
 
+def job_of(config: CheckpointConfig) -> CheckpointAudit:
+    """Return the audit to run. Raises InputError for an invalid claim, or a plan without a guarantee for users."""
+    # The plan's curve last: the first claim's delta is that of the bounds.
+    claims: list[Claim] = [parse_claim(text) for text in config.claims]
+    if config.plan is not None:
+        claims.append(_claim_of(config.plan))
+    return CheckpointAudit(
+        model=config.model,
+        reference=config.reference[0],
+        others=config.reference[1:],
+        held_in=config.held_in,
+        held_out=config.held_out,
+        columns=config.columns,
+        name=config.name,
+        form=config.format,
+        asked=Asked(config.rows.format, config.attack.turns, config.attack.turns, config.attack.turns),
+        template=config.rows.template,
+        template_options=config.rows.template_options or {},
+        bad_rows=config.bad_rows,
+        assignment=config.assignment,
+        claims=tuple(claims),
+        plan=config.plan,
+        training=config.training,
+        texts=config.texts,
+        max_users=config.max_users,
+        max_texts_per_user=config.max_texts_per_user,
+        context=config.context,
+        adapter_base=config.adapter_base,
+        choice=config.attack.precision if config.attack.precision in (None, "auto") else "asked",
+        attack=config.attack.config(config.reference[0]),
+        measures=config.measures,
+        audit=config.audit,
+        decision=config.decision,
+        release=config.release,
+        seed=config.seed,
+        remote=None if config.endpoint is None else _remote(config.endpoint),
+    )
+
+
+def _claim_of(plan: Path) -> Claim:
+    # The accountant, for this claim alone.
+    from heldin.bounds.plan_claims import plan_claim
+
+    return plan_claim(plan)
+
+
+def _remote(served: EndpointConfig | dict[str, Any]) -> "Remote":
+    # Endpoints are no part of an audit of two files.
+    from heldin.jobs.checkpoint.endpoint import remote_in, remote_of
+
+    return remote_in(served) if isinstance(served, EndpointConfig) else remote_of(served)
+
+
 def audit_job(folder: Path, record: Record) -> CheckpointAudit:
     """Return the audit that a record describes. Raises InputError if the record does not say how it was done."""
     kept = record.config
@@ -212,10 +264,8 @@ def audit_job(folder: Path, record: Record) -> CheckpointAudit:
         columns = Columns(**kept["columns"])
         claims: list[Claim] = [stated_claim(epsilon, delta) for epsilon, delta in kept["stated_claims"]]
         if kept["plan"] is not None:
-            from heldin.bounds.plan_claims import plan_claim
-
             # The folder's copy, not the path that was given.
-            claims.append(plan_claim(folder / "plan.json"))
+            claims.append(_claim_of(folder / "plan.json"))
         return CheckpointAudit(
             model=kept["model"],
             reference=kept["reference"],
@@ -244,7 +294,7 @@ def audit_job(folder: Path, record: Record) -> CheckpointAudit:
             decision=DecisionConfig.model_validate(kept["decision"]),
             release=None if kept["release"] is None else Release.model_validate(kept["release"]),
             seed=kept["seed"],
-            remote=None if kept["endpoint"] is None else _remote_of(kept["endpoint"]),
+            remote=None if kept["endpoint"] is None else _remote(kept["endpoint"]),
         )
     # A record that was edited.
     except (KeyError, TypeError, ValueError) as error:
@@ -252,12 +302,6 @@ def audit_job(folder: Path, record: Record) -> CheckpointAudit:
             f"'{folder / 'record.json'}' does not say how its audit was done ({str(error).splitlines()[0]}): it cannot"
             " be verified"
         ) from error
-
-
-def _remote_of(kept: dict[str, Any]) -> "Remote":
-    from heldin.jobs.checkpoint.endpoint import remote_of
-
-    return remote_of(kept)
 
 
 @dataclass(frozen=True)
@@ -365,33 +409,6 @@ def _require_disjoint(job: CheckpointAudit, held_in: CorpusStore, held_out: Corp
             )
 
 
-@dataclass(frozen=True)
-class OpenedModels:
-    """The models of an audit, and how they were loaded.
-
-    Attributes:
-        context: most tokens of a pass of a model that is loaded here; None: as many as it states.
-        adapter_base: base of every adapter, in place of the one that its config names.
-    """
-
-    context: int | None
-    adapter_base: str | None
-
-    def load(self, name: str, precision: ScoringPrecision) -> ScoredModel:
-        """Return the model with this name, in this precision."""
-        return load_language_model(name, precision=precision, context=self.context, adapter_base=self.adapter_base)
-
-    def pair(self, target: str, reference: str, precision: ScoringPrecision) -> tuple[ScoredModel, ScoredModel]:
-        """Return target and reference, from one copy of the base if the target is an adapter on the reference."""
-        return load_target_and_reference(
-            target, reference, precision=precision, context=self.context, adapter_base=self.adapter_base
-        )
-
-    def facts_of(self, model: ScoredModel, name: str) -> ModelFacts:
-        """Return the record's facts about a model, once scoring has ended."""
-        return model_facts(loaded_here(model), named_model(name))
-
-
 @contextmanager
 def opened_models(job: CheckpointAudit, texts: AttackTexts, reporter: Reporter) -> Iterator[OpenedModels]:
     """Open the models behind an endpoint, if the audit names one, for the time of scoring.
@@ -408,10 +425,5 @@ def opened_models(job: CheckpointAudit, texts: AttackTexts, reporter: Reporter) 
             raise InputError(f"'{served}' is behind an endpoint: use heldin audit-endpoint")
         yield OpenedModels(job.context, job.adapter_base)
         return
-    # Endpoints are no part of an audit of two files.
-    from heldin.jobs.checkpoint.endpoint import reached
-
-    with reached(
-        job.remote, job.models(), texts, reporter, context=job.context, adapter_base=job.adapter_base
-    ) as there:
+    with job.remote.reached(job.models(), texts, reporter, context=job.context, adapter_base=job.adapter_base) as there:
         yield there

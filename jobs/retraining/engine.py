@@ -36,8 +36,9 @@ from heldin.jobs.retraining.job import TrainingsAudit, training_job
 from heldin.jobs.retraining.runs import Trainer, Training, TrainingJob, read_results, run_trainings, train_one
 from heldin.models.loading import LanguageModel
 from heldin.record.document import Body, Record, masked, without_names, write_new_record
-from heldin.record.facts import ModelFacts, Overlaps, PlanFit, ScoredTexts, SplitFacts, TrainingFacts
+from heldin.record.facts import ModelFacts, Overlaps, ScoredTexts, SplitFacts, TrainingFacts
 from heldin.record.overlaps import NOT_KNOWN, measured
+from heldin.record.plan_fit import PlanFit
 from heldin.stages.environment import environment
 from heldin.stages.measures.measure import model_facts, named_model
 from heldin.stages.measures.scores import scoring_rule

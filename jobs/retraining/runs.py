@@ -33,8 +33,9 @@ from heldin.finetune.holding import PlainClipping
 from heldin.finetune.loop import train
 from heldin.finetune.recipe import Recipe
 from heldin.finetune.units import PrivateRecords, PrivateTraining, plan_private_training
-from heldin.models.loading import LanguageModel, load_language_model
+from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import score_texts
+from heldin.models.opening import load_language_model
 from heldin.models.tokens import Tokens
 
 

@@ -11,7 +11,7 @@ from heldin.base.config_errors import checked
 from heldin.base.section import DATACLASS_SECTION, Count, ExpandedPath, Few, JobName, Many, Section, Seed
 from heldin.corpus.sources.files import FileCorpus
 from heldin.corpus.sources.rows import Columns, Source
-from heldin.defenses.data_side.kinds import DataDefense
+from heldin.defenses.data_side.contract import DataDefense
 from heldin.defenses.mechanisms.kinds import Defense
 from heldin.defenses.mechanisms.plain import NoDefense
 from heldin.defenses.mechanisms.settings import UserRecords

@@ -23,7 +23,8 @@ from heldin.base.progress import Reporter
 from heldin.corpus.split import Part, Role
 from heldin.corpus.store import Corpus, documents_of
 from heldin.finetune.batches import encode
-from heldin.models.loading import LanguageModel, load_language_model
+from heldin.models.loading import LanguageModel
+from heldin.models.opening import load_language_model
 from heldin.record.document import read_record
 from heldin.record.sweep import read_sweep
 from heldin.stages.run_config import RunConfig

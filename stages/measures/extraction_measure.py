@@ -13,14 +13,16 @@ import numpy as np
 import pyarrow as pa
 
 from heldin.attacks.extraction import ExtractionConfig, TextProbabilities
+from heldin.attacks.windows import Windows, found_in, found_in_others, require_a_window, windows_of
+from heldin.audit.extraction import extraction_facts
+from heldin.audit.results import ExtractionFacts
 from heldin.base.files import text_sha256
 from heldin.base.progress import Reporter
+from heldin.corpus.document import Document
+from heldin.models.tokens import require_context, same_tokens
 from heldin.stages.measures.measure import Fingerprinted, Measure, MeasuredUsers, MeasureOptions, loaded_here
 
 if TYPE_CHECKING:
-    from heldin.attacks.windows import Windows
-    from heldin.audit.results import ExtractionFacts
-    from heldin.corpus.document import Document
     from heldin.models.loading import LanguageModel
 
 _ELSEWHERE = ("in_others", "in_public")
@@ -38,9 +40,6 @@ class ExtractionOptions(ExtractionConfig, MeasureOptions):
 
     def check(self, subjects: MeasuredUsers | None, model: "LanguageModel") -> None:
         """Check that the model's context and a text are long enough for a window. Raises InputError if they are not."""
-        from heldin.attacks.windows import require_a_window
-        from heldin.models.continuations import require_context
-
         require_context(model, self.length)
         if subjects is not None:
             require_a_window(subjects.known(self.texts_per_user), model.tokenizer, self, subjects.visible)
@@ -83,21 +82,17 @@ class Extraction(Measure[TextProbabilities]):
         asked = (self.config.model_dump_json(), str(self.subjects.visible), self.subjects.key.hex())
         return text_sha256(target, reference, *asked, texts)
 
-    def _texts(self) -> "Mapping[str, Sequence[Document]]":
+    def _texts(self) -> Mapping[str, Sequence[Document]]:
         return self.subjects.known(self.config.texts_per_user)
 
-    def windows(self, model: "LanguageModel") -> "Windows":
+    def windows(self, model: "LanguageModel") -> Windows:
         """Return one window of each text. Raises InputError if no text is long enough."""
-        from heldin.attacks.windows import windows_of
-
         subjects = self.subjects
         return windows_of(self._texts(), model.tokenizer, self.config, subjects.key, subjects.visible)
 
     def compute(self, reporter: Reporter) -> TextProbabilities:
         """Compute the probabilities. Raises InputError if no window can be had."""
-        from heldin.attacks.windows import found_in, found_in_others
-        from heldin.models.continuations import continuation_logprobs
-        from heldin.models.loading import same_tokens
+        from heldin.models.continuations import continuation_logprobs  # of torch, which keys of a config do without
 
         target, reference = map(loaded_here, self.models)
         config, windows = self.config, self.windows(target)
@@ -142,8 +137,6 @@ class Extraction(Measure[TextProbabilities]):
         others = (columns.get(name) for name in ("reference", *_ELSEWHERE))
         return TextProbabilities(table["user"].to_pylist(), columns["target"], *others)
 
-    def facts(self, values: TextProbabilities, member: Mapping[str, bool]) -> "ExtractionFacts":
+    def facts(self, values: TextProbabilities, member: Mapping[str, bool]) -> ExtractionFacts:
         """Return counts of people by side."""
-        from heldin.audit.extraction import extraction_facts
-
         return extraction_facts(values, member, self.subjects.canaries, self.config)

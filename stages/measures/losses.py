@@ -4,20 +4,18 @@ import math
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
+from heldin.attacks.scoring import AttackTexts, scores_of
 from heldin.audit.utility import UserLoss, Utility, utility_of
-from heldin.base.artefacts import read_table
 from heldin.base.errors import InputError
 from heldin.base.files import cache_directory, text_sha256
 from heldin.base.progress import Reporter
+from heldin.models.score_cache import ScoreCache
 from heldin.stages.measures.measure import Fingerprinted, Measure, loaded
-
-if TYPE_CHECKING:
-    from heldin.attacks.scoring import AttackTexts
+from heldin.stages.measures.tables import LOSSES, losses_of
 
 
 @dataclass(frozen=True)
@@ -30,10 +28,10 @@ class Losses(Measure[dict[str, UserLoss]]):
     """
 
     name = "utility"
-    file = "losses.parquet"
+    file = LOSSES
     stage = "utility"
 
-    texts: "AttackTexts"
+    texts: AttackTexts
     target: Fingerprinted
     base: Fingerprinted
 
@@ -43,9 +41,6 @@ class Losses(Measure[dict[str, UserLoss]]):
 
     def compute(self, reporter: Reporter) -> dict[str, UserLoss]:
         """Score the texts under both models. Raises InputError if a text has no finite loss."""
-        from heldin.attacks.scoring import scores_of
-        from heldin.models.score_cache import ScoreCache
-
         texts = self.texts.texts
         flat = self.texts.flat()
         with (
@@ -82,21 +77,8 @@ class Losses(Measure[dict[str, UserLoss]]):
 
     def values(self, table: pa.Table) -> dict[str, UserLoss]:
         """Return the losses of a table."""
-        return _losses_of(table)
+        return losses_of(table)
 
     def facts(self, values: dict[str, UserLoss], member: Mapping[str, bool]) -> Utility | None:
         """Return means over users, and perplexities; None for fewer than ten users."""
         return utility_of(values)
-
-
-def read_losses(folder: Path) -> dict[str, UserLoss]:
-    """Return the losses in a run's folder, for comparing runs. Raises InputError if there are none."""
-    path = folder / Losses.file
-    table = read_table(path)
-    if table is None:
-        raise InputError(f"'{path}' is missing or damaged: run the command that made the folder again")
-    return _losses_of(table)
-
-
-def _losses_of(table: pa.Table) -> dict[str, UserLoss]:
-    return {row["user"]: UserLoss(**row) for row in table.to_pylist()}

@@ -3,24 +3,26 @@
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import torch
 
 from heldin.attacks.config import AttackConfig
+from heldin.attacks.kinds import get_attack, per_text
+from heldin.attacks.scoring import AttackTexts, score_attacks
 from heldin.audit.coarse import significant
 from heldin.base.coins import keyed_order, seed_key
 from heldin.base.files import cache_directory, text_sha256
 from heldin.base.progress import Reporter
 from heldin.models.model_config import PrecisionReason
+from heldin.models.score_cache import ScoreCache, ScoredModel
+from heldin.models.tokens import same_tokens
 from heldin.record.document import PrecisionFacts
 from heldin.stages.measures.measure import Fingerprinted, Measure, loaded
-
-if TYPE_CHECKING:
-    from heldin.attacks.scoring import AttackTexts
-    from heldin.models.score_cache import ScoredModel
+from heldin.stages.measures.tables import PRECISION
 
 USERS, TEXTS = 16, 2  # of the sample, and of each of its users: float32 takes longer, and may be on a slower device
 
@@ -54,13 +56,13 @@ class PrecisionShift(Measure[Shift]):
     """
 
     name = "precision"
-    file = "precision.parquet"
+    file = PRECISION
     stage = "scoring"
 
     attack: AttackConfig
-    texts: "AttackTexts"
+    texts: AttackTexts
     models: Pair
-    in_full: "Callable[[], tuple[ScoredModel, ScoredModel]]"
+    in_full: Callable[[], tuple[ScoredModel, ScoredModel]]
     seed: int
     reason: PrecisionReason = "asked"
 
@@ -71,8 +73,6 @@ class PrecisionShift(Measure[Shift]):
 
     def compute(self, reporter: Reporter) -> Shift:
         """Score the sample twice."""
-        import torch
-
         target, reference = map(loaded, self.models)
         scored, exact = self._values((target, reference)), None
         # On a CPU nothing refuses what does not fit: the operating system ends the process.
@@ -110,17 +110,12 @@ class PrecisionShift(Measure[Shift]):
             deviation=None if exact is None else significant(float(exact.std())),
         )
 
-    def _sample(self) -> "AttackTexts":
+    def _sample(self) -> AttackTexts:
         texts = self.texts.texts
         users = keyed_order(seed_key(self.seed), "precision", list(texts))[:USERS]
         return replace(self.texts, texts={user: texts[user][:TEXTS] for user in users})
 
-    def _values(self, models: "tuple[ScoredModel, ScoredModel]") -> npt.NDArray[np.float64]:
-        from heldin.attacks.kinds import get_attack, per_text
-        from heldin.attacks.scoring import score_attacks
-        from heldin.models.loading import same_tokens
-        from heldin.models.score_cache import ScoreCache
-
+    def _values(self, models: tuple[ScoredModel, ScoredModel]) -> npt.NDArray[np.float64]:
         target, reference = models
         primary = get_attack(self.attack.primary)
         if not same_tokens(target.tokenizer, reference.tokenizer):

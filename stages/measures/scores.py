@@ -6,33 +6,33 @@ The attack is given users and texts, but no roles. All statistics are in one tab
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from heldin.attacks.config import AttackConfig
-from heldin.attacks.protocol import REFERENCE_ALONE, Dial, TextStatistic
-from heldin.base.artefacts import read_table
+from heldin.attacks.kinds import get_attack, per_text
+from heldin.attacks.protocol import REFERENCE_ALONE, Attack, Dial, TextStatistic
+from heldin.attacks.scoring import AttackTexts, score_attacks
+from heldin.attacks.statistics import Loss
 from heldin.base.errors import InputError
 from heldin.base.files import cache_directory, text_sha256
 from heldin.base.kinds import origins_in
 from heldin.base.progress import Reporter
 from heldin.corpus.document import Counting
+from heldin.models.score_cache import ScoreCache, ScoredModel
+from heldin.models.tokens import same_tokens
 from heldin.record.facts import TurnFacts
 from heldin.stages.measures.measure import Fingerprinted, Measure, loaded
+from heldin.stages.measures.tables import SCORES, columns_of, statistics_of
 from heldin.words.page_one import LeftOut
 from heldin.words.split import ScoredPart, ScoredTokens, ScoringRule
 from heldin.words.statement import Statement
 
 if TYPE_CHECKING:
-    from heldin.attacks.protocol import Attack
-    from heldin.attacks.scoring import AttackTexts
     from heldin.corpus.chat.opening import Reading
     from heldin.corpus.store import Corpus
-    from heldin.models.score_cache import ScoredModel
 
-SHADOW = "shadow"  # folder of the scores of shadow models
 PER_TEXT = "compared per text: another tokenizer"
 
 
@@ -45,8 +45,8 @@ class Setting:
     """
 
     dial: Dial
-    texts: "AttackTexts"
-    reference: "Callable[[Reporter], ScoredModel] | None" = None
+    texts: AttackTexts
+    reference: Callable[[Reporter], ScoredModel] | None = None
 
 
 @dataclass(frozen=True)
@@ -62,11 +62,11 @@ class TextScores(Measure[list[TextStatistic]]):
     """
 
     name = "scores"
-    file = "scores.parquet"
+    file = SCORES
     stage = "scoring"
 
     attack: AttackConfig
-    texts: "AttackTexts"
+    texts: AttackTexts
     models: tuple[Fingerprinted, Fingerprinted]
     settings: Sequence[Setting] = ()
     others: Sequence[str] = ()
@@ -104,39 +104,6 @@ class TextScores(Measure[list[TextStatistic]]):
     def values(self, table: pa.Table) -> list[TextStatistic]:
         """Return the statistics of a table."""
         return statistics_of(table)
-
-
-def columns_of(statistics: Sequence[TextStatistic]) -> Mapping[str, Any]:
-    """Return statistics as columns of a table of scores."""
-    return {
-        "user": [s.user for s in statistics],
-        "text": [s.text for s in statistics],
-        "attack": [s.attack for s in statistics],
-        "statistic": [s.value for s in statistics],
-        # Typed: without a changed dial the column is all None, of which pyarrow would make a column of type null.
-        "dial": pa.array([s.dial.name if s.dial else None for s in statistics], pa.string()),
-        "setting": pa.array([s.dial.setting if s.dial else None for s in statistics], pa.string()),
-    }
-
-
-def statistics_of(table: pa.Table) -> list[TextStatistic]:
-    """Return the statistics of a table of scores."""
-    columns = table.to_pydict()
-    rows = zip(columns["user"], columns["text"], columns["attack"], columns["statistic"], strict=True)
-    dials = zip(columns["dial"], columns["setting"], strict=True)
-    return [
-        TextStatistic(*row, None if dial is None else Dial(dial, setting))
-        for row, (dial, setting) in zip(rows, dials, strict=True)
-    ]
-
-
-def read_scores(folder: Path) -> list[TextStatistic]:
-    """Return the scores in a job's folder, whatever they belong to. Raises InputError if there are none."""
-    path = folder / TextScores.file
-    table = read_table(path)
-    if table is None:
-        raise InputError(f"'{path}' is missing or not as it was written: run the command that made the folder again")
-    return statistics_of(table)
 
 
 def scoring_rule(max_characters: int, part: Statement | None = None, *, endpoint: Statement | None = None) -> Statement:
@@ -185,8 +152,6 @@ def left_out(names: Sequence[str], *, per_text: bool, served: bool = False) -> l
         per_text: whether the models have different tokenizers.
         served: whether a model is behind an endpoint.
     """
-    from heldin.attacks.kinds import get_attack
-
     attacks = [get_attack(name) for name in names]
     unanswered = [attack.name for attack in attacks if served and attack.needs_vocabulary]
     apart = [attack.name for attack in attacks if per_text and attack.compares_tokens and attack.name not in unanswered]
@@ -196,9 +161,9 @@ def left_out(names: Sequence[str], *, per_text: bool, served: bool = False) -> l
 
 def score_leading(
     attack: AttackConfig,
-    texts: "AttackTexts",
-    target: "ScoredModel",
-    reference: "ScoredModel",
+    texts: AttackTexts,
+    target: ScoredModel,
+    reference: ScoredModel,
     reporter: Reporter,
 ) -> list[TextStatistic]:
     """Return the statistics of the configured attacks and of the reference model alone.
@@ -206,10 +171,6 @@ def score_leading(
     Raises:
         InputError: the primary attack compares tokens, but the models have different tokens.
     """
-    from heldin.attacks.kinds import get_attack
-    from heldin.attacks.statistics import Loss
-    from heldin.models.loading import same_tokens
-
     attacks = [get_attack(name) for name in attack.names]
     if not same_tokens(target.tokenizer, reference.tokenizer):
         # Refused, not replaced: the primary attack was named before any score was seen.
@@ -229,16 +190,13 @@ def score_leading(
 
 
 def score_setting(
-    attack: AttackConfig, setting: Setting, target: "ScoredModel", reference: "ScoredModel", reporter: Reporter
+    attack: AttackConfig, setting: Setting, target: ScoredModel, reference: ScoredModel, reporter: Reporter
 ) -> list[TextStatistic]:
     """Return the statistics of the primary attack with one dial changed.
 
     Raises:
         InputError: the reference is the target.
     """
-    from heldin.attacks.kinds import get_attack, per_text
-    from heldin.models.loading import same_tokens
-
     dial = setting.dial
     if reference.fingerprint == target.fingerprint:
         raise InputError(
@@ -253,15 +211,12 @@ def score_setting(
 
 
 def _scored(
-    attacks: "Sequence[Attack]",
-    texts: "AttackTexts",
-    target: "ScoredModel",
-    reference: "ScoredModel | None",
+    attacks: Sequence[Attack],
+    texts: AttackTexts,
+    target: ScoredModel,
+    reference: ScoredModel | None,
     reporter: Reporter | None,
 ) -> list[TextStatistic]:
-    from heldin.attacks.scoring import score_attacks
-    from heldin.models.score_cache import ScoreCache
-
     with closing(ScoreCache(cache_directory() / "scores")) as cache:
         if reporter is None:
             return score_attacks(attacks, texts, target, reference, cache)

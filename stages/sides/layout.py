@@ -227,10 +227,10 @@ def laid_out(
         parts = parts_of(store, users, planted, split, seed=of_parts, reporter=reporter)
     # Over everybody's records, also of those whom their coin will leave out.
     slots = None
-    if config.defense.protects_named:
+    if config.defense.protects_named or split.audited is not Audited.USERS:
         # Entities are no part of a plain run.
-        from heldin.stages.sides.slots import find_slots
-
+        from heldin.stages.sides.slots import find_slots, whom_records_name
+    if config.defense.protects_named:
         slots = find_slots(config, corpus.store, store, parts, reporter)
     if split.audited is Audited.USERS:
         # Canary users alone are audited where nobody else is left to be (planting.plant_data).
@@ -238,8 +238,6 @@ def laid_out(
     else:
         named = slots.named if slots else None
         if named is None:
-            from heldin.stages.sides.slots import whom_records_name
-
             rows = np.sort(parts.rows_of(Part.TRAIN))
             named = whom_records_name(config, corpus.store, store, rows, reporter)
         assert named is not None

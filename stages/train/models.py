@@ -18,8 +18,9 @@ from heldin.finetune.pretraining import pretrain, pretrained_folder, train_once
 from heldin.finetune.ranks import same_as_first
 from heldin.finetune.recipe import Select
 from heldin.models.devices import default_device, spreads
-from heldin.models.loading import LanguageModel, load_language_model, require_text_alone
+from heldin.models.loading import LanguageModel, require_text_alone
 from heldin.models.model_names import require_model
+from heldin.models.opening import load_language_model
 from heldin.stages.run_config import RunConfig
 from heldin.stages.sides.corpus import CorpusData
 

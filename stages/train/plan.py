@@ -24,8 +24,7 @@ from heldin.defenses.mechanisms.contract import Checkpoint, Given
 from heldin.defenses.mechanisms.declared import require_declared
 from heldin.defenses.plan_file import read_plan, write_plan
 from heldin.finetune.recipe import Select
-from heldin.record.facts import PlanFit
-from heldin.record.plan_fit import figures_of, warnings_of
+from heldin.record.plan_fit import PlanFit, figures_of, warnings_of
 from heldin.stages.run_config import RunConfig, parse_config
 from heldin.words.data_steps import DataStepText
 from heldin.words.guarantee import Assumption

@@ -23,9 +23,9 @@ from heldin.base.files import cache_directory, private_directory
 from heldin.base.progress import LineReporter, Reporter, SilentReporter
 from heldin.corpus.split import Role
 from heldin.defenses.mechanism import Mechanism
-from heldin.models.loading import load_language_model
+from heldin.models.opening import load_language_model
 from heldin.models.score_cache import ScoreCache, ScoredModel
-from heldin.stages.measures.scores import SHADOW, columns_of, statistics_of
+from heldin.stages.measures.tables import SHADOW, columns_of, statistics_of
 from heldin.stages.run_config import RunConfig
 from heldin.stages.sides.data import RunData, defended
 from heldin.stages.train.training import finetune

@@ -13,8 +13,7 @@ from heldin.audit.preregistration import COINS, Panel, Preregistration, Sides
 from heldin.bounds.design import Assignment
 from heldin.bounds.judgement import joined, nothing_judged
 from heldin.bounds.verdict import stated_claim
-from heldin.words.evidence import Flaw, Refusal
-from heldin.words.people import CANARIES
+from heldin.words.evidence import Flaw, Refusal, Subjects
 from tests.made_facts import stated
 from tests.refusals import refused
 from tests.statements import states
@@ -97,7 +96,7 @@ def test_bounds_of_several_groups_are_at_one_delta():
         AuditConfig(delta=1e-3),
         DecisionConfig(),
         COINS,
-        panels=[Panel(CANARIES.subjects, ["a canary user"], [claim], "named_person")],
+        panels=[Panel(Subjects.CANARIES(), ["a canary user"], [claim], "named_person")],
     )
     assert fixed.delta == 1e-7
     assert replace(fixed, claims=[stated_claim(1.0, 1e-5)]).delta == 1e-5

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from heldin.commands.help import EXAMPLES
-from heldin.models.loading import load_language_model
+from heldin.models.opening import load_language_model
 from tests.completions_server import CompletionsServer, serving
 
 BEFORE = {  # what a reader of the page has done before: the file that a command reads

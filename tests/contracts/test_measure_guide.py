@@ -11,8 +11,8 @@ import pytest
 
 from heldin.audit.coarse import LEAST_IN_GROUP
 from heldin.base.progress import LineReporter
-from heldin.models.loading import load_language_model
 from heldin.models.logprobs import score_texts
+from heldin.models.opening import load_language_model
 from heldin.stages.measures.asked import measures_asked
 from heldin.stages.measures.measure import MeasureFolder
 from heldin.stages.run_config import load_config

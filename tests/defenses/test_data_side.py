@@ -6,9 +6,8 @@ from pydantic import TypeAdapter, ValidationError
 from heldin.corpus.document import Document
 from heldin.defenses.data_side.apply import apply_defenses
 from heldin.defenses.data_side.cap import Cap
-from heldin.defenses.data_side.contract import TrainingRecord
+from heldin.defenses.data_side.contract import DataDefense, TrainingRecord
 from heldin.defenses.data_side.deduplicate import Deduplicate, shingles
-from heldin.defenses.data_side.kinds import DataDefense
 
 WORDS = [f"word{i}" for i in range(40)]
 

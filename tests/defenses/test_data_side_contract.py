@@ -9,10 +9,9 @@ import pytest
 from heldin.corpus.document import Document
 from heldin.corpus.entities.spans import Span
 from heldin.defenses.data_side.cap import Cap
-from heldin.defenses.data_side.contract import DataSideDefense
+from heldin.defenses.data_side.contract import DATA_DEFENSES, DataSideDefense
 from heldin.defenses.data_side.deduplicate import Deduplicate
 from heldin.defenses.data_side.deidentify import DeIdentify
-from heldin.defenses.data_side.kinds import DATA_DEFENSES
 from heldin.testing.defenses import broken_declarations, check_defense
 from heldin.words.data_steps import DataStepText
 

@@ -18,8 +18,8 @@ from heldin.attacks.kinds import DEFAULT_ATTACKS
 from heldin.base.progress import LineReporter
 from heldin.corpus.split import Part, Role
 from heldin.jobs.verify import verify
-from heldin.models.loading import load_language_model
 from heldin.models.logprobs import score_texts, stated_batch_size
+from heldin.models.opening import load_language_model
 from heldin.models.reading import quiet_transformers
 from heldin.record.document import read_record
 from heldin.reports.limits import limit_rows
@@ -286,7 +286,7 @@ def test_an_adapter_whose_base_is_elsewhere_is_audited_on_the_one_that_is_named(
     assert code == 2
     # Nobody was asked: the message does not say that there is no such model.
     naming = ("'unsloth/tiny-bnb-4bit'", "adapter_config.json", "--adapter-base", "HF_HUB_OFFLINE")
-    assert call.refused(by="_require_base", naming=naming)
+    assert call.refused(by="require_base", naming=naming)
     code, _, err = call(*arguments, "--adapter-base", base)
     assert code == 0, err
     assert sum("unsloth/tiny-bnb-4bit" in line for line in err.splitlines()) == 1

@@ -10,10 +10,10 @@ from heldin.base.progress import LineReporter
 from heldin.corpus.made_up.synthetic import SyntheticCorpus, generate
 from heldin.corpus.split import Part, Role
 from heldin.jobs.run import run as perform
-from heldin.models.loading import load_language_model
+from heldin.models.opening import load_language_model
 from heldin.record.document import read_record
 from heldin.reports.record_report import list_facts
-from heldin.stages.measures.scores import read_scores
+from heldin.stages.measures.tables import read_scores
 from heldin.stages.run_config import load_config
 from heldin.stages.sides.data import prepare_data
 from heldin.words.split import ScoredPart

@@ -12,7 +12,7 @@ from heldin.attacks.config import AttackConfig
 from heldin.base.progress import LineReporter
 from heldin.defenses.plan_file import write_plan
 from heldin.jobs.checkpoint.endpoint import attacks_at_endpoint
-from heldin.models.loading import load_language_model
+from heldin.models.opening import load_language_model
 from heldin.record.document import read_record
 from heldin.reports.page_one import written
 from heldin.white_box.power import chosen_mechanism

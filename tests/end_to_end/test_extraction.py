@@ -16,8 +16,9 @@ from heldin.jobs.checkpoint.endpoint import Remote
 from heldin.jobs.purge import purge
 from heldin.jobs.verify import OF_MEASURES, verify
 from heldin.models.endpoint_client import Endpoint
-from heldin.models.loading import LanguageModel, load_language_model
+from heldin.models.loading import LanguageModel
 from heldin.models.model_config import TinyModel
+from heldin.models.opening import load_language_model
 from heldin.models.tiny import new_tiny_model, train_tokenizer
 from heldin.planting.audit import audit_planted
 from heldin.planting.plant import plant

@@ -28,7 +28,7 @@ from heldin.models.reading import quiet_transformers
 from heldin.record.document import read_record
 from heldin.reports.findings import warn
 from heldin.reports.page_one import state_evidence
-from heldin.stages.measures.losses import read_losses
+from heldin.stages.measures.tables import read_losses
 from heldin.stages.run_config import load_config
 from heldin.stages.sides.data import prepare_data
 from heldin.stages.sides.ledger import load_ledger

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 from heldin.base.errors import ResumableError, Terminated
 from heldin.finetune.loop import train
 from heldin.finetune.recipe import Lora, Optimizer, Recipe, Schedule, Select
-from heldin.models.loading import load_language_model
+from heldin.models.opening import load_language_model
 from tests.documents import encode
 from tests.oracles.plain_training import naive_training
 from tests.refusals import raised_apart, refused

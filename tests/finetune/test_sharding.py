@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import load_file
 
 from heldin.defenses.choices import ClipQuantile, FlatClip, LocalUpdates
-from heldin.finetune.holding import holding_of
 from heldin.finetune.sharded_gradients import sharded_private_gradient
+from heldin.finetune.training import holding_of
 from tests.finetune.test_filtered import _training as _filtered
 from tests.finetune.test_private import _training
 from tests.refusals import names, refused

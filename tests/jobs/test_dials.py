@@ -27,7 +27,8 @@ from heldin.jobs.run import run
 from heldin.jobs.verify import verify
 from heldin.models.loading import LanguageModel
 from heldin.record.document import masked, read_record
-from heldin.stages.measures.scores import columns_of, score_leading, statistics_of
+from heldin.stages.measures.scores import score_leading
+from heldin.stages.measures.tables import columns_of, statistics_of
 from heldin.stages.run_config import load_config, parse_config
 from heldin.stages.sides.corpus import read_corpus
 from heldin.stages.sides.data import prepare_data

@@ -20,8 +20,7 @@ from heldin.jobs.retraining.job import TrainingsAudit
 from heldin.jobs.retraining.runs import Training
 from heldin.jobs.run import run
 from heldin.record.document import read_record
-from heldin.record.facts import PlanFit
-from heldin.record.plan_fit import differences_of, figures_of, warnings_of
+from heldin.record.plan_fit import PlanFit, differences_of, figures_of, warnings_of
 from heldin.reports.findings import warn
 from heldin.reports.record_report import list_facts
 from heldin.stages.run_config import parse_config

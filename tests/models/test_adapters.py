@@ -29,10 +29,11 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 from heldin.base.errors import InputError
-from heldin.models.loading import load_language_model, load_target_and_reference, say_how_loaded
+from heldin.models.loading import say_how_loaded
 from heldin.models.logprobs import score_texts
 from heldin.models.model_config import TinyModel
 from heldin.models.model_names import fingerprint_of, require_model
+from heldin.models.opening import load_language_model, load_target_and_reference
 from heldin.models.reading import quiet_transformers
 from heldin.models.score_cache import ScoreCache
 from heldin.models.tiny import new_tiny_model
@@ -322,7 +323,7 @@ def test_the_base_of_an_adapter_is_named_in_place_of_one_that_is_not_here(base, 
     expected = load_target_and_reference(str(adapter), str(base))
     named(adapter, name)
     for load in (load_language_model, require_model, lambda its: load_target_and_reference(its, str(base))):
-        with refused(by="_require_base", naming=(f"'{name}'", "adapter_config.json", "--adapter-base")):
+        with refused(by="require_base", naming=(f"'{name}'", "adapter_config.json", "--adapter-base")):
             load(str(adapter))
     require_model(str(adapter), str(base))
     both = load_target_and_reference(str(adapter), str(base), adapter_base=str(base))
@@ -345,7 +346,7 @@ def test_the_base_of_an_adapter_is_named_in_place_of_one_that_is_not_here(base, 
 def test_a_base_that_is_no_model_or_an_adapter_is_refused(base, adapter, tmp_path):
     with refused(by="base_of", naming=("--adapter-base", f"'{adapter}'")):
         load_language_model(str(adapter), adapter_base=str(adapter))
-    with refused(by="_require_base", naming=("--adapter-base", "'/no/such/base'")):
+    with refused(by="require_base", naming=("--adapter-base", "'/no/such/base'")):
         load_language_model(str(adapter), adapter_base="/no/such/base")
     with refused(by="_require_safe_weights", naming="config.json"):
         (tmp_path / "empty").mkdir()

@@ -222,7 +222,7 @@ def test_other_models_are_left_alone():
 
 
 def test_loaded_and_new_models_use_it(make_lm, tmp_path):
-    from heldin.models.loading import load_language_model
+    from heldin.models.opening import load_language_model
 
     lm = make_lm()
     lm.model.save_pretrained(tmp_path)

@@ -9,7 +9,8 @@ from scipy import stats
 
 import heldin.models.devices
 from heldin.models.continuations import continuation_logprobs
-from heldin.models.loading import LanguageModel, load_language_model
+from heldin.models.loading import LanguageModel
+from heldin.models.opening import load_language_model
 from tests.oracles.continuations import all_continuations, every
 from tests.refusals import refused
 from tests.tiny_models import gpt2, gpt_neo, llama

@@ -15,13 +15,14 @@ from transformers import GPT2Config, GPT2LMHeadModel, GPT2Tokenizer, MixtralConf
 from heldin.base.errors import InputError
 from heldin.base.files import file_sha256, text_sha256
 from heldin.models.continuations import sample_texts
-from heldin.models.loading import LanguageModel, load_language_model, load_tokenizer, same_tokens
+from heldin.models.loading import LanguageModel, load_tokenizer
 from heldin.models.logprobs import score_texts
 from heldin.models.model_config import TinyModel
 from heldin.models.model_names import fingerprint_folder, require_model
+from heldin.models.opening import load_language_model
 from heldin.models.reading import quiet_transformers
 from heldin.models.tiny import new_tiny_model, train_tokenizer
-from heldin.models.tokens import start_token
+from heldin.models.tokens import same_tokens, start_token
 from tests.refusals import raised_apart, refused
 
 TEXT = ["The river opens the letter."]

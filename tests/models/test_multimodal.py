@@ -12,9 +12,10 @@ from transformers import AutoConfig
 
 from heldin.base.errors import InputError
 from heldin.models.fingerprints import fingerprint_in_folder, fingerprint_of_model
-from heldin.models.loading import context_length, load_language_model, load_target_and_reference
+from heldin.models.loading import context_length
 from heldin.models.logprobs import score_texts, tokens_per_batch
 from heldin.models.model_names import require_model
+from heldin.models.opening import load_language_model, load_target_and_reference
 from heldin.models.reading import quiet_transformers
 from tests.models.tiny_multimodal import COMMON, CONTEXT, FAMILIES, VOCABULARY, tiny_multimodal
 from tests.refusals import refused

@@ -9,10 +9,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig, LlamaConfig, LlamaForCausalLM
 
-from heldin.models.arithmetic import Stored
-from heldin.models.loading import load_language_model, stored_weights
+from heldin.models.loading import stored_weights
 from heldin.models.logprobs import score_texts
+from heldin.models.opening import load_language_model
 from heldin.models.reading import quiet_transformers
+from heldin.models.stored import Stored
 from heldin.stages.measures.measure import model_facts, named_model
 from tests.refusals import refused
 

@@ -23,7 +23,7 @@ from heldin.base.artefacts import read_document, write_document
 from heldin.base.progress import LineReporter
 from heldin.jobs.verify import verify
 from heldin.models.fingerprints import fingerprint_in_folder
-from heldin.models.loading import load_language_model
+from heldin.models.opening import load_language_model
 from heldin.planting.audit import audit_planted
 from heldin.planting.body import counts_of_log
 from heldin.planting.condition_checks import PlantedEvidence, conditions_of

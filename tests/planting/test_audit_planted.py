@@ -21,7 +21,7 @@ from heldin.corpus.split import Part, Role
 from heldin.jobs.purge import plan_purge, purge
 from heldin.jobs.user_scores import leading_scores
 from heldin.jobs.verify import verify
-from heldin.models.loading import load_language_model
+from heldin.models.opening import load_language_model
 from heldin.models.reading import quiet_transformers
 from heldin.planting.audit import audit_planted, judged_as
 from heldin.planting.looks import LOOKS
@@ -593,7 +593,7 @@ def test_an_adapter_that_was_trained_on_another_machine_is_audited_on_the_base_t
     asked = ("audit-planted", fresh[0], "--model", adapter)
     code, _, _ = call(*asked)
     assert code == 2
-    assert call.refused(by="_require_base", naming=("'/home/somebody/base'", "--adapter-base"))
+    assert call.refused(by="require_base", naming=("'/home/somebody/base'", "--adapter-base"))
     code, _, _ = call("audit-planted", fresh[0], "--model", fresh[1], "--adapter-base", base)
     assert code == 2
     assert call.refused(by="PlantedAudit.check", naming=("--adapter-base", f"'{fresh[1]}'"))

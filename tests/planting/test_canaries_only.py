@@ -13,7 +13,7 @@ from heldin.base.progress import LineReporter
 from heldin.corpus.split import Role
 from heldin.jobs.user_scores import leading_scores
 from heldin.jobs.verify import verify
-from heldin.models.loading import load_language_model
+from heldin.models.opening import load_language_model
 from heldin.planting.audit import audit_planted, judged_as
 from heldin.planting.plant import plant
 from heldin.planting.plant_data import control_rows, drawn_data

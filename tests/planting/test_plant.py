@@ -21,7 +21,7 @@ from heldin.corpus.forms import Plain
 from heldin.corpus.sources.bad_rows import BadRows
 from heldin.corpus.sources.open import rows_of_file
 from heldin.corpus.split import Part, Role
-from heldin.models.loading import load_language_model
+from heldin.models.opening import load_language_model
 from heldin.planting import plant as engine
 from heldin.planting.beforehand import control_lines, planned_power
 from heldin.planting.check_plan import check_plan

@@ -4,7 +4,7 @@ import pytest
 
 from heldin.base.progress import LineReporter
 from heldin.corpus.forms import Chat, Completion, Plain
-from heldin.models.loading import load_language_model
+from heldin.models.opening import load_language_model
 from heldin.planting.plant import plant
 from heldin.planting.plant_data import planted_data
 from heldin.planting.training_set import form_of_rows

@@ -16,7 +16,7 @@ from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter
 from heldin.canaries.form import LONGEST, Forms, formed
 from heldin.corpus.split import Part, Role
-from heldin.models.loading import load_language_model
+from heldin.models.opening import load_language_model
 from heldin.planting import plant as engine
 from heldin.planting.beforehand import said_beforehand
 from heldin.planting.plant import plant, planted_rows

@@ -12,7 +12,7 @@ from heldin.jobs.verify import verify
 from heldin.models.endpoint import EndpointModel
 from heldin.models.endpoint_answers import Style
 from heldin.models.endpoint_client import Endpoint
-from heldin.models.loading import load_language_model
+from heldin.models.opening import load_language_model
 from heldin.planting.audit import audit_planted
 from heldin.planting.looks import LOOKS
 from heldin.planting.plant import plant

@@ -12,7 +12,7 @@ from heldin.base.files import file_sha256
 from heldin.base.progress import LineReporter
 from heldin.corpus.split import Part, Role
 from heldin.jobs.verify import verify
-from heldin.models.loading import load_language_model
+from heldin.models.opening import load_language_model
 from heldin.planting import audit
 from heldin.planting.check_plan import check_plan
 from heldin.planting.control import ControlSample, read_unseen

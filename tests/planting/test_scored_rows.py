@@ -11,8 +11,8 @@ import pytest
 from heldin.base.progress import LineReporter
 from heldin.corpus.forms import Chat, Completion
 from heldin.corpus.split import Part
-from heldin.models.loading import load_language_model
 from heldin.models.logprobs import score_texts
+from heldin.models.opening import load_language_model
 from heldin.models.tokens import tokens_of
 from heldin.planting.audit import audit_planted
 from heldin.planting.plant import plant

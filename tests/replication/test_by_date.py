@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from heldin.models.loading import load_language_model
+from heldin.models.opening import load_language_model
 
 LINES = [
     {"user": "ann", "text": "an early text by ann", "id": "1", "date": "2017-12-31T23:59:59"},

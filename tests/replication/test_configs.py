@@ -133,7 +133,7 @@ def test_the_papers_configs_have_the_papers_hyperparameters(monkeypatch):
         else:
             assert recipe.learning_rate == 5e-5
         if config.canaries and config.name.startswith(("cc-news", "reddit")):
-            assert sum(spec.certain_users() for spec in config.canaries) == 180
+            assert sum(spec.count() for spec in config.canaries) == 180
 
 
 @pytest.mark.parametrize("scale", [None, "trial"])

@@ -12,7 +12,7 @@ from scipy import stats
 import heldin.sweeps.processes as processes
 from heldin.audit.coarse import LEAST_IN_GROUP
 from heldin.jobs.purge import purge
-from heldin.models.loading import load_language_model
+from heldin.models.opening import load_language_model
 from heldin.stages.sides.corpus import read_corpus
 from heldin.stages.sides.data import prepare_data
 from heldin.stages.train.plan import read_run_config

@@ -18,7 +18,7 @@ from heldin.record.document import read_record, write_record
 from heldin.record.plan_fit import differences_of
 from heldin.record.sweep import read_sweep
 from heldin.reports.sweep_findings import comparison_text
-from heldin.stages.measures.losses import read_losses
+from heldin.stages.measures.tables import read_losses
 from heldin.sweeps.cell_plan import kept_hash, placed_cells
 from heldin.sweeps.comparison import about_machines, joint_bound, joint_verdicts
 from heldin.sweeps.driver import run_sweep

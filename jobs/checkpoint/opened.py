@@ -1,0 +1,36 @@
+"""The models of an audit, as they were loaded."""
+
+from dataclasses import dataclass
+
+from heldin.models.model_config import ScoringPrecision
+from heldin.models.opening import load_language_model, load_target_and_reference
+from heldin.models.score_cache import ScoredModel
+from heldin.record.facts import ModelFacts
+from heldin.stages.measures.measure import loaded_here, model_facts, named_model
+
+
+@dataclass(frozen=True)
+class OpenedModels:
+    """The models of an audit, and how they were loaded.
+
+    Attributes:
+        context: most tokens of a pass of a model that is loaded here; None: as many as it states.
+        adapter_base: base of every adapter, in place of the one that its config names.
+    """
+
+    context: int | None
+    adapter_base: str | None
+
+    def load(self, name: str, precision: ScoringPrecision) -> ScoredModel:
+        """Return the model with this name, in this precision."""
+        return load_language_model(name, precision=precision, context=self.context, adapter_base=self.adapter_base)
+
+    def pair(self, target: str, reference: str, precision: ScoringPrecision) -> tuple[ScoredModel, ScoredModel]:
+        """Return target and reference, from one copy of the base if the target is an adapter on the reference."""
+        return load_target_and_reference(
+            target, reference, precision=precision, context=self.context, adapter_base=self.adapter_base
+        )
+
+    def facts_of(self, model: ScoredModel, name: str) -> ModelFacts:
+        """Return the record's facts about a model, once scoring has ended."""
+        return model_facts(loaded_here(model), named_model(name))

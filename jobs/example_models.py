@@ -1,0 +1,64 @@
+"""The models of the example: a base that has seen public users only, and one that is fine-tuned from it."""
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from heldin.base.artefacts import INDEX
+from heldin.base.files import cache_directory
+from heldin.base.progress import Reporter
+from heldin.corpus.chat.conversation import Conversation
+from heldin.corpus.chat.template import CHATML, ChatTemplate
+from heldin.corpus.document import Counting, Document
+from heldin.corpus.made_up.chats import chat_of
+from heldin.corpus.made_up.synthetic import SyntheticRecord
+from heldin.finetune.batches import encode
+from heldin.finetune.pretraining import pretrain, pretrained_folder, train_once
+from heldin.finetune.recipe import Select
+from heldin.models.tokens import as_read
+from heldin.stages.run_config import parse_config
+from heldin.stages.starting.files import contents
+
+
+def train_models(
+    folder: Path,
+    public: Sequence[SyntheticRecord],
+    training: Sequence[SyntheticRecord],
+    reporter: Reporter,
+    *,
+    chats: bool,
+) -> None:
+    """Train ``folder``/base on public users only, and ``folder``/model from it on the held-in users.
+
+    Args:
+        public: mails of public users.
+        training: mails of held-in users.
+        chats: each mail is the answer in a chat of two turns.
+    """
+    built_in = parse_config(contents("built_in"), "the built-in config")
+    assert built_in.model.pretrain is not None
+    shape, recipe = built_in.model.pretrain.shape, built_in.model.pretrain.recipe
+    template = ChatTemplate(CHATML, {}) if chats else None
+
+    def document(mail: SyntheticRecord) -> Document:
+        if template is None:
+            return Document.of(mail.text)
+        return template.document(Conversation(chat_of(mail))).counting(Counting.ASSISTANT)
+
+    texts = [as_read(document(mail)) for mail in public]
+    source = None if template is None else template.source
+    with reporter.track("base model", recipe.steps(len(texts)), "steps") as advance:
+        # On public users only, so that the base model is a fair reference for both sides.
+        base = pretrain(texts, shape, recipe, cache_directory(), source, advance=advance)
+    shutil.copytree(
+        pretrained_folder(texts, shape, recipe, cache_directory(), source),
+        folder / "base",
+        ignore=shutil.ignore_patterns(INDEX),
+    )
+    # There are no validation texts to choose a checkpoint by.
+    plain = replace(built_in.finetune, select=Select.LAST)
+    documents = list(map(document, training))
+    sequences = encode(base.tokenizer, documents, plain.sequence_length)
+    with reporter.track("fine-tuned model", plain.steps(len(sequences)), "steps") as advance:
+        train_once(base, sequences, plain, folder / "model", advance=advance)

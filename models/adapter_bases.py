@@ -1,0 +1,130 @@
+"""Adapters by their folders, without loading them: what an adapter is, and the model that it was trained on."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from heldin.base.errors import InputError
+from heldin.base.files import read_json
+from heldin.models.reading import first_sentence, reading
+
+PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
+# X-LoRA weighs its adapters by a pass over the whole text, Poly by a number that no text has.
+_MIXTURES = ("XLORA", "POLY")
+_BASE_KEYS = ("base_model_name_or_path", "revision")
+
+
+def is_adapter(folder: Path) -> bool:
+    """Return whether the folder holds an adapter and not a model."""
+    return (folder / "adapter_config.json").is_file()
+
+
+@dataclass(frozen=True)
+class AdapterBase:
+    """The base model of an adapter.
+
+    Attributes:
+        name: folder or hub name.
+        revision: branch, tag or commit on the hub.
+        named: what the adapter's config names, if its user named ``name`` in its place.
+        beside: other adapters and models in the adapter's folder, by their names; none of them is loaded.
+    """
+
+    name: str
+    revision: str | None
+    named: str | None
+    beside: tuple[str, ...]
+
+
+def base_of(folder: Path, adapter_base: str | None = None) -> AdapterBase:
+    """Return the base model of a folder's adapter.
+
+    Args:
+        adapter_base: takes the place of the model that the config names; of adapters on adapters, at the last one.
+
+    Raises:
+        InputError: the config names none, adapters that name each other never end at a model, or ``adapter_base`` is an
+            adapter.
+    """
+    if adapter_base is not None and is_adapter(Path(adapter_base)):
+        raise InputError(f"--adapter-base '{adapter_base}' is an adapter: name the model below all adapters")
+    name, revision = _named_base(folder)
+    seen, base = {folder.resolve()}, Path(name)
+    while is_adapter(base):
+        if base.resolve() in seen:
+            raise InputError(
+                f"'{folder}/adapter_config.json': base_model_name_or_path leads from adapter to adapter and back to"
+                f" '{base}': name the model that the adapter was trained on"
+            )
+        seen.add(base.resolve())
+        base = Path(_named_base(base)[0])
+    weights = ("model.safetensors", "model.safetensors.index.json")
+    beside = (*sorted(path.parent.name for path in folder.glob("*/adapter_config.json")),)
+    beside += tuple(name for name in weights if (folder / name).is_file())
+    if adapter_base in (None, name) or is_adapter(Path(name)):
+        return AdapterBase(name, revision, None, beside)
+    return AdapterBase(str(adapter_base), None, name, beside)
+
+
+def is_base(at: AdapterBase, name: str, revision: str | None) -> bool:
+    """Return whether the base of an adapter is the model with this name and revision."""
+    if Path(at.name).is_dir() or Path(name).is_dir():
+        return Path(at.name).resolve() == Path(name).resolve()
+    return (at.name, at.revision) == (name, revision)
+
+
+def _named_base(folder: Path) -> tuple[str, str | None]:
+    file = folder / "adapter_config.json"
+    try:
+        content = read_json(file)
+    except (OSError, ValueError) as error:
+        raise InputError(f"'{file}' is damaged: {first_sentence(error)}") from error
+    name, revision = (content.get(key) if isinstance(content, dict) else None for key in _BASE_KEYS)
+    # PEFT writes null for a model that was made and not loaded.
+    if not (isinstance(name, str) and name.strip()):
+        raise InputError(f"'{file}' does not name a base model: set base_model_name_or_path to its folder or hub name")
+    if not isinstance(revision, str | None):
+        raise InputError(f"'{file}': revision is {revision!r}: give the name of a branch, tag or commit, or null")
+    return name, revision
+
+
+def require_adapter_of_weights(folder: Path) -> None:
+    """Raises InputError for an adapter whose weights are not there, or that is more than a change of the layers."""
+    from peft import PeftConfig
+
+    if not (folder / "adapter_model.safetensors").is_file():
+        pickled = next((path.name for path in folder.iterdir() if path.suffix in PICKLES), None)
+        hint = (
+            f"; '{pickled}' is pickled, which can run code when loaded: where you trust it, load it with peft and call"
+            " save_pretrained(folder)"
+        )
+        raise InputError(
+            f"'{folder}' has an adapter_config.json but no adapter_model.safetensors{hint if pickled else ''}"
+        )
+    with reading(str(folder), f"cannot read '{folder / 'adapter_config.json'}'"):
+        config = PeftConfig.from_pretrained(str(folder))
+    # No layer of the base holds virtual tokens: its scores would pass for those of the adapter.
+    if config.is_prompt_learning or config.is_adaption_prompt:
+        raise InputError(
+            f"'{folder / 'adapter_config.json'}': peft_type {config.peft_type.value} is a learned prompt, and heldin"
+            " scores only adapters that change what the layers of their base do: train with LoRA or the like"
+        )
+    if config.peft_type.value in _MIXTURES:
+        raise InputError(
+            f"'{folder / 'adapter_config.json'}': peft_type {config.peft_type.value} mixes adapters by the whole text"
+            " or by a task's number, so that a token's probability is not that of the tokens before it: audit one"
+            " adapter"
+        )
+
+
+def lines_about(name: str, at: AdapterBase) -> list[str]:
+    """Return what to say about how the adapter in the folder ``name`` was loaded."""
+    lines = list[str]()
+    if at.named is not None:
+        lines.append(f"adapter '{name}': loaded on '{at.name}', and its config names '{at.named}'")
+    if at.beside:
+        others = ", ".join(f"'{other}'" for other in at.beside)
+        lines.append(
+            f"adapter '{name}': the adapter at the top of the folder was loaded, and not {others} in it: name"
+            " the folder of another adapter to audit that one"
+        )
+    return lines

@@ -1,0 +1,145 @@
+"""Load models by their names: a folder, an adapter with its base, a model of the hub."""
+
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM, AutoModelForMultimodalLM
+
+from heldin.base.errors import InputError
+from heldin.models.adapter_bases import base_of, is_adapter, is_base, require_adapter_of_weights
+from heldin.models.arithmetic import loading_options, stored_in
+from heldin.models.attention import use_exact_attention
+from heldin.models.devices import default_device, spreads
+from heldin.models.loading import (
+    LanguageModel,
+    check_causal,
+    check_tokenizer,
+    load_tokenizer,
+    reads_more_than_text,
+    with_tokens_of,
+)
+from heldin.models.model_config import ScoringPrecision
+from heldin.models.model_names import (
+    fingerprint_in,
+    read_config,
+    require_base,
+    require_folder_or_hub_name,
+    weight_files,
+)
+from heldin.models.reading import reading
+
+
+def load_language_model(
+    name: str,
+    *,
+    device: torch.device | None = None,
+    precision: ScoringPrecision = "fp32",
+    revision: str | None = None,
+    context: int | None = None,
+    adapter_base: str | None = None,
+) -> LanguageModel:
+    """Load a model by hub name or folder, in evaluation mode.
+
+    Args:
+        name: hub name or folder; the folder may hold a LoRA adapter.
+        device: where to put it; None: as the environment says, else the GPU if there is one.
+        precision: of the weights; anything but fp32 is for scoring.
+        revision: branch, tag or commit on the hub.
+        context: most tokens of a pass, where the model does not state them or takes more.
+        adapter_base: the base of an adapter, in place of the one that its config names.
+
+    Raises:
+        InputError: there is no such folder, or it has no weights, only pickled ones or incomplete ones; or there is no
+            tokenizer, or it does not fit the model or yields no tokens; or the precision or the format of the weights
+            is not to be had here.
+    """
+    folder = Path(name)
+    if is_adapter(folder):
+        require_adapter_of_weights(folder)
+        at = base_of(folder, adapter_base)
+        require_base(folder, at)
+        base = load_language_model(
+            at.name, device=device, precision=precision, revision=at.revision, adapter_base=adapter_base
+        )
+        # Here, since few models are adapters.
+        from heldin.models.adapters import load_adapter
+
+        return load_adapter(folder, at, base, precision).within(context)
+    require_folder_or_hub_name(name)
+    placed = None if device is None and spreads() else device or default_device()
+    config = read_config(name, revision)
+    stored = stored_in(weight_files(name, revision), config, name)
+    options = loading_options(precision, placed, stored)
+    with reading(name, f"cannot load model '{name}'"):
+        # All of its parts are loaded, as the checkpoint has them: a class for the text alone may have other names.
+        loads = AutoModelForMultimodalLM if reads_more_than_text(config) else AutoModelForCausalLM
+        # Tensors that are missing are filled with random numbers without an error; only the report tells.
+        model, report = loads.from_pretrained(
+            name,
+            config=config,
+            revision=revision,
+            use_safetensors=True,
+            trust_remote_code=False,
+            ignore_mismatched_sizes=True,  # refused below, with a readable message
+            output_loading_info=True,
+            **options,
+        )
+    # Tied weights are saved once, so transformers reports their second name as missing.
+    missing = sorted(set(report["missing_keys"]) - set(getattr(model, "all_tied_weights_keys", None) or ()))
+    if missing or report["mismatched_keys"]:
+        wrong = (missing or sorted(map(str, report["mismatched_keys"])))[0]
+        raise InputError(
+            f"the weights of '{name}' are incomplete or of another shape, such as '{wrong}': save it again"
+        )
+    tokenizer = load_tokenizer(name, revision=revision)
+    use_exact_attention(model)
+    # One that ``device_map`` placed stays where it is.
+    model = (model if "device_map" in options else model.to(placed)).eval()
+    # Values of the config and the tokenizer that nothing has used so far are used now.
+    with reading(name, f"model '{name}' cannot read a text"):
+        check_tokenizer(tokenizer, name, vocabulary=model.get_input_embeddings().weight.shape[0])
+        check_causal(model, name)
+    # Counted now: on a CPU bitsandbytes packs its matrices otherwise when they are first used.
+    fingerprint, size = fingerprint_in(name, revision, precision), model.num_parameters()
+    return LanguageModel(model, tokenizer, name, fingerprint, size, stored=stored).within(context)
+
+
+def load_target_and_reference(
+    target: str,
+    reference: str,
+    *,
+    precision: ScoringPrecision = "fp32",
+    revision: str | None = None,
+    context: int | None = None,
+    adapter_base: str | None = None,
+) -> tuple[LanguageModel, LanguageModel]:
+    """Load both models; the base's weights are held once if the target is an adapter on it that can be switched off.
+
+    Scores equal those of the two loaded apart up to rounding: the adapter is added to a layer's output and not to its
+    weights. The target has the reference's tokenizer if its own differs by added special tokens only.
+
+    Args:
+        target: folder or hub name; may be a LoRA adapter's folder.
+        reference: folder or hub name.
+        revision: of the reference, on the hub.
+        context: most tokens of a pass of both, where they do not state them or take more.
+        adapter_base: the base of adapters, in place of the one that their configs name.
+
+    Raises:
+        InputError: for the reasons of ``load_language_model``.
+    """
+
+    def load(name: str, revision: str | None = None) -> LanguageModel:
+        return load_language_model(name, precision=precision, revision=revision, adapter_base=adapter_base)
+
+    if is_adapter(Path(target)):
+        require_adapter_of_weights(Path(target))
+        at = base_of(Path(target), adapter_base)
+        if is_base(at, reference, revision):
+            from heldin.models.adapters import load_from_one_copy
+
+            shared = load_from_one_copy(Path(target), at, load(reference, revision))
+            if shared is not None:
+                return shared[0].within(context), shared[1].within(context)
+    base = load(reference, revision).within(context)
+    return with_tokens_of(load(target).within(context), base), base
