@@ -111,7 +111,8 @@ class _Check:
         """Copy the records, and note bad rows and columns that name people; None if no row can be used."""
         columns = self.config.columns
         telling = telling_of(
-            self.config, frozenset({columns.user, columns.id, columns.date, *self.source.text.columns})
+            self.config,
+            frozenset({columns.user, columns.id, columns.date, columns.rejected, *self.source.text.columns}),
         )
         try:
             kept = copy_records(self.source, self.folder / "ledger", self.reporter, on_bad=OnBadRows.SKIP, telling=None)

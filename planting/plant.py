@@ -49,7 +49,7 @@ from heldin.planting.plant_folder import (
     write_manifest,
 )
 from heldin.planting.records import Copied, copied, copy_records, telling_of
-from heldin.planting.training_set import TrainingSet, look_at, training_set
+from heldin.planting.training_set import TrainingSet, look_at, training_set, with_made_up_rejected
 from heldin.record.facts import SkippedRows
 from heldin.record.planted_facts import FormFacts
 from heldin.record.planted_files import MANIFEST, SEAL, TRAINING, content_sha256
@@ -87,7 +87,9 @@ def plant(config: PlantConfig, out: Path, reporter: Reporter) -> Manifest:
     with one_process_at_a_time(out):
         _take_folder(config, out)
         names = config.columns
-        telling = telling_of(config, frozenset({names.user, names.id, names.date, *source.text.columns}))
+        telling = telling_of(
+            config, frozenset({names.user, names.id, names.date, names.rejected, *source.text.columns})
+        )
         kept = copy_records(source, out / "ledger", reporter, on_bad=config.bad_rows, telling=telling)
         source = replace(source, unparted=kept.unparted)
         unseen = list(unseen_rows(config, source))
@@ -99,7 +101,7 @@ def plant(config: PlantConfig, out: Path, reporter: Reporter) -> Manifest:
             reporter.say(line)
         for line in control_lines(config, kept.rows, len(unseen)):
             reporter.say(line)
-        sha256 = _write_training_set(source, data, out, kept, reporter)
+        sha256 = _write_training_set(source, data, out, kept, config.seed, reporter)
         manifest = Manifest(
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             plan=plan_hash(out),
@@ -168,12 +170,14 @@ def _with_attack_of(config: PlantConfig, out: Path) -> PlantConfig:
     return config.model_copy(update={"attack": config.attack.model_copy(update={"primary": primary})})
 
 
-def _write_training_set(source: TrainingSet, data: RunData, out: Path, kept: Copied, reporter: Reporter) -> str:
+def _write_training_set(
+    source: TrainingSet, data: RunData, out: Path, kept: Copied, seed: int, reporter: Reporter
+) -> str:
     """Write the planted training set, and return the hash of the content."""
     with reporter.track("writing", len(data.training_rows), "rows") as advance:
 
         def rows() -> Iterator[tuple[bytes, Row]]:
-            for row in planted_rows(source, data, numbered=kept.numbered):
+            for row in planted_rows(source, data, numbered=kept.numbered, seed=seed):
                 yield row
                 advance(1)
 
@@ -277,7 +281,9 @@ def _nothing(scores: TokenScores) -> TokenScores:
     return TokenScores(np.zeros_like(scores.logprobs))
 
 
-def planted_rows(source: TrainingSet, data: RunData, *, numbered: frozenset[str]) -> Iterator[tuple[bytes, Row]]:
+def planted_rows(
+    source: TrainingSet, data: RunData, *, numbered: frozenset[str], seed: int
+) -> Iterator[tuple[bytes, Row]]:
     """Key and columns of every row to be trained on: real ones as they were but for names, and canary users'.
 
     Names of users and ids are replaced for all, and rows sorted by a keyed hash, so that neither tells a canary user.
@@ -285,6 +291,7 @@ def planted_rows(source: TrainingSet, data: RunData, *, numbered: frozenset[str]
 
     Args:
         numbered: columns of users and ids in which all values are whole numbers, and are numbers again.
+        seed: public.
     """
     corpus = data.corpus.store
     names = _Names(data, source, numbered)
@@ -312,6 +319,7 @@ def planted_rows(source: TrainingSet, data: RunData, *, numbered: frozenset[str]
         content = copied[forms[row]]
         if record.user not in data.of_real_rows:
             content = source.text.put(content, record.text)
+            content = with_made_up_rejected(content, source.columns, record.id, seed)
         yield names.key(record.id), names.given(content, row, record.user, record.id)
 
 

@@ -70,6 +70,8 @@ class PlantColumns(Section):
     """Column that holds a prompt; its completion follows it."""
     completion: str | None = None
     """Column that holds the completion of ``prompt``."""
+    rejected: str | None = None
+    """Column of texts that training prefers the completion to, as for DPO. A canary user's row gets a made-up one."""
     messages: str | None = None
     """Column that holds chat messages, each with role and content, which are read as the reference's chat template
     writes them."""
@@ -86,7 +88,9 @@ class PlantColumns(Section):
             raise ValueError("columns: prompt and completion go together")
         if self.messages is not None and self.prompt is not None:
             raise ValueError("columns: give prompt and completion, or messages")
-        kept = [*self.others().values(), *self.text_columns]
+        if self.rejected is not None and self.prompt is None:
+            raise ValueError("columns: rejected goes with prompt and completion, which names the chosen texts")
+        kept = [*self.others().values(), *self.text_columns, *([] if self.rejected is None else [self.rejected])]
         if both := sorted({*kept} & {*self.drop}):
             raise ValueError(f"columns.drop leaves out '{both[0]}', which another key of columns names")
         return self

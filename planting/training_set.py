@@ -19,6 +19,8 @@ from transformers import PreTrainedTokenizerBase
 
 from heldin.base.errors import InputError
 from heldin.base.files import text_digest
+from heldin.canaries.made_up import mail_with
+from heldin.canaries.users import public_dice
 from heldin.corpus.document import Document, Spans
 from heldin.corpus.forms import Chat, Completion, Form, Plain, Row
 from heldin.corpus.sorting import ROWS_PER_BATCH, make_table, sorting_database, take_in
@@ -40,6 +42,7 @@ _PACKED = {".gz": "gzip", ".zst": "zstd"}
 _FIRST = 1000  # rows that are asked whether they share a system message
 _TO_NAME = "name yours under 'columns'"
 ENDS = 2  # tokens that a trainer may put around a row: start and end
+_SHORT_MAIL = 150  # characters: about the shortest of the made-up mails
 _LEAST_BITS = 32  # of a column that takes new numbers for users or rows
 _AS_IT_IS = json.JSONEncoder(ensure_ascii=False)
 
@@ -104,7 +107,8 @@ class TrainingSet:
 
     @property
     def _wanted(self) -> list[str]:
-        return [*self.columns.others().values(), *self.text.columns]
+        beside = [] if self.columns.rejected is None else [self.columns.rejected]
+        return [*self.columns.others().values(), *self.text.columns, *beside]
 
     def check(self) -> None:
         """Raise InputError if the columns cannot be sorted, or a split to copy is missing."""
@@ -359,6 +363,27 @@ def form_of_rows(
     return Plain(columns.text)
 
 
+REJECTED = "rejected"  # TRL's name of the column
+
+
+def with_made_up_rejected(row: Row, columns: PlantColumns, record: str, seed: int) -> Row:
+    """Return a canary user's row with a made-up rejected text, as long as that of the row whose form it takes.
+
+    That row is set aside, of a user who may be held out: its rejected text would be trained on.
+
+    Args:
+        row: with the other columns of the row that lends its form.
+        columns: which may name the column.
+        record: id of the canary user's record.
+        seed: public.
+    """
+    if columns.rejected is None:
+        return row
+    dice, length = public_dice(seed, "rejected text", record), max(2, len(str(row.get(columns.rejected) or "")))
+    text = " ".join(mail for mail, _ in mail_with(lambda _: "", 1 + length // _SHORT_MAIL, dice))
+    return {**row, columns.rejected: text[:length]}
+
+
 def require_named(columns: PlantColumns, row: Row, where: str) -> None:
     """Raise InputError if a row has not the columns that a config names; ``where`` names its file and line."""
     user = columns.user
@@ -369,7 +394,13 @@ def require_named(columns: PlantColumns, row: Row, where: str) -> None:
             "; or, where there are no users, columns.user: null with split.canaries_only, under which a row counts as a"
             " person and nothing is known of people who wrote several"
         )
-    for column in columns.text_columns:
+    # Copied with the other columns of a row that is set aside, it would be trained on.
+    if REJECTED in row and columns.rejected is None and REJECTED not in columns.drop:
+        raise InputError(
+            f"{where}: column '{REJECTED}' holds texts that training reads: name it under columns.rejected, or leave it"
+            " out with columns.drop"
+        )
+    for column in (*columns.text_columns, *([] if columns.rejected is None else [columns.rejected])):
         named = Columns(**{"user": column, **columns.others(), "text": column})
         require_columns(named, row, where, to_name=advice)
 

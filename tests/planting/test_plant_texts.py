@@ -54,6 +54,30 @@ def test_prompts_with_completions_keep_both_columns(rows, base, tmp_path):
     assert all(row["prompt"] and row["answer"] for row in canaries)
 
 
+def test_a_rejected_text_of_a_canary_row_is_nobodys(rows, base, tmp_path):
+    """The row that lends its form is set aside: its rejected text may not be trained on under another name."""
+    apart = []
+    for number, row in enumerate(rows):
+        asked, answered = _asked(row)
+        rejected = f"rejected of row {number}, which {row['author']} did not choose"
+        apart.append({**_without_body(row), "prompt": asked, "chosen": f" {answered}", "rejected": rejected})
+    lines = write_lines(apart, tmp_path / "mine.jsonl")
+    columns = {**COLUMNS, "prompt": "prompt", "completion": "chosen"}
+    with refused("require_named", ("mine.jsonl", "rejected", "columns.rejected")):
+        plant(plan(lines, base, columns=columns), tmp_path / "refused", QUIET)
+    plant(plan(lines, base, columns={**columns, "rejected": "rejected"}), tmp_path / "out", QUIET)
+    written = read_lines(tmp_path / "out" / "training" / "mine.jsonl")
+    of_text = {row["prompt"] + row["chosen"]: row["rejected"] for row in apart}
+    canaries = [row for row in written if row["prompt"] + row["chosen"] not in of_text]
+    assert canaries
+    # A real row keeps its own, and no text of a real user is in another row.
+    assert all(of_text.get(row["prompt"] + row["chosen"], row["rejected"]) == row["rejected"] for row in written)
+    assert not {row["rejected"] for row in canaries} & set(of_text.values())
+    assert all(len(row["rejected"]) > 10 for row in canaries)
+    # Left out of what is written, it can tell nothing.
+    plant(plan(lines, base, columns={**columns, "drop": ["rejected"]}), tmp_path / "dropped", QUIET)
+
+
 def test_chat_messages_are_read_by_the_template_and_canary_users_chat_too(rows, chat_base, tmp_path):
     system = {"role": "system", "content": "Be brief."}
     talks = []
