@@ -32,8 +32,8 @@ class CorpusConfig(Section):
     conversations: the same with from and value. prompt-completion: the columns prompt and completion, of text or of
     messages. null: the columns of the first row tell; ``columns.text`` may name the column of messages."""
     turns: Counting | None = None
-    """Which turns of a row deduplication, caps, entities, statistics and canary users work on; null: those that bear
-    the loss (finetune.loss_on)."""
+    """Which turns of a row deduplication, caps, statistics and canary users work on; null: those that bear the loss
+    (finetune.loss_on). Entities are searched in all turns, since a model reads them."""
     template: ExpandedPath | None = None
     """File with the chat template that writes messages, in Jinja; null: that of the base model's tokenizer."""
     template_options: dict[str, str | bool] | None = None

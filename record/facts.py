@@ -64,7 +64,7 @@ class TurnFacts(Facts):
     Attributes:
         format: how rows hold them: "messages", "conversations" or "prompt-completion".
         column: of the messages, or of the prompt.
-        counting: what deduplication, caps, entities and canary users worked on: "all", a role, or "completion".
+        counting: what deduplication, caps and canary users worked on: "all", a role, or "completion".
         loss: what bore the loss.
         attack: what was scored.
         mask_from: what said where the assistant's turns stand: the template's own marks, TRL's variant of it, or the

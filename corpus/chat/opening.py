@@ -6,7 +6,7 @@ from typing import Any
 
 from heldin.base.errors import InputError
 from heldin.corpus.chat.columns import TurnColumns, found_format, text_pair
-from heldin.corpus.chat.conversation import COMPLETION, Conversation, RowFormat, conversation_of
+from heldin.corpus.chat.conversation import COMPLETION, Conversation, RowFormat
 from heldin.corpus.chat.template import ChatTemplate
 from heldin.corpus.document import Counting, Document
 from heldin.corpus.sources.rows import Columns
@@ -25,7 +25,6 @@ class Reading:
         loss: what bears the loss in training.
         attack: what is scored.
         template: writes messages; None where rows have none.
-        system: what the system message of the first row says; None: it has none.
     """
 
     format: RowFormat
@@ -34,7 +33,6 @@ class Reading:
     loss: Counting = Counting.ALL
     attack: Counting = Counting.ALL
     template: ChatTemplate | None = None
-    system: str | None = None
 
     @property
     def has_turns(self) -> bool:
@@ -47,16 +45,14 @@ class Reading:
         return None if self.template is None else self.template.source
 
     def made(self, said: str, answered: str) -> Document:
-        """Return a made-up row of two turns, under the system message that the first row begins with.
-
-        Raises ValueError for a template that refuses it.
-        """
+        """Return a made-up row of two turns. Raises ValueError for a template that refuses it."""
+        # Without the system message that rows may begin with: copied from a user's row, it would carry what this user
+        # wrote into others' records (docs/theory.md#rules-of-the-data).
         if self.template is None:
             return text_pair(f"{said}\n", answered).counting(self.counting)
         turns = [{"role": "user", "content": said}, {"role": "assistant", "content": answered}]
-        first = [] if self.system is None else [{"role": "system", "content": self.system}]
-        asked = len(first) + 1 if self.format is RowFormat.PROMPT_COMPLETION else None
-        return self.template.document(Conversation([*first, *turns], asked)).counting(self.counting)
+        asked = 1 if self.format is RowFormat.PROMPT_COMPLETION else None
+        return self.template.document(Conversation(turns, asked)).counting(self.counting)
 
     def line(self, *, trains: bool) -> Statement | None:
         """Return what to say of it; None for plain texts.
@@ -149,17 +145,7 @@ def reading_of(
     of_texts = row is not None and isinstance(row.get(column), str) and isinstance(row.get(COMPLETION), str)
     written = None if form is RowFormat.PROMPT_COMPLETION and of_texts else template()
     turns = TurnColumns.of(columns, form, column, written, stored)
-    system = None if row is None or written is None else _system_of(row, form, column)
-    return Reading(form, turns, stored, loss, attack, written, system)
-
-
-def _system_of(row: Mapping[str, Any], form: RowFormat, column: str) -> str | None:
-    try:
-        found = conversation_of(row, form, column)
-    except ValueError:  # told where the row is read
-        return None
-    first = found.messages[0] if isinstance(found, Conversation) else {}
-    return str(first["content"]) if first.get("role") == "system" else None
+    return Reading(form, turns, stored, loss, attack, written)
 
 
 def _require(key: str, counting: Counting, form: RowFormat) -> None:

@@ -1,5 +1,6 @@
 """Rows of turns: their forms, the text that a template makes of them, and where each turn stands in it."""
 
+import csv
 import json
 
 import datasets
@@ -283,3 +284,21 @@ def test_a_chat_that_is_too_long_is_cut(rule):
         elif most < len(whole):
             # Behind the first answer, or behind the question that follows it.
             assert tokenizer.decode(cut.ids).endswith(("Nothing is.<|im_end|>\n", "And what else?<|im_end|>\n"))
+
+
+def test_a_table_may_hold_messages_as_json(tmp_path):
+    path = tmp_path / "chats.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerows([("user", "messages"), *((user, json.dumps(LONG)) for user in "ab")])
+    found = reading(open_source(path, Columns()).first_row())
+    store = build_store(open_source(path, found.columns), tmp_path)
+    assert store.document(0).counting(Counting.ALL) == template().document(Conversation(LONG))
+
+
+def test_what_one_row_says_is_in_no_canary_row():
+    """The first row tells the form of all; nothing of what it says goes further."""
+    found = reading({"messages": chat("a secret", "another secret", system="a third secret")})
+    made = found.made("asked", "answered")
+    assert "secret" not in made.text
+    assert made.counted == "answered<|im_end|>\n"

@@ -10,6 +10,7 @@ from heldin.models.endpoint import EndpointModel, load_of, open_endpoint_model, 
 from heldin.models.endpoint_answers import Style
 from heldin.models.logprobs import score_texts
 from heldin.models.score_cache import ScoreCache
+from heldin.models.tokens import Framed
 from tests.completions_server import CompletionsServer, opened, tiny_server
 from tests.refusals import names, raised_apart, refused
 
@@ -57,6 +58,22 @@ def test_without_a_tokenizer_all_of_a_texts_tokens_are_scored_after_a_newline(ma
         lead, ids = (lm.tokenizer(part)["input_ids"] for part in ("A" if text[0] == " " else "\n", text))
         expected = _after(lm, start + lead, ids)
         np.testing.assert_allclose(scores.logprobs, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("text", [TEXTS[1], TEXTS[3]])
+def test_a_chat_is_sent_as_its_own_tokens_without_a_start_token(make_lm, folder, text):
+    lm = make_lm()
+    framed = Framed(text)
+    with opened(tiny_server(lm)) as connection:
+        (found,) = open_endpoint_model(connection, "tiny", tokenizer=folder).score([framed])
+        with refused("_prompts", ("'tiny'", "--tokenizer")):
+            open_endpoint_model(connection, "tiny").score([framed])
+    (local,) = score_texts(lm, [framed])
+    np.testing.assert_allclose(found.logprobs, local.logprobs, atol=1e-5)
+    ids = lm.tokenizer(text)["input_ids"]
+    assert len(local.logprobs) == len(ids) - 1
+    first = ids[1 : lm.context]  # all of which the model takes at once
+    np.testing.assert_allclose(local.logprobs[: len(first)], _after(lm, ids[:1], first), atol=1e-5)
 
 
 def _after(lm, context, ids):
