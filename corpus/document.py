@@ -7,10 +7,13 @@ A document that was a row of turns knows where each of them stands (``Layout``),
 count.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+# What ends a turn: blanks, and markers such as <|im_end|>, </s> or [/INST].
+_ENDS = re.compile(r"(\s|<[^<>\s]*>|\[/?[A-Z_]+\])+$")
 Spans = tuple[tuple[int, int], ...]  # parts of a text: first character, and the one after the last
 
 
@@ -105,6 +108,15 @@ class Document:
     def counted(self) -> str:
         """Return the text of the parts that count, one after the other."""
         return self.text if self.is_plain else "".join(self.text[begin:end] for begin, end in self.spans)
+
+    def said(self) -> list[tuple[str, bool]]:
+        """Return what each turn says, without what ends it, and whether any of it counts; nothing of empty turns."""
+        turns = () if self.layout is None else self.layout.turns
+        return [
+            (words, any(begin < turn.end and turn.begin < end for begin, end in self.spans))
+            for turn in turns
+            if (words := _ENDS.sub("", self.text[turn.begin : turn.end]).strip())
+        ]
 
     def counting(self, what: Counting) -> "Document":
         """Return the document of which these turns count, which may be none.

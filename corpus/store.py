@@ -147,6 +147,17 @@ class Corpus:
         chunk = self._chunks[column][number]
         return chunk[row - self._ends[number] + len(chunk)].as_py()
 
+    @property
+    def has_turns(self) -> bool:
+        """Whether rows know where their turns stand."""
+        return LAYOUT.name in self._parts
+
+    def document_chunks(self) -> Iterator[tuple[int, list[Document]]]:
+        """First row, and the texts from it on with the parts that count, of all rows in order."""
+        for number, (end, texts) in enumerate(zip(self._ends, self._chunks["text"], strict=True)):
+            parts = {name: self._chunks[name][number].to_pylist() for name in self._parts}
+            yield end - len(texts), _documents(texts.to_pylist(), parts)
+
     def counted_chunks(self) -> Iterator[tuple[int, pa.Array]]:
         """First row, and what counts of the texts from it on, of all rows in order."""
         for number, (end, texts) in enumerate(zip(self._ends, self._chunks["text"], strict=True)):

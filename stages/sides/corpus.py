@@ -68,10 +68,13 @@ class CorpusData:
 
     def public_batches(self) -> Iterator[list[str]]:
         """Yield the same in batches."""
+        return (list(map(as_read, documents)) for documents in self.public_documents())
+
+    def public_documents(self) -> Iterator[list[Document]]:
+        """Yield them with the parts that count, in batches."""
         rows = np.array(self.public_rows, dtype=np.int64)
         for first in range(0, rows.size, ROWS_PER_BATCH):
-            documents = (self.public_store or self.store).documents_at(rows[first : first + ROWS_PER_BATCH])
-            yield list(map(as_read, documents))
+            yield (self.public_store or self.store).documents_at(rows[first : first + ROWS_PER_BATCH])
 
 
 def counting(documents: Iterable[Document], stored: Counting, wanted: Counting) -> list[Document]:

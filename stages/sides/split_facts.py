@@ -3,6 +3,7 @@
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import numpy as np
@@ -121,7 +122,13 @@ def _marks(data: RunData) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8],
 
 
 def _marked(store: Corpus, owners: npt.NDArray[np.int32], uses: npt.NDArray[np.uint8]) -> Iterator[pa.RecordBatch]:
-    """What counts of its text, owner and use of every row that is used for anything and of which something counts."""
+    """What counts of its text, owner and use of every row that is used for anything and of which something counts.
+
+    Of a row of turns each turn is a text; one that does not count is only looked for, where training reads it.
+    """
+    if store.has_turns:
+        yield from _turns(store, owners, uses)
+        return
     for first, texts in store.counted_chunks():
         part = slice(first, first + len(texts))
         used = pc.and_(pa.array(uses[part] > 0), pc.greater(pc.binary_length(texts), 0))
@@ -129,7 +136,21 @@ def _marked(store: Corpus, owners: npt.NDArray[np.int32], uses: npt.NDArray[np.u
         yield pa.RecordBatch.from_arrays([column.filter(used) for column in columns], schema=_HASHED)
 
 
+def _turns(store: Corpus, owners: npt.NDArray[np.int32], uses: npt.NDArray[np.uint8]) -> Iterator[pa.RecordBatch]:
+    for first, documents in store.document_chunks():
+        found: dict[str, list[Any]] = {name: [] for name in _HASHED.names}
+        for row, document in enumerate(documents, start=first):
+            for words, counts in document.said() if uses[row] else ():
+                found["text"].append(words)
+                found["owner"].append(owners[row])
+                found["use"].append(uses[row] if counts else uses[row] & _TRAINED)
+        yield pa.RecordBatch.from_pydict(found, schema=_HASHED)
+
+
 def _public(data: RunData) -> Iterator[pa.RecordBatch]:
-    for texts in data.corpus.public_batches():
+    for documents in data.corpus.public_documents():
+        # All of a text is read in pre-training; of a row of turns each turn is a text, as above.
+        said = ([words for words, _ in document.said()] or [document.text] for document in documents)
+        texts = [text for its in said for text in its]
         nobody = [pa.array([0] * len(texts), kind) for kind in (pa.int32(), pa.uint8())]
         yield pa.RecordBatch.from_arrays([pa.array(texts, pa.large_string()), *nobody], schema=_HASHED)

@@ -6,8 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from heldin.corpus.split import Part, Role
+from heldin.record.overlaps import seen_in_training, texts_in
 from heldin.stages.sides.data import prepare_data
 from heldin.stages.sides.split_facts import overlaps_of
+from tests.conftest import SMALL
 from tests.oracles.overlaps import naive_overlaps
 from tests.stages.test_audit_pool import PEOPLE, SILENT, config_of
 
@@ -45,3 +48,56 @@ def test_they_equal_the_slow_twins(corpus_file, tmp_path):
         assert every[-1] == naive_overlaps(data)
     # None is held out and trained on by name; all else occurs.
     assert [max(column) > 0 for column in zip(*every, strict=True)] == [True, True, True, False, True, True]
+
+
+@pytest.fixture
+def chat_file(tmp_path):
+    """Twenty users of ten chats: questions are what others answer, and many answers are repeated."""
+    dice, lines = random.Random(2), []
+    words = [f"Answer {number}: we met again." for number in range(60)]
+    for user in range(20):
+        for chat in range(10):
+            said = [
+                {"role": "user", "content": dice.choice(words)},
+                {"role": "assistant", "content": dice.choice(words)},
+            ]
+            lines.append(json.dumps({"id": f"{user}-{chat}", "user": f"writer {user:02}", "messages": said}) + "\n")
+    (tmp_path / "chats.jsonl").write_text("".join(lines), encoding="utf-8")
+    return tmp_path / "chats.jsonl"
+
+
+@pytest.mark.coins("overlaps of chats")
+def test_a_turn_of_one_user_is_found_in_the_prompts_of_another(chat_file, tmp_path):
+    """What counts are answers; they are looked for in all turns that training reads."""
+    split = {"audited": "users", "entities": None, "attacker_fraction": 0.4}
+    source = {"kind": "jsonl", "path": str(chat_file), "columns": {"id": "id"}}
+    corpus = {"source": source, "users": {"min_records": 4}}
+    config = config_of(chat_file, split=split, model=SMALL["model"], corpus=corpus)
+    data = prepare_data(config, tmp_path / "run", SILENT)
+    data = replace(data, corpus=replace(data.corpus, public_rows=tuple(range(0, 40, 7))))
+    rows = [json.loads(line) for line in chat_file.read_text(encoding="utf-8").splitlines()]
+    messages = {row["id"]: [message["content"] for message in row["messages"]] for row in rows}
+    store, ledger = data.store, data.ledger
+
+    def answers(user, *parts):
+        return [messages[store.id(row)][1] for part in parts for row in ledger.parts[user][part]]
+
+    trained = [store.record(row) for row in data.training_rows.tolist()]
+    training = [(record.user, turn) for record in trained for turn in messages[record.id]]
+    held_in, held_out = (ledger.users(role) for role in (Role.HELD_IN, Role.HELD_OUT))
+    of_scored = seen_in_training({user: answers(user, Part.ATTACKER) for user in (*held_in, *held_out)}, training)
+    of_left_out = seen_in_training({user: answers(user, Part.TRAIN) for user in held_out}, training)
+    sides = ([text for user in its for text in answers(user, Part.ATTACKER)] for its in (held_out, held_in))
+    audited = [text for user in (*held_in, *held_out) for text in answers(user, *Part)]
+    public = [turn for row in data.corpus.public_rows for turn in messages[store.id(row)]]
+    expected = [
+        *(of_scored.own, of_scored.others, of_left_out.anywhere, len(of_left_out.users)),
+        *(texts_in(*sides), texts_in(audited, public)),
+    ]
+    found = [its.count for _, its in overlaps_of(data)]
+    assert found == expected
+    # By answers alone fewer would be found: others' questions are where most stand.
+    alone = seen_in_training(
+        {user: answers(user, Part.TRAIN) for user in held_out}, [(r.user, messages[r.id][1]) for r in trained]
+    )
+    assert alone.anywhere < of_left_out.anywhere
