@@ -247,7 +247,11 @@ def _body(config: RunConfig, trained: _Trained, folder: MeasureFolder) -> Body:
         attacker_texts=judged.texts,
         # Measured: heldin set the fresh texts aside itself, before the coins.
         scored_texts=ScoredTexts(kind=config.attack.documents[0], known_by="measured"),
-        scoring_rule=scoring_rule(config.attack.max_characters, scored_part(data.corpus.reading, [data.store])),
+        scoring_rule=scoring_rule(
+            config.attack.max_characters,
+            scored_part(data.corpus.reading, [data.store]),
+            chats=data.corpus.reading.template is not None,
+        ),
         per_text=per_text,
         left_out=left_out(config.attack.names, per_text=per_text),
         resamples=config.audit.resamples,

@@ -60,6 +60,11 @@ class ScoringRule(Code):
         " tokens as the model's context, each read after a start token, the end-of-text token not scored; models with"
         " different tokenizers are compared per text, never per token{endpoint}"
     )
+    CHATS = (
+        "every model scores the same characters of a chat as its template writes it, its first {characters:,}:"
+        " {tokens}, in windows of as many tokens as the model's context, each read after the chat's own first token,"
+        " which has no score; models with different tokenizers are compared per text, never per token{endpoint}"
+    )
 
 
 class ScoredTokens(Code):

@@ -161,6 +161,7 @@ def audit_body(
         scoring_rule=scoring_rule(
             job.attack.max_characters,
             scored_part(job.reading or TEXTS, groups.stores.values()),
+            chats=job.reading is not None and job.reading.template is not None,
             endpoint=rule_at_endpoint(job.remote),
         ),
         per_text=per_text,

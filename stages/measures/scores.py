@@ -106,10 +106,20 @@ class TextScores(Measure[list[TextStatistic]]):
         return statistics_of(table)
 
 
-def scoring_rule(max_characters: int, part: Statement | None = None, *, endpoint: Statement | None = None) -> Statement:
-    """Return what part of a text is scored; ``part`` names it if it is not the whole text."""
+def scoring_rule(
+    max_characters: int, part: Statement | None = None, *, chats: bool = False, endpoint: Statement | None = None
+) -> Statement:
+    """Return what part of a text is scored.
+
+    Args:
+        max_characters: how many of a text are read.
+        part: names what is scored if it is not the whole text.
+        chats: whether a chat template wrote the texts.
+        endpoint: what differs behind an endpoint.
+    """
     tokens = ScoredTokens.ALL() if part is None else ScoredTokens.ANSWERS(part=part)
-    return ScoringRule.WHOLE(characters=max_characters, tokens=tokens, endpoint=endpoint)
+    rule = ScoringRule.CHATS if chats else ScoringRule.WHOLE
+    return rule(characters=max_characters, tokens=tokens, endpoint=endpoint)
 
 
 def scored_part(reading: "Reading", stores: Iterable["Corpus"]) -> Statement | None:

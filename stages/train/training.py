@@ -216,8 +216,6 @@ def _say_cut(tokens: TokenStore, reporter: Reporter) -> None:
             "no record has a token that bears loss within finetune.sequence_length: raise it, or change"
             " finetune.loss_on"
         )
-    if silent and rank() == 0:
-        reporter.say(f"tokens: {counted(silent, 'record')} without a token that bears loss, which teach nothing")
 
 
 def _check_length(config: RunConfig, base: LanguageModel) -> None:

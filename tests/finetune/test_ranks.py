@@ -18,6 +18,7 @@ import os
 import sys
 from contextlib import nullcontext
 from pathlib import Path
+import numpy as np
 import torch
 from heldin.base.coins import seed_key
 from heldin.defenses.choices import ConstantDivisor, FlatClip, NoiseGenerator
@@ -35,6 +36,8 @@ torch.set_num_threads(1)
 base, out, kind = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
 generator = torch.Generator().manual_seed(0)
 sequences = [Tokens(torch.randint(5, 300, (12 + i % 9,), generator=generator).tolist()) for i in range(43)]
+# Of every other record some tokens count, as the answers of chats do.
+sequences = [Tokens(s.ids, np.arange(len(s)) % 3 > 0) if i % 2 else s for i, s in enumerate(sequences)]
 recipe = Recipe(epochs=1, batch_size=7, learning_rate=1e-3, select=Select.LAST, sequence_length=31, checkpoint_every=3)
 mechanism = Mechanism(
     unit="user", sampled="user", sampler=PoissonSampler(rate=0.5), group_size=3, clip=FlatClip(norm=0.5),
