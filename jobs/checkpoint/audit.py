@@ -16,6 +16,7 @@ from heldin.jobs.checkpoint.job import (
     audit_job,
     opened_models,
     read_groups,
+    say_other_templates,
     with_precision,
     with_reading,
 )
@@ -71,6 +72,7 @@ def _audited(job: CheckpointAudit, out: Path, reporter: Reporter, command: str) 
             target, reference = there.pair(first, second, precision)
             for model in (target, reference):
                 say_how_loaded(model, reporter.say)
+            say_other_templates(job, (target, reference), reporter.say)
             # By fingerprint: two names may lead to one model.
             if target.fingerprint == reference.fingerprint:
                 raise InputError(

@@ -31,6 +31,7 @@ from heldin.models.devices import default_device, scoring_memory
 from heldin.models.loading import load_tokenizer_of, stored_weights
 from heldin.models.logprobs import bytes_of_a_pass
 from heldin.models.model_config import PrecisionReason, ScoringPrecision
+from heldin.models.score_cache import ScoredModel
 from heldin.record.document import Record
 from heldin.record.overlaps import Seen, seen_in_training
 from heldin.record.release import Release
@@ -161,6 +162,26 @@ def with_reading(job: CheckpointAudit) -> CheckpointAudit:
     """
     first = open_source(job.held_in, job.columns, job.form).first_row()
     return replace(job, reading=reading_of(first, job.columns, job.asked, lambda: _template_of(job)))
+
+
+def say_other_templates(job: CheckpointAudit, models: Sequence[ScoredModel], say: Callable[[str], object]) -> None:
+    """Say which models have a chat template of their own that is not the one that writes the texts.
+
+    Args:
+        job: with its reading.
+        models: that are scored.
+        say: receives a line for each.
+    """
+    used = None if job.reading is None else job.reading.template_source
+    if used is None:
+        return
+    for model in models:
+        own = None if model.tokenizer is None else model.tokenizer.chat_template
+        if own is not None and own != used:
+            say(
+                f"texts: '{model.name}' has another chat template than the one that writes the texts: if it was trained"
+                " with its own, these are not the texts that it saw (--template names the right one)"
+            )
 
 
 def _template_of(job: CheckpointAudit) -> ChatTemplate:

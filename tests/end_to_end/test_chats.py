@@ -1,6 +1,7 @@
 """Chats from the file to the report: a run, an audit of files, its verification, and what is refused."""
 
 import json
+import shutil
 
 import datasets
 import pytest
@@ -10,10 +11,12 @@ import heldin
 from heldin.corpus.chat.template import CHATML
 from heldin.corpus.made_up.chats import chat_rows
 from heldin.corpus.made_up.synthetic import SyntheticCorpus
+from heldin.models.loading import load_tokenizer
 from heldin.models.model_config import TinyModel
 from heldin.models.tiny import new_tiny_model, train_tokenizer
 from heldin.record.document import read_record
 from tests.conftest import SMALL
+from tests.refusals import names
 
 ROWS = list(chat_rows(SyntheticCorpus(40, 9, 8, distinctiveness=0.9, seed=4)))
 CHATS = {
@@ -45,8 +48,6 @@ def test_the_record_says_which_turns_counted(run):
 
 
 def test_the_trained_model_has_the_template(run):
-    from heldin.models.loading import load_tokenizer
-
     assert load_tokenizer(str(run / "checkpoints" / "final")).chat_template == CHATML
 
 
@@ -131,3 +132,17 @@ def test_chats_without_a_template_and_turns_of_texts_are_one_line(call, files, t
     code, _, err = call("audit", *models, *sides, "--out", tmp_path / "audit", "--turns", "assistant")
     assert code == 2
     assert call.refused(by="_require", naming=("attack.turns", "assistant"))
+
+
+def test_a_reference_with_another_template_is_named(call, files, tmp_path):
+    other = tmp_path / "other"
+    shutil.copytree(files / "base", other)
+    tokenizer = load_tokenizer(str(other))
+    tokenizer.chat_template = CHATML.replace("<|im_end|>", "<|endoftext|>")
+    tokenizer.save_pretrained(other)
+    models = ("--model", files / "model", "--reference", other)
+    sides = ("--held-in", files / "in.jsonl", "--held-out", files / "out.jsonl")
+    code, _, err = call("audit", *models, *sides, "--out", tmp_path / "audit", "--json")
+    assert code == 0
+    (line,) = (line for line in err.splitlines() if "--template" in line)
+    assert names(line, f"'{other}'")
