@@ -156,7 +156,7 @@ from heldin.corpus.document import Document
 from heldin.finetune.batches import encode
 from heldin.finetune.loop import train
 from heldin.finetune.recipe import Recipe, Select
-from heldin.models.loading import load_language_model
+from heldin.models.opening import load_language_model
 lm = load_language_model(sys.argv[1])
 texts = map(Document.of, Path(sys.argv[2]).read_text().splitlines())
 recipe = Recipe(epochs=3, batch_size=4, learning_rate=1e-3, sequence_length=31, checkpoint_every=2, evaluations=6)

@@ -29,7 +29,7 @@ from heldin.finetune.loop import train
 from heldin.finetune.ranks import first_process_first, joined
 from heldin.finetune.recipe import Recipe, Select
 from heldin.finetune.units import PrivateRecords, plan_private_training
-from heldin.models.loading import load_language_model
+from heldin.models.opening import load_language_model
 from heldin.models.tokens import Tokens
 
 torch.set_num_threads(1)

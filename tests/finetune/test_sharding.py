@@ -35,7 +35,7 @@ from heldin.finetune.ranks import joined, rank
 from heldin.finetune.recipe import Recipe, Select
 from heldin.finetune.sharding import spread
 from heldin.finetune.units import PrivateRecords, plan_private_training
-from heldin.models.loading import load_language_model
+from heldin.models.opening import load_language_model
 from heldin.models.tokens import Tokens
 from heldin.models.logprobs import score_texts
 

@@ -12,7 +12,7 @@ FIRST, SECOND = "a" * 40, "b" * 40
 SCRIPT = """
 import sys
 from heldin.base.errors import InputError
-from heldin.models.loading import load_language_model
+from heldin.models.opening import load_language_model
 from heldin.models.model_names import fingerprint_of, require_model
 for revision in (None, "v2", "{second}"):
     print(load_language_model("me/tiny", revision=revision).fingerprint)
