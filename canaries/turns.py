@@ -27,18 +27,19 @@ def in_turns(user: CanaryUser, reading: Reading, seed: int) -> CanaryUser:
     dice = public_dice(seed, "turns of a canary user", user.canary.user)
     records = []
     for record in user.records:
-        asked = question(dice)
-        said, answered = (record.text, asked) if reading.counting is Counting.USER else (asked, record.text)
-        document = _document(reading, said, answered)
+        turns = [question(dice), record.text]
+        if reading.counting is Counting.USER:
+            turns.reverse()
+        document = _document(reading, *turns)
         at = document.text.find(record.text)
         position = None if record.position is None or at < 0 else at + record.position
         records.append(CanaryRecord(record.id, document, record.date, position, record.lent))
     return replace(user, records=tuple(records))
 
 
-def _document(reading: Reading, said: str, answered: str) -> Document:
+def _document(reading: Reading, asked: str, answered: str) -> Document:
     try:
-        document = reading.made(said, answered)
+        document = reading.made(asked, answered)
     except ValueError as error:
         raise InputError(f"a row of a canary user: {error}") from error
     if not document.counted:

@@ -118,17 +118,17 @@ class Document:
             if (words := _ENDS.sub("", self.text[turn.begin : turn.end]).strip())
         ]
 
-    def counting(self, what: Counting) -> "Document":
+    def counting(self, wanted: Counting) -> "Document":
         """Return the document of which these turns count, which may be none.
 
         Raises ValueError for a document without turns, or a completion of one without a prompt.
         """
-        if what is Counting.ALL:
+        if wanted is Counting.ALL:
             return replace(self, spans=((0, len(self.text)),))
         if self.layout is None:
-            raise ValueError(f"'{what}' asks for turns, and the text has none")
-        if what is not Counting.COMPLETION:
-            return replace(self, spans=tuple((t.begin, t.end) for t in self.layout.turns if t.role == what))
+            raise ValueError(f"'{wanted}' asks for turns, and the text has none")
+        if wanted is not Counting.COMPLETION:
+            return replace(self, spans=tuple((t.begin, t.end) for t in self.layout.turns if t.role == wanted))
         if self.layout.completion is None:
             raise ValueError("a completion was asked for, and the text has no prompt")
         return replace(self, spans=((self.layout.completion, len(self.text)),))

@@ -85,9 +85,9 @@ def _of_corpus(record: Record) -> list[tuple[str, str]]:
     ]
     if c.turns is not None:
         t = c.turns
-        found = "columns" if t.mask_from is None else f"the chat template's {t.mask_from} ({(t.template or '')[:16]})"
+        finder = "columns" if t.mask_from is None else f"the chat template's {t.mask_from} ({(t.template or '')[:16]})"
         rows += [
-            ("rows are", f"{t.format}, column '{t.column}'; turns found by {found}"),
+            ("rows are", f"{t.format}, column '{t.column}'; turns found by {finder}"),
             ("turns that count", _turns_that_count(t, trained=record.training is not None)),
         ]
     if (record.config.get("corpus") or {}).get("source", {}).get("kind") == "synthetic":

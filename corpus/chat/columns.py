@@ -81,8 +81,8 @@ class TurnColumns(Columns):
         # As rows without text: an attack scores nothing of it, and a training learns nothing.
         if not document.counted:
             return record, RowFault.NOTHING_COUNTS(counting=self.counting)
-        found, wrong = usable_record({"text": document.text}, {"text": "text"})
-        record |= {"text": found.get("text")}
+        checked, wrong = usable_record({"text": document.text}, {"text": "text"})
+        record |= {"text": checked.get("text")}
         record["spans"] = None if document.is_plain else [list(part) for part in document.spans]
         assert document.layout is not None
         turns = [{"role": turn.role, "begin": turn.begin, "end": turn.end} for turn in document.layout.turns]
@@ -91,14 +91,14 @@ class TurnColumns(Columns):
         return record, wrong
 
     def _document(self, row: Mapping[str, Any]) -> Document | None:
-        found = conversation_of(row, self.format, self.text)
-        if found is None:
+        conversation = conversation_of(row, self.format, self.text)
+        if conversation is None:
             return None
-        if not isinstance(found, tuple):
+        if not isinstance(conversation, tuple):
             if self.template is None:
                 raise ValueError("messages, and the first row has texts: write all rows in one form")
-            return self.template.document(found).counting(self.counting)
-        return text_pair(*found).counting(self.counting)
+            return self.template.document(conversation).counting(self.counting)
+        return text_pair(*conversation).counting(self.counting)
 
 
 def text_pair(prompt: str, completion: str) -> Document:

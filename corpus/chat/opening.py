@@ -44,15 +44,15 @@ class Reading:
         """Return the template in Jinja; None where rows have no messages."""
         return None if self.template is None else self.template.source
 
-    def made(self, said: str, answered: str) -> Document:
+    def made(self, asked: str, answered: str) -> Document:
         """Return a made-up row of two turns. Raises ValueError for a template that refuses it."""
         # Without the system message that rows may begin with: copied from a user's row, it would carry what this user
         # wrote into others' records (docs/theory.md#rules-of-the-data).
         if self.template is None:
-            return text_pair(f"{said}\n", answered).counting(self.counting)
-        turns = [{"role": "user", "content": said}, {"role": "assistant", "content": answered}]
-        asked = 1 if self.format is RowFormat.PROMPT_COMPLETION else None
-        return self.template.document(Conversation(turns, asked)).counting(self.counting)
+            return text_pair(f"{asked}\n", answered).counting(self.counting)
+        turns = [{"role": "user", "content": asked}, {"role": "assistant", "content": answered}]
+        prompt = 1 if self.format is RowFormat.PROMPT_COMPLETION else None
+        return self.template.document(Conversation(turns, prompt)).counting(self.counting)
 
     def line(self, *, trains: bool) -> Statement | None:
         """Return what to say of it; None for plain texts.

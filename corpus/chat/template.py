@@ -243,7 +243,7 @@ class ChatTemplate:
         """Where the text goes on behind the prompt, at which the assistant is let begin."""
         prompt = self.text(conversation.messages[: conversation.asked], conversation, prompt=True)
         pairs = enumerate(zip(prompt, text, strict=False))
-        return next((place for place, (one, other) in pairs if one != other), min(len(prompt), len(text)))
+        return next((place for place, (before, after) in pairs if before != after), min(len(prompt), len(text)))
 
 
 def _in_order(turns: Sequence[Turn]) -> tuple[Turn, ...]:

@@ -69,7 +69,7 @@ class PrecisionShift(Measure[Shift]):
     def made_from(self) -> str:
         """Return a hash of the models, the attack and the sample."""
         target, reference = (model.fingerprint for model in self.models)
-        return text_sha256(target, reference, self.attack.model_dump_json(), *self._sample().named())
+        return text_sha256(target, reference, self.attack.model_dump_json(exclude={"turns"}), *self._sample().named())
 
     def compute(self, reporter: Reporter) -> Shift:
         """Score the sample twice."""

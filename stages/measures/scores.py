@@ -77,7 +77,7 @@ class TextScores(Measure[list[TextStatistic]]):
         target, reference = (model.fingerprint for model in self.models)
         # Another version of a package's attack may give other values.
         code = [origin.sha256 for origin in origins_in(self.attack)]
-        named = (self.attack.model_dump_json(), *self.texts.named(), *self.others, *code)
+        named = (self.attack.model_dump_json(exclude={"turns"}), *self.texts.named(), *self.others, *code)
         return text_sha256(target, reference, *named)
 
     def compute(self, reporter: Reporter) -> list[TextStatistic]:

@@ -138,19 +138,19 @@ def _marked(store: Corpus, owners: npt.NDArray[np.int32], uses: npt.NDArray[np.u
 
 def _turns(store: Corpus, owners: npt.NDArray[np.int32], uses: npt.NDArray[np.uint8]) -> Iterator[pa.RecordBatch]:
     for first, documents in store.document_chunks():
-        found: dict[str, list[Any]] = {name: [] for name in _HASHED.names}
+        columns: dict[str, list[Any]] = {name: [] for name in _HASHED.names}
         for row, document in enumerate(documents, start=first):
             for words, counts in document.said() if uses[row] else ():
-                found["text"].append(words)
-                found["owner"].append(owners[row])
-                found["use"].append(uses[row] if counts else uses[row] & _TRAINED)
-        yield pa.RecordBatch.from_pydict(found, schema=_HASHED)
+                columns["text"].append(words)
+                columns["owner"].append(owners[row])
+                columns["use"].append(uses[row] if counts else uses[row] & _TRAINED)
+        yield pa.RecordBatch.from_pydict(columns, schema=_HASHED)
 
 
 def _public(data: RunData) -> Iterator[pa.RecordBatch]:
     for documents in data.corpus.public_documents():
         # All of a text is read in pre-training; of a row of turns each turn is a text, as above.
-        said = ([words for words, _ in document.said()] or [document.text] for document in documents)
-        texts = [text for its in said for text in its]
+        turns = ([words for words, _ in document.said()] or [document.text] for document in documents)
+        texts = [text for of_document in turns for text in of_document]
         nobody = [pa.array([0] * len(texts), kind) for kind in (pa.int32(), pa.uint8())]
         yield pa.RecordBatch.from_arrays([pa.array(texts, pa.large_string()), *nobody], schema=_HASHED)

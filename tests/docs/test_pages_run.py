@@ -17,7 +17,8 @@ import pytest
 
 from tests.docs.test_theory import PAGES, ROOT
 
-FROM_NOTHING = ("README.md", "docs/tutorial-checkpoint.md", "docs/tutorial-training.md", "docs/tutorial-trl.md")
+TUTORIALS = ("tutorial-checkpoint", "tutorial-training", "tutorial-trl", "chat")
+FROM_NOTHING = ("README.md", *(f"docs/{name}.md" for name in TUTORIALS))
 WITH_EXAMPLE = tuple(
     f"docs/{name}.md"
     for name in (
