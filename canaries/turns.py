@@ -4,12 +4,12 @@ from dataclasses import replace
 
 from heldin.base.errors import InputError
 from heldin.canaries.users import CanaryRecord, CanaryUser, public_dice
-from heldin.corpus.chat.opening import Reading
+from heldin.corpus.chat.opening import RowReading
 from heldin.corpus.document import Counting, Document
 from heldin.corpus.made_up.chats import question
 
 
-def in_turns(user: CanaryUser, reading: Reading, seed: int) -> CanaryUser:
+def in_turns(user: CanaryUser, reading: RowReading, seed: int) -> CanaryUser:
     """The canary user with a conversation of two turns for each text; one with a form of its own stays as it is.
 
     The text is what the turn that counts says. The other turn is a request, or a short answer, that all may share.
@@ -37,7 +37,7 @@ def in_turns(user: CanaryUser, reading: Reading, seed: int) -> CanaryUser:
     return replace(user, records=tuple(records))
 
 
-def _document(reading: Reading, asked: str, answered: str) -> Document:
+def _document(reading: RowReading, asked: str, answered: str) -> Document:
     try:
         document = reading.made(asked, answered)
     except ValueError as error:

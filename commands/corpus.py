@@ -360,14 +360,14 @@ def _source(
     columns: "Columns",
     form: "TextFormat",
 ) -> "Source":
-    from heldin.corpus.chat.opening import Asked, reading_of
+    from heldin.corpus.chat.opening import StatedRows, reading_of
     from heldin.corpus.chat.template import CHATML, ChatTemplate
     from heldin.corpus.sources.open import open_sources
 
     if preset is None:
         source = open_sources(paths, columns, form)
         # No model is named whose template could write messages; what counts of them is the same under any.
-        reading = reading_of(source.first_row(), columns, Asked(), lambda: ChatTemplate(CHATML, {}))
+        reading = reading_of(source.first_row(), columns, StatedRows(), lambda: ChatTemplate(CHATML, {}))
         if (line := reading.line(trains=False)) is not None:
             typer.echo(str(line), err=True)
         return open_sources(paths, reading.columns, form) if reading.has_turns else source

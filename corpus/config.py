@@ -7,7 +7,7 @@ from pydantic import TypeAdapter, ValidationError, model_validator
 from heldin.base.errors import InputError
 from heldin.base.section import ExpandedPath, Section
 from heldin.corpus.chat.conversation import RowFormat
-from heldin.corpus.chat.opening import Reading
+from heldin.corpus.chat.opening import RowReading
 from heldin.corpus.document import Counting
 from heldin.corpus.sources.bad_rows import OnBadRows
 from heldin.corpus.sources.contract import SourceConfig
@@ -51,7 +51,7 @@ class CorpusConfig(Section):
     """Which users are audited. Each needs a record for training, attacker, validation and test: at least 4. A preset
     has a ``min_records`` of its own as default."""
 
-    def opened(self, reading: Reading) -> Source:
+    def opened(self, reading: RowReading) -> Source:
         """The source of the run's records, as this reading makes documents of its rows.
 
         Raises InputError for sentences of rows that are turns.

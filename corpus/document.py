@@ -3,7 +3,7 @@
 Attacks score, extraction looks for and training counts the loss on the tokens of these parts. What lies between them,
 such as a prompt or another person's turn, is read before them and no more.
 
-A document that was a row of turns knows where each of them stands (``Layout``), so that other turns can be made to
+A document that was a row of turns knows where each of them stands (``TurnLayout``), so that other turns can be made to
 count.
 """
 
@@ -36,7 +36,7 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class TurnLayout:
     """Where the turns of a document stand.
 
     Attributes:
@@ -50,7 +50,7 @@ class Layout:
     completion: int | None = None
     framed: bool = True
 
-    def moved(self, move: Callable[[Spans], Spans], at: Callable[[int], int]) -> "Layout":
+    def moved(self, move: Callable[[Spans], Spans], at: Callable[[int], int]) -> "TurnLayout":
         """Return where the turns stand in a changed text; a turn that is gone is left out.
 
         Args:
@@ -60,7 +60,7 @@ class Layout:
         kept = []
         for turn in self.turns:
             kept += [Turn(turn.role, begin, end) for begin, end in move(((turn.begin, turn.end),))]
-        return Layout(tuple(kept), None if self.completion is None else at(self.completion), self.framed)
+        return TurnLayout(tuple(kept), None if self.completion is None else at(self.completion), self.framed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Document:
 
     text: str
     spans: Spans
-    layout: Layout | None = None
+    layout: TurnLayout | None = None
 
     def __post_init__(self) -> None:
         before = 0
@@ -101,7 +101,7 @@ class Document:
 
     @property
     def framed(self) -> bool:
-        """Return whether the text has its own first and last token (``Layout``)."""
+        """Return whether the text has its own first and last token (``TurnLayout``)."""
         return self.layout is not None and self.layout.framed
 
     @property

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from heldin.base.errors import InputError
 from heldin.base.files import whole_file
-from heldin.corpus.document import Document, Layout, Turn
+from heldin.corpus.document import Document, Turn, TurnLayout
 from heldin.corpus.sources.bad_rows import Skipped
 from heldin.corpus.sources.rows import LAYOUT, PARTS, SCHEMA, SPANS
 
@@ -254,7 +254,7 @@ def _document(text: str, spans: list[list[int]] | None, layout: dict[str, Any] |
     if layout is None:
         return Document(text, counted)
     turns = tuple(Turn(**turn) for turn in layout["turns"])
-    return Document(text, counted, Layout(turns, layout["completion"], layout["framed"]))
+    return Document(text, counted, TurnLayout(turns, layout["completion"], layout["framed"]))
 
 
 ENDINGS = (".parquet", ".jsonl")

@@ -11,7 +11,7 @@ from pathlib import Path
 from heldin.base.artefacts import is_whole
 from heldin.base.errors import InputError
 from heldin.base.files import keep_in_use, one_process_at_a_time, text_sha256
-from heldin.corpus.document import Document, Layout
+from heldin.corpus.document import Document, TurnLayout
 from heldin.finetune.batches import encode
 from heldin.finetune.loop import train
 from heldin.finetune.ranks import leads, same_as_first, wait_for_all
@@ -74,7 +74,7 @@ def pretrain(
 
 
 def _document(text: str) -> Document:
-    return Document(text, ((0, len(text)),), Layout(()) if isinstance(text, Framed) else None)
+    return Document(text, ((0, len(text)),), TurnLayout(()) if isinstance(text, Framed) else None)
 
 
 def train_once(

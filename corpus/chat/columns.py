@@ -14,7 +14,7 @@ from heldin.corpus.chat.conversation import (
     format_of_row,
 )
 from heldin.corpus.chat.template import ChatTemplate
-from heldin.corpus.document import Counting, Document, Layout, Turn
+from heldin.corpus.document import Counting, Document, Turn, TurnLayout
 from heldin.corpus.sources.rows import PARTS, SCHEMA, Columns, Record, usable_record, value_at
 from heldin.words.rows import RowFault
 from heldin.words.statement import Statement
@@ -105,7 +105,7 @@ def text_pair(prompt: str, completion: str) -> Document:
     """A prompt with its completion as one text, which no template wrote; all of it counts."""
     whole, begin = f"{prompt}{completion}", len(prompt)
     turns = tuple(turn for turn in (Turn("user", 0, begin), Turn("assistant", begin, len(whole))) if turn.end)
-    return Document(whole, ((0, len(whole)),), Layout(turns, begin, framed=False))
+    return Document(whole, ((0, len(whole)),), TurnLayout(turns, begin, framed=False))
 
 
 def columns_to_look_for(row: Mapping[str, Any] | None, columns: Columns, stated: RowFormat | None = None) -> Columns:

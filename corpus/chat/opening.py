@@ -15,7 +15,7 @@ from heldin.words.statement import Statement
 
 
 @dataclass(frozen=True)
-class Reading:
+class RowReading:
     """How the rows of a source become documents.
 
     Attributes:
@@ -70,7 +70,7 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class Asked:
+class StatedRows:
     """What somebody states of the rows of a source; None: it follows from the rows.
 
     Attributes:
@@ -86,7 +86,7 @@ class Asked:
     attack: Counting | None = None
 
 
-def kept_reading(reading: Reading) -> dict[str, Any] | None:
+def kept_reading(reading: RowReading) -> dict[str, Any] | None:
     """Return what a record keeps of how rows were read, so that they can be read again without any model."""
     if not reading.has_turns:
         return None
@@ -98,7 +98,7 @@ def kept_reading(reading: Reading) -> dict[str, Any] | None:
     }
 
 
-def reading_again(kept: Mapping[str, Any] | None, columns: Columns) -> Reading:
+def reading_again(kept: Mapping[str, Any] | None, columns: Columns) -> RowReading:
     """Return how rows were read, from what ``kept_reading`` returned. Raises KeyError or ValueError for another value.
 
     Args:
@@ -106,19 +106,19 @@ def reading_again(kept: Mapping[str, Any] | None, columns: Columns) -> Reading:
         columns: that were named.
     """
     if kept is None:
-        return Reading(RowFormat.TEXT, columns)
+        return RowReading(RowFormat.TEXT, columns)
     form, counting = RowFormat(kept["format"]), Counting(kept["counting"])
     template = None if kept["template"] is None else ChatTemplate(**kept["template"])
     turns = TurnColumns.of(columns, form, kept["column"], template, counting)
-    return Reading(form, turns, counting, counting, counting, template)
+    return RowReading(form, turns, counting, counting, counting, template)
 
 
-TEXTS = Reading(RowFormat.TEXT, Columns())
+TEXTS = RowReading(RowFormat.TEXT, Columns())
 
 
 def reading_of(
-    row: Mapping[str, Any] | None, columns: Columns, asked: Asked, template: Callable[[], ChatTemplate]
-) -> Reading:
+    row: Mapping[str, Any] | None, columns: Columns, asked: StatedRows, template: Callable[[], ChatTemplate]
+) -> RowReading:
     """Return how the rows of a source become documents.
 
     Args:
@@ -138,14 +138,14 @@ def reading_of(
         if counting is not None:
             _require(key, counting, form)
     if form is RowFormat.TEXT:
-        return Reading(form, columns)
+        return RowReading(form, columns)
     if columns.spans is not None:
         raise InputError(f"columns.spans is for texts, and the rows are {form}: leave it out")
     # Two texts need no template.
     of_texts = row is not None and isinstance(row.get(column), str) and isinstance(row.get(COMPLETION), str)
     written = None if form is RowFormat.PROMPT_COMPLETION and of_texts else template()
     turns = TurnColumns.of(columns, form, column, written, stored)
-    return Reading(form, turns, stored, loss, attack, written)
+    return RowReading(form, turns, stored, loss, attack, written)
 
 
 def _require(key: str, counting: Counting, form: RowFormat) -> None:

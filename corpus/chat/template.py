@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from heldin.base.errors import InputError
 from heldin.base.files import existing, text_sha256
 from heldin.corpus.chat.conversation import Conversation, Message
-from heldin.corpus.document import Document, Layout, Spans, Turn
+from heldin.corpus.document import Document, Spans, Turn, TurnLayout
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -139,7 +139,7 @@ class ChatTemplate:
                 places.append(Turn(message["role"], *self._place(conversation, number, text, ends)))
         turns = _in_order(places)
         asked = None if conversation.asked is None else self._completion(conversation, text)
-        return Document(text, ((0, len(text)),), Layout(turns, asked))
+        return Document(text, ((0, len(text)),), TurnLayout(turns, asked))
 
     def _written(
         self,

@@ -15,7 +15,7 @@ from heldin.base.files import text_sha256
 from heldin.base.kinds import origins_in
 from heldin.base.progress import Reporter
 from heldin.bounds.design import Assignment
-from heldin.corpus.chat.opening import TEXTS, Reading
+from heldin.corpus.chat.opening import TEXTS, RowReading
 from heldin.jobs.checkpoint.job import CheckpointAudit, Groups, training_records
 from heldin.models.score_cache import ScoredModel
 from heldin.record.document import Body
@@ -172,7 +172,7 @@ def audit_body(
     )
 
 
-def _corpus_facts(groups: Groups, reading: Reading) -> CorpusFacts:
+def _corpus_facts(groups: Groups, reading: RowReading) -> CorpusFacts:
     stores = groups.stores
     counts = [int(n) for store in stores.values() for n in store.counts]
     audited = [store.count(user) for store in stores.values() for user in store.users if user in groups.member]

@@ -17,7 +17,7 @@ from heldin.base.wording import counted, in_bytes
 from heldin.bounds.design import Assignment
 from heldin.bounds.verdict import Claim, parse_claim, stated_claim
 from heldin.corpus.build import build_store
-from heldin.corpus.chat.opening import Asked, Reading, kept_reading, reading_again, reading_of
+from heldin.corpus.chat.opening import RowReading, StatedRows, kept_reading, reading_again, reading_of
 from heldin.corpus.chat.template import ChatTemplate
 from heldin.corpus.document import Document
 from heldin.corpus.sources.bad_rows import BadRows, OnBadRows
@@ -86,10 +86,10 @@ class CheckpointAudit:
     others: tuple[str, ...] = ()
     name: str = "audit"
     form: TextFormat = field(default_factory=TextFormat)
-    asked: Asked = Asked()  # noqa: RUF009
+    asked: StatedRows = StatedRows()  # noqa: RUF009
     template: Path | None = None
     template_options: Mapping[str, Any] = field(default_factory=dict)
-    reading: Reading | None = None
+    reading: RowReading | None = None
     bad_rows: OnBadRows = OnBadRows.SKIP_EMPTY
     assignment: Assignment = Assignment.UNKNOWN
     claims: tuple[Claim, ...] = ()
@@ -240,7 +240,7 @@ def job_of(config: CheckpointConfig) -> CheckpointAudit:
         columns=config.columns,
         name=config.name,
         form=config.format,
-        asked=Asked(config.rows.format, config.attack.turns, config.attack.turns, config.attack.turns),
+        asked=StatedRows(config.rows.format, config.attack.turns, config.attack.turns, config.attack.turns),
         template=config.rows.template,
         template_options=config.rows.template_options or {},
         bad_rows=config.bad_rows,

@@ -30,7 +30,7 @@ from heldin.words.split import ScoredPart, ScoredTokens, ScoringRule
 from heldin.words.statement import Statement
 
 if TYPE_CHECKING:
-    from heldin.corpus.chat.opening import Reading
+    from heldin.corpus.chat.opening import RowReading
     from heldin.corpus.store import Corpus
 
 PER_TEXT = "compared per text: another tokenizer"
@@ -122,7 +122,7 @@ def scoring_rule(
     return rule(characters=max_characters, tokens=tokens, endpoint=endpoint)
 
 
-def scored_part(reading: "Reading", stores: Iterable["Corpus"]) -> Statement | None:
+def scored_part(reading: "RowReading", stores: Iterable["Corpus"]) -> Statement | None:
     """Return which part of a text is scored; None if all of every text is.
 
     Args:
@@ -139,7 +139,7 @@ def scored_part(reading: "Reading", stores: Iterable["Corpus"]) -> Statement | N
     return ScoredPart.COMPLETION() if completion else ScoredPart.TURNS(role=reading.attack)
 
 
-def turn_facts(reading: "Reading") -> TurnFacts | None:
+def turn_facts(reading: "RowReading") -> TurnFacts | None:
     """Return the record's facts about rows that are turns; None for texts."""
     if not reading.has_turns:
         return None

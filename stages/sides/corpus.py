@@ -12,7 +12,7 @@ from heldin.base.progress import Reporter
 from heldin.base.wording import counted
 from heldin.canaries.contract import check_enough_users
 from heldin.corpus.build import build_store
-from heldin.corpus.chat.opening import TEXTS, Asked, Reading, reading_of
+from heldin.corpus.chat.opening import TEXTS, RowReading, StatedRows, reading_of
 from heldin.corpus.chat.template import CHATML, ChatTemplate
 from heldin.corpus.document import Counting, Document
 from heldin.corpus.names import load_aliases, missing_names_line
@@ -52,7 +52,7 @@ class CorpusData:
     validation_rows: tuple[int, ...] = ()
     text_unit: str = "record"
     public_store: CorpusStore | None = None
-    reading: Reading = TEXTS
+    reading: RowReading = TEXTS
 
     def public_texts(self) -> list[str]:
         """Return texts that pre-training may see."""
@@ -82,10 +82,10 @@ def counting(documents: Iterable[Document], stored: Counting, wanted: Counting) 
     return list(documents) if stored is wanted else [document.counting(wanted) for document in documents]
 
 
-def reading_of_run(config: RunConfig) -> Reading:
+def reading_of_run(config: RunConfig) -> RowReading:
     """Return how the rows of a run become documents. Raises InputError for turns that they have not, or no template."""
     corpus = config.corpus
-    asked = Asked(corpus.format, corpus.turns, config.finetune.loss_on, config.attack.turns)
+    asked = StatedRows(corpus.format, corpus.turns, config.finetune.loss_on, config.attack.turns)
     source = corpus.source
     return reading_of(source.first_row(), source.named_columns(), asked, lambda: template_of_run(config))
 
@@ -214,7 +214,7 @@ def _public_store(config: RunConfig, reporter: Reporter) -> CorpusStore | None:
     require_unchosen(config)
     reporter.say("public corpus: reading")
     source = config.model.pretrain.source
-    reading = reading_of(source.first_row(), source.named_columns(), Asked(), lambda: template_of_run(config))
+    reading = reading_of(source.first_row(), source.named_columns(), StatedRows(), lambda: template_of_run(config))
     source = source.reading(reading.columns) if reading.has_turns else source
     store = build_store(source.source(), cache_directory(), say=reporter.say)
     for skipped in store.report.skipped.lines("public corpus", len(store)):

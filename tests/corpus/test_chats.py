@@ -11,9 +11,9 @@ import pytest
 from heldin.corpus.build import build_store
 from heldin.corpus.chat.columns import TurnColumns
 from heldin.corpus.chat.conversation import Conversation, RowFormat, format_of_row
-from heldin.corpus.chat.opening import Asked, kept_reading, reading_again, reading_of
+from heldin.corpus.chat.opening import StatedRows, kept_reading, reading_again, reading_of
 from heldin.corpus.chat.template import ChatTemplate, MaskFrom
-from heldin.corpus.document import Counting, Document, Layout, Turn
+from heldin.corpus.document import Counting, Document, Turn, TurnLayout
 from heldin.corpus.sources.bad_rows import OnBadRows
 from heldin.corpus.sources.open import open_source
 from heldin.corpus.sources.rows import Columns
@@ -42,7 +42,7 @@ def of_turns(document):
 
 
 def reading(row, **asked):
-    return reading_of(row, Columns(), Asked(**asked), template)
+    return reading_of(row, Columns(), StatedRows(**asked), template)
 
 
 def read(row, form=RowFormat.MESSAGES, column="messages", counting=Counting.ASSISTANT, source=CHATML):
@@ -139,7 +139,7 @@ def test_a_completion_begins_where_the_assistant_is_let_begin():
 
 
 def test_two_texts_need_no_template():
-    found = reading_of({"prompt": "one ", "completion": "two"}, Columns(), Asked(), pytest.fail)
+    found = reading_of({"prompt": "one ", "completion": "two"}, Columns(), StatedRows(), pytest.fail)
     record, wrong = found.columns.record({"user": "ann", "prompt": "one ", "completion": "two"})
     assert (record["text"], record["spans"], wrong) == ("one two", [[4, 7]], None)
     assert not record["layout"]["framed"]
@@ -182,7 +182,7 @@ def test_what_is_asked_for_and_rows_have_not_is_refused():
     with refused("_require", ("attack.turns", "user")):
         reading({"text": "one"}, attack=Counting.USER)
     with refused("reading_of", "columns.spans"):
-        reading_of({"messages": LONG}, Columns(spans="spans"), Asked(), template)
+        reading_of({"messages": LONG}, Columns(spans="spans"), StatedRows(), template)
 
 
 def test_a_tokenizer_without_a_template_and_a_template_of_today_are_refused(tmp_path):
@@ -251,7 +251,7 @@ def test_a_document_without_turns_has_none_to_count():
     with pytest.raises(ValueError, match="turns"):
         Document.of("one").counting(Counting.USER)
     with pytest.raises(ValueError, match="prompt"):
-        Document("one", ((0, 3),), Layout((Turn("user", 0, 3),))).counting(Counting.COMPLETION)
+        Document("one", ((0, 3),), TurnLayout((Turn("user", 0, 3),))).counting(Counting.COMPLETION)
 
 
 def test_a_chat_is_trained_on_as_the_template_wrote_it():
