@@ -89,6 +89,25 @@ class SourceConfig(Section, ABC):
         return False
 
 
+class ColumnedSource(SourceConfig):
+    """A kind whose rows have columns, which may hold turns."""
+
+    columns: Columns = Columns()
+    """Which column holds what."""
+
+    def first_row(self) -> Mapping[str, Any] | None:
+        """Return the first row; None where there is none that can be looked at."""
+        return self.source().first_row()
+
+    def named_columns(self) -> Columns:
+        """Return ``columns``."""
+        return self.columns
+
+    def reading(self, columns: Columns) -> SourceConfig:
+        """Return the same source with rows read by these columns."""
+        return self.model_copy(update={"columns": columns})
+
+
 def _require_readable(path: Path, key: str, *, folder: bool) -> None:
     if not path.exists() or (not folder and not path.is_file()):
         raise InputError(f"{key}.path: no such {'file or folder' if folder else 'file'}: '{path}'")

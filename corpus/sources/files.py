@@ -1,17 +1,19 @@
 """Files of records as a source of a corpus."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag
 
 from heldin.base.section import ExpandedPath
 from heldin.corpus.chat.columns import columns_to_look_for
-from heldin.corpus.sources.contract import SourceConfig
+from heldin.corpus.sources.contract import ColumnedSource, SourceConfig
 from heldin.corpus.sources.open import Several, format_named
 from heldin.corpus.sources.rows import Columns, Source
 from heldin.corpus.sources.text_files import TextFormat
+
+_TABLES = ("jsonl", "csv", "parquet")
 
 
 def _how_many(value: object) -> str:
@@ -25,7 +27,7 @@ OneOrSeveral = Annotated[
 ]
 
 
-class FileCorpus(SourceConfig):
+class FileCorpus(ColumnedSource):
     """One or more files of records; later files can be appended to a store that was built before."""
 
     kind: Literal["jsonl", "csv", "parquet", "mbox", "iob"]
@@ -54,19 +56,12 @@ class FileCorpus(SourceConfig):
 
     def _look(self) -> None:
         # For what is missing no template is needed, and none is loaded.
-        self.reading(columns_to_look_for(self.first_row(), self.columns)).source().look()
+        columns = columns_to_look_for(self.first_row(), self.columns)
+        self.model_copy(update={"columns": columns}).source().look()
 
-    def first_row(self) -> Mapping[str, Any] | None:
-        """Return the first row of the files."""
-        return self.source().first_row()
-
-    def named_columns(self) -> Columns:
-        """Return ``columns``."""
-        return self.columns
-
-    def reading(self, columns: Columns) -> "FileCorpus":
-        """Return the same files with rows read by these columns."""
-        return self.model_copy(update={"columns": columns})
+    def reading(self, columns: Columns) -> SourceConfig:
+        """Return the same files with rows read by these columns. Raises InputError for a format without any."""
+        return super().reading(columns) if self.kind in _TABLES else SourceConfig.reading(self, columns)
 
     def has_gold(self, path: Path) -> bool:
         """Whether it is this IOB file, whose tags say whom records name."""

@@ -1,16 +1,16 @@
 """A Hugging Face dataset as a source of a corpus."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from heldin.base.section import ExpandedName
-from heldin.corpus.sources.contract import SourceConfig, SourceSize
+from heldin.corpus.sources.contract import ColumnedSource, SourceSize
 from heldin.corpus.sources.hub import HuggingFace
-from heldin.corpus.sources.rows import Columns, Source
+from heldin.corpus.sources.rows import Source
 
 
-class HubCorpus(SourceConfig):
+class HubCorpus(ColumnedSource):
     """A Hugging Face dataset, by hub name or ``save_to_disk`` folder."""
 
     kind: Literal["huggingface"]
@@ -22,8 +22,6 @@ class HubCorpus(SourceConfig):
     """Branch, tag or commit of a hub name; null: the newest."""
     streaming: bool = False
     """Read row by row instead of downloading everything first."""
-    columns: Columns = Columns()
-    """Which column holds what."""
 
     def source(self) -> Source:
         """The source that reads it."""
@@ -40,15 +38,3 @@ class HubCorpus(SourceConfig):
     def size(self) -> SourceSize | None:
         """The size of the folder; None for a hub name."""
         return super().size() if self.paths() else None
-
-    def first_row(self) -> Mapping[str, Any] | None:
-        """Return the first row; None for a stream."""
-        return self.source().first_row()
-
-    def named_columns(self) -> Columns:
-        """Return ``columns``."""
-        return self.columns
-
-    def reading(self, columns: Columns) -> "HubCorpus":
-        """Return the same dataset with rows read by these columns."""
-        return self.model_copy(update={"columns": columns})

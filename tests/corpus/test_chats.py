@@ -13,6 +13,7 @@ from heldin.corpus.chat.columns import TurnColumns
 from heldin.corpus.chat.conversation import Conversation, RowFormat, format_of_row
 from heldin.corpus.chat.opening import StatedRows, kept_reading, reading_again, reading_of
 from heldin.corpus.chat.template import ChatTemplate, MaskFrom
+from heldin.corpus.config import CorpusConfig
 from heldin.corpus.document import Counting, Document, Turn, TurnLayout
 from heldin.corpus.sources.bad_rows import OnBadRows
 from heldin.corpus.sources.open import open_source
@@ -302,3 +303,11 @@ def test_what_one_row_says_is_in_no_canary_row():
     made = found.made("asked", "answered")
     assert "secret" not in made.text
     assert made.counted == "answered<|im_end|>\n"
+
+
+def test_a_source_of_texts_alone_has_no_turns(tmp_path):
+    corpus = {"source": {"kind": "mbox", "path": str(tmp_path / "a.mbox")}, "format": "messages"}
+    stated = StatedRows(RowFormat.MESSAGES)
+    found = reading_of(None, Columns(), stated, template)
+    with refused("SourceConfig.reading", ("'mbox'", "corpus.format")):
+        CorpusConfig(**corpus).opened(found)
