@@ -177,6 +177,8 @@ class PlantConfig(MeasureKeys):
                 "attack: shadow models and references that are trained need heldin's own training: leave"
                 " shadow_models out, and name references by hub name or folder"
             )
+        if self.attack.turns is not None:
+            raise ValueError("attack.turns: the key 'score' says what is scored: leave this one out")
         if self.attack.reference is not None:
             raise ValueError("attack.reference: the leading reference is the key 'reference': leave this one out")
         return self

@@ -113,6 +113,8 @@ class PretrainConfig(Section):
     def _last_checkpoint(self) -> "PretrainConfig":
         if self.recipe.looks_at_validation:
             raise ValueError("recipe.select must be 'last' and patience null: pre-training has no validation users")
+        if self.recipe.loss_on is not None:
+            raise ValueError("recipe.loss_on: pre-training counts the loss on all of a text: leave it out")
         return self
 
 

@@ -7,6 +7,7 @@ import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pydantic import ValidationError
 
 from heldin.corpus.build import build_store
 from heldin.corpus.chat.columns import TurnColumns
@@ -20,6 +21,8 @@ from heldin.corpus.sources.open import open_source
 from heldin.corpus.sources.rows import Columns
 from heldin.finetune.batches import Truncation, encode
 from heldin.finetune.recipe import Truncate
+from heldin.planting.plant_config import parse_plant
+from heldin.stages.run_config import PretrainConfig
 from tests.chats import CHATML, TEMPLATES, chat, tokenizer_with
 from tests.refusals import names, refused
 
@@ -311,3 +314,11 @@ def test_a_source_of_texts_alone_has_no_turns(tmp_path):
     found = reading_of(None, Columns(), stated, template)
     with refused("SourceConfig.reading", ("'mbox'", "corpus.format")):
         CorpusConfig(**corpus).opened(found)
+
+
+def test_keys_that_would_do_nothing_are_refused():
+    plant = {"training": "a.jsonl", "reference": "b", "evidence": "callback", "attack": {"turns": "user"}}
+    with refused("PlantConfig._attack_can_be_done", "attack.turns"):
+        parse_plant(plant, "plant.yaml")
+    with refused("PretrainConfig._last_checkpoint", "loss_on", kind=ValidationError):
+        PretrainConfig(recipe={"loss_on": "assistant"})
