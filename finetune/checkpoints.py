@@ -25,6 +25,7 @@ from heldin.models.devices import copy_on
 from heldin.models.reading import quiet_transformers
 
 STATE_FILE = "state.json"
+ADAPTER = "adapter"
 KEPT_STATES = 2  # the older one is for the case that the newer is damaged
 
 
@@ -186,7 +187,13 @@ def finished_state(folder: Path) -> TrainingState:
 
 
 def save_model(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Write a model folder (adapters merged into the weights) with its tokenizer, whole or not at all."""
+    """Write a model folder with its tokenizer, whole or not at all.
+
+    Adapters are merged into its weights, and are also in its folder ``adapter`` as PEFT saves them.
+
+    Raises:
+        InputError: the saved adapters are not those in memory, or change nothing.
+    """
     # Merging changes the model, which training still needs with its adapters apart.
     whole = model
     if hasattr(model, "merge_and_unload"):
@@ -197,6 +204,23 @@ def save_model(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokeni
     with artefact_folder(folder) as temporary, quiet_transformers():
         whole.save_pretrained(temporary, safe_serialization=True)
         tokenizer.save_pretrained(temporary)
+        if whole is not model:
+            _save_adapter(temporary / ADAPTER, model, tokenizer)
+
+
+def _save_adapter(folder: Path, model: Any, tokenizer: PreTrainedTokenizerBase) -> None:
+    from peft import get_peft_model_state_dict
+
+    trained = get_peft_model_state_dict(model, save_embedding_layers=False)
+    model.save_pretrained(folder, safe_serialization=True, save_embedding_layers=False)
+    tokenizer.save_pretrained(folder)
+    saved = load_file(folder / "adapter_model.safetensors")
+    same = saved.keys() == trained.keys() and all(torch.equal(saved[n], t.cpu()) for n, t in trained.items())
+    # An adapter with every B zero is its base. Layers that are trained whole have no B.
+    changes = any(bool(tensor.any()) for name, tensor in saved.items() if "lora_B" in name)
+    if not same or not changes:
+        fault = "change nothing: every matrix B is zero" if same else "differ from the trained ones after saving"
+        raise InputError(f"the adapters for '{folder.parent}' {fault}; check finetune.lora and finetune.learning_rate")
 
 
 def _flatten(state: dict[int, dict[str, Any]]) -> tuple[dict[str, torch.Tensor], dict[str, dict[str, Any]]]:

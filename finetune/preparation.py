@@ -7,6 +7,7 @@ Other weights, such as embeddings, are used in float32 and stay.
 Gradient checkpointing computes activations again in the backward pass instead of keeping them.
 """
 
+import warnings
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -29,20 +30,56 @@ def with_adapters(model: PreTrainedModel, recipe: Recipe) -> PreTrainedModel:
     from peft import LoraConfig, get_peft_model  # slow to import, and only adapters need it
 
     targets = recipe.lora.targets
+    names = {name.rpartition(".")[2] for name, _ in model.named_modules()}
+    for name in recipe.lora.modules_to_save:
+        if name.rpartition(".")[2] not in names:
+            raise InputError(f"finetune.lora.modules_to_save names '{name}', and the model has no layer of this name")
+    tied = _tied_weight(model)
     config = LoraConfig(
         r=recipe.lora.rank,
         lora_alpha=recipe.lora.alpha,
-        lora_dropout=0.0,
+        lora_dropout=recipe.lora.dropout,
         target_modules=targets if isinstance(targets, str) else list(targets),
+        modules_to_save=list(recipe.lora.modules_to_save) or None,
+        use_rslora=recipe.lora.rslora,
+        use_dora=recipe.lora.dora,
         task_type="CAUSAL_LM",
     )
-    with quiet_transformers():
+    with quiet_transformers(), warnings.catch_warnings():
+        # Of a tied weight PEFT only warns; it is refused below.
+        warnings.filterwarnings("ignore", "Model has `tie_word_embeddings=True`")
         try:
-            return get_peft_model(model, config)
+            adapted = get_peft_model(model, config)
         except ValueError as error:
             raise InputError(
                 f"finetune.lora.targets = {targets!r} does not fit the model: {str(error)[:120]}"
             ) from error
+    _check_tied(adapted, tied)
+    return adapted
+
+
+def _tied_weight(model: PreTrainedModel) -> Tensor | None:
+    """The weight that is both the embedding and the head, or None."""
+    head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
+    if head is None or embedding is None or head.weight is not embedding.weight:
+        return None
+    weight: Tensor = embedding.weight
+    return weight
+
+
+def _check_tied(adapted: nn.Module, tied: Tensor | None) -> None:
+    """Raises InputError if an adapter or a layer that is trained whole sits on the tied weight."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+    from peft.utils import ModulesToSaveWrapper
+
+    # PEFT trains a copy for one of the two places, and a model folder with a tied weight has room for one.
+    for name, module in adapted.named_modules():
+        changed = isinstance(module, BaseTunerLayer | ModulesToSaveWrapper)
+        if changed and any(parameter is tied for parameter in module.parameters()):
+            raise InputError(
+                f"finetune.lora trains '{name}', whose weight is tied: embedding and head share it, and training would"
+                " part them: leave this layer out of finetune.lora.targets and finetune.lora.modules_to_save"
+            )
 
 
 def optimizer_of(model: PreTrainedModel, recipe: Recipe) -> torch.optim.Optimizer:

@@ -1,6 +1,7 @@
 """Training hyperparameters, which are public constants, and the schedules that follow from them."""
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -58,7 +59,7 @@ class Truncate(StrEnum):
     TOKENS = "tokens"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Lora:
     """Low-rank adapters on linear layers, instead of training all parameters."""
 
@@ -67,13 +68,38 @@ class Lora:
     rank: Many = 8
     """Rank of the adapters."""
     alpha: Count = 16
-    """The adapters are scaled by alpha / ``rank``."""
+    """The adapters are scaled by alpha / ``rank``, or with ``rslora`` by alpha / sqrt(``rank``)."""
     targets: tuple[str, ...] | str = "all-linear"
-    """Names of the layers that get adapters, or "all-linear"."""
+    """Layers that get adapters: a list of names, a regular expression that matches whole names, or "all-linear"."""
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Dropout of the adapters' inputs. Private training has no dropout and refuses any value but 0."""
+    modules_to_save: tuple[str, ...] = ()
+    """Names of layers that are trained whole and saved with the adapters, such as an lm_head that is not tied."""
+    rslora: bool = False
+    """Rank-stabilised LoRA: the scale is alpha / sqrt(``rank``)."""
+    dora: bool = False
+    """DoRA: the adapters change a weight's direction, and a trained vector its magnitude."""
 
     def __post_init__(self) -> None:
         if self.rank < 1:
             raise InputError(f"finetune.lora.rank is {self.rank}: it must be at least 1")
+        if not 0 <= self.dropout < 1:
+            raise InputError(f"finetune.lora.dropout is {self.dropout}: it must be at least 0 and below 1")
+        if isinstance(self.targets, str):
+            try:
+                re.compile(self.targets)
+            except re.error as error:
+                raise InputError(
+                    f"finetune.lora.targets = {self.targets!r} is not a regular expression: {error}"
+                ) from error
+
+    def __repr__(self) -> str:
+        # Names of cached models follow from it: a key is in the name only where it is not its default.
+        stated = [f"{key}={getattr(self, key)!r}" for key in ("rank", "alpha", "targets")]
+        for key in ("dropout", "modules_to_save", "rslora", "dora"):
+            if getattr(self, key):
+                stated.append(f"{key}={getattr(self, key)!r}")
+        return f"Lora({', '.join(stated)})"
 
 
 _POSITIVE = {

@@ -251,6 +251,11 @@ def begin(
     device = base.device
     begin_peak(device)
     arithmetic = arithmetic_of(recipe.precision, device)
+    if recipe.lora is not None and recipe.lora.dropout and (private is not None or clipping is not None):
+        raise InputError(
+            f"finetune.lora.dropout is {recipe.lora.dropout}, and per-unit gradients are computed without dropout: set"
+            " it to 0"
+        )
     # Before the adapters are made, whose initial weights it decides.
     seed_generators(recipe.seed, device)
     model = (base.model if spread else with_adapters(base.model, recipe).to(device)).train()

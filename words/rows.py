@@ -8,7 +8,7 @@ class RowFault(Code):
 
     AT = "{place}: {fault}"
     NO_TEXT = "no text in column '{column}'"
-    NOTHING_COUNTS = "no turn that counts ({counting})"
+    NOTHING_COUNTS = "no turn that counts says anything (counting: {counting}; turns of: {roles})"
     NOT_TEXT = "column '{column}' holds {kind}, not text"
     NO_VALUE = "no {role} in column '{column}' (found {kind})"
     NOT_WHOLE = "column '{column}' holds a number that is not whole, and names no {role}"
@@ -50,6 +50,10 @@ class FileText(Code):
     UTF_8 = "{file}: read as UTF-8, which all of its bytes are, and not as {encoding}"
     VALUES = "{file}: read as one JSON document, object by object"
     TURNS = "format {format} (column '{column}'), loss on {loss}, scored: {attack}; turns found by {found_by}"
+    TURNS_NOT_TRL = (
+        "format {format} (column '{column}'), scored: {attack}; turns found by {found_by}. TRL has another text of this"
+        " template, on which it trains with assistant_only_loss: for such a model name that template (--template)"
+    )
     TURNS_SCORED = "format {format} (column '{column}'), scored: {attack}; turns found by {found_by}"
 
 

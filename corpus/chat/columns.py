@@ -79,8 +79,10 @@ class TurnColumns(Columns):
         if document is None:
             return record, RowFault.NO_TEXT(column=self.text)
         # As rows without text: an attack scores nothing of it, and a training learns nothing.
-        if not document.counted:
-            return record, RowFault.NOTHING_COUNTS(counting=self.counting)
+        if not any(counts for _, counts in document.said()):
+            assert document.layout is not None
+            whose = ", ".join(dict.fromkeys(turn.role for turn in document.layout.turns))
+            return record, RowFault.NOTHING_COUNTS(counting=self.counting, roles=whose)
         checked, wrong = usable_record({"text": document.text}, {"text": "text"})
         record |= {"text": checked.get("text")}
         record["spans"] = None if document.is_plain else [list(part) for part in document.spans]
@@ -98,6 +100,8 @@ class TurnColumns(Columns):
             if self.template is None:
                 raise ValueError("messages, and the first row has texts: write all rows in one form")
             return self.template.document(conversation).counting(self.counting)
+        if self.template is not None:
+            raise ValueError("a prompt of text, and the first row has messages: write all rows in one form")
         return text_pair(*conversation).counting(self.counting)
 
 

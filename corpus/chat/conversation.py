@@ -6,7 +6,7 @@ texts, or two lists of messages.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -34,7 +34,8 @@ class RowFormat(StrEnum):
 
 PROMPT, COMPLETION = "prompt", "completion"  # names of columns, as TRL has them
 # What a template may be handed besides role and content. A template that does not write it would lose it in silence.
-_WRITTEN = ("name", "tool_calls", "tool_call_id", "reasoning_content", "thinking")
+_WRITTEN = ("name", "tool_calls", "reasoning_content", "thinking")
+_OURS = ("tools", "chat_template", "add_generation_prompt", "continue_final_message", "tokenize")  # heldin hands these
 _SHAREGPT = {
     **dict.fromkeys(("human", "user"), "user"),
     **dict.fromkeys(("gpt", "assistant", "chatgpt", "model", "bing", "bard"), "assistant"),
@@ -60,10 +61,15 @@ class Conversation:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def fields(self) -> set[str]:
+    def fields(self) -> list[str]:
         """Names of what the template has to write besides roles and contents."""
-        kept = {name for message in self.messages for name in _WRITTEN if message.get(name)}
-        return kept | ({"tools"} if self.tools else set())
+        kept = [name for name in _WRITTEN if any(message.get(name) for message in self.messages)]
+        return [*kept, *(["tools"] if self.tools else [])]
+
+    def without(self, name: str) -> "Conversation":
+        """Return the same without one of ``fields``."""
+        kept = [{key: value for key, value in message.items() if key != name} for message in self.messages]
+        return replace(self, messages=kept, tools=None if name == "tools" else self.tools)
 
 
 def format_of_row(row: Mapping[str, Any], columns: Columns) -> tuple[RowFormat, str]:
@@ -79,6 +85,13 @@ def format_of_row(row: Mapping[str, Any], columns: Columns) -> tuple[RowFormat, 
     for name in (RowFormat.MESSAGES, RowFormat.CONVERSATIONS):
         if (form := _format_of_value(row.get(name))) is not None:
             return form, str(name)
+        if name in row and not row[name]:  # an empty row is one of its form
+            return name, str(name)
+    if {"chosen", "rejected"} <= row.keys():
+        raise InputError(
+            "rows are preference pairs (chosen, rejected), which heldin reads as prompts with completions alone: rename"
+            " 'chosen' to 'completion', or plant canaries in the pairs (heldin plant)"
+        )
     if {PROMPT, COMPLETION} <= row.keys():
         return RowFormat.PROMPT_COMPLETION, PROMPT
     return RowFormat.TEXT, columns.text
@@ -144,7 +157,16 @@ def conversation_of(row: Mapping[str, Any], form: RowFormat, column: str) -> Con
     options = row.get("chat_template_kwargs") or {}
     if not isinstance(options, Mapping):
         raise ValueError("column 'chat_template_kwargs' holds no object")
-    return Conversation(messages, asked, tools or None, options)
+    if taken := sorted({*options} & {*_OURS}):
+        raise ValueError(f"column 'chat_template_kwargs' sets '{taken[0]}', which heldin sets itself")
+    return Conversation(messages, asked, _without_nulls(tools) or None, _without_nulls(options))
+
+
+def _without_nulls(value: Any) -> Any:
+    """The same without null values of objects: Parquet gives every object the keys of all others."""
+    if isinstance(value, Mapping):
+        return {key: _without_nulls(inner) for key, inner in value.items() if inner is not None}
+    return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _turns(value: object, column: str) -> list[Any]:
@@ -161,8 +183,7 @@ def _messages(value: object, column: str) -> list[Message]:
 def _message(turn: object, column: str) -> Message:
     if not isinstance(turn, dict) or not isinstance(turn.get("role"), str):
         raise ValueError(f"a message in column '{column}' has no role")
-    # Parquet has every key of any message in each, and null where a message has none.
-    message = {name: value for name, value in turn.items() if value is not None}
+    message = _without_nulls(turn)
     content = message.get("content", "" if message.get("tool_calls") else None)
     if isinstance(content, list):
         content = _joined(content, column)
@@ -173,11 +194,12 @@ def _message(turn: object, column: str) -> Message:
 
 def _joined(parts: list[Any], column: str) -> str:
     """The text of a content that is a list of parts. Raises ValueError for a part that is no text."""
-    kinds = [part.get("type", "text") if isinstance(part, dict) else kind_of(part) for part in parts]
+    texts = [{"type": "text", "text": part} if isinstance(part, str) else part for part in parts]
+    kinds = [part.get("type", "text") if isinstance(part, dict) else kind_of(part) for part in texts]
     other = next((kind for kind in kinds if kind != "text"), None)
     if other is not None:
         raise ValueError(f"a message in column '{column}' has a part of type '{other}', and heldin reads text alone")
-    return "".join(str(part.get("text", "")) for part in parts)
+    return "".join(str(part.get("text", "")) for part in texts)
 
 
 def _of_sharegpt(turn: object, column: str) -> Message:

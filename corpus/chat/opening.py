@@ -64,6 +64,8 @@ class RowReading:
             return None
         stated = {"format": self.format, "column": self.columns.text, "attack": self.attack}
         found_by = "columns" if self.template is None else self.template.mask_from
+        if self.template is not None and not self.template.is_as_in_trl:
+            return FileText.TURNS_NOT_TRL(**stated, found_by=found_by)
         if trains:
             return FileText.TURNS(**stated, loss=self.loss, found_by=found_by)
         return FileText.TURNS_SCORED(**stated, found_by=found_by)

@@ -23,9 +23,11 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
-_MARK = "\ue000"  # in no text: what stands before it is the template's
+_MARKS = range(0xE000, 0xF8FF)  # private characters: what stands before one that no message has is the template's
 _DATE = "strftime_now"  # a template that writes today's date would make other texts of the same rows tomorrow
 ASSISTANT = "assistant"
+_THOUGHTS = "</think>"
+_PROBE = [{"role": role, "content": role} for role in ("user", ASSISTANT, "user", ASSISTANT)]
 # ChatML, with marks around what the assistant writes.
 CHATML = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' }}"
@@ -98,10 +100,23 @@ class ChatTemplate:
 
     @property
     def mask_from(self) -> MaskFrom:
-        """Return what says where the assistant's turns stand."""
+        """Return what says where the assistant's turns stand, in a conversation of two questions and answers."""
         if _GENERATION.search(self.source):
             return MaskFrom.MARKS
-        return MaskFrom.POSITIONS if self.variant is None else MaskFrom.VARIANT
+        return MaskFrom.VARIANT if self.variant is not None and self.is_as_in_trl else MaskFrom.POSITIONS
+
+    @property
+    def is_as_in_trl(self) -> bool:
+        """Return whether TRL's variant writes the same text, where there is a variant.
+
+        TRL trains on the variant's text where the loss is on the assistant's turns alone.
+        """
+        if self.variant is None:
+            return True
+        try:
+            return self.text(_PROBE) == self._written(self.variant, _PROBE, None)[0]
+        except ValueError:
+            return False
 
     def fingerprint(self) -> str:
         """Hash of what decides texts and turns."""
@@ -126,12 +141,14 @@ class ChatTemplate:
         Raises:
             ValueError: the template refuses the messages or leaves something out, or a turn cannot be found in it.
         """
-        for name in sorted(conversation.fields):
-            if name not in self.source:
-                raise ValueError(f"the chat template does not write '{name}', which a message has")
         messages = conversation.messages
         text, marked = self._marked(conversation)
+        for name in conversation.fields:
+            if self.text(messages, conversation) == self._without(conversation, name):
+                raise ValueError(f"the chat template does not write '{name}', which the row has")
         self._require_written(messages, text)
+        if marked is not None and not marked and any(m["role"] == ASSISTANT and m["content"] for m in messages):
+            raise ValueError("the generation marks of the chat template enclose nothing that the assistant says")
         places = [] if marked is None else [Turn(ASSISTANT, begin, end) for begin, end in marked]
         ends = self._ends(conversation, text)
         for number, message in enumerate(messages):
@@ -182,12 +199,20 @@ class ChatTemplate:
                 return text, places
         return text, None
 
+    def _without(self, conversation: Conversation, name: str) -> str | None:
+        """The text without a field; None where the template refuses that."""
+        less = conversation.without(name)
+        try:
+            return self.text(less.messages, less)
+        except ValueError:
+            return None
+
     @staticmethod
     def _require_written(messages: Sequence[Message], text: str) -> None:
         for message in messages:
             # Some templates leave out what an assistant thought, which stands before what it said.
-            last = message["content"].rstrip().rpartition("\n")[2].strip()
-            if last and last not in text:
+            spoken = message["content"].rpartition(_THOUGHTS)[2]
+            if any(line.strip() not in text for line in spoken.splitlines()):
                 raise ValueError(f"the chat template leaves out what '{message['role']}' says")
 
     def _ends(self, conversation: Conversation, text: str) -> list[int | None]:
@@ -197,8 +222,9 @@ class ChatTemplate:
             try:
                 before = self.text(messages[:number], conversation)
             except ValueError:  # such as a system message alone, which some templates write into the next turn
-                before = _MARK
-            ends.append(len(before) if text.startswith(before) else None)
+                ends.append(None)
+            else:
+                ends.append(len(before) if text.startswith(before) else None)
         return [*ends, len(text)]
 
     def _place(self, conversation: Conversation, number: int, text: str, ends: Sequence[int | None]) -> tuple[int, int]:
@@ -213,30 +239,27 @@ class ChatTemplate:
             try:
                 before = self.text(messages[:number], conversation, prompt=True)
             except ValueError:
-                before = _MARK
+                before = None
             # A template that does not let the assistant begin writes no more than without that.
-            if text.startswith(before) and len(before) != ends[number - 1]:
+            if before is not None and text.startswith(before) and len(before) != ends[number - 1]:
                 return min(len(before), end), end
         last = next((end for end in reversed(ends[:number]) if end is not None), 0)
-        try:
-            header = self.text([*messages[:number], {**messages[number], "content": _MARK}], conversation)
-        except ValueError:
-            return last, end
-        begin = header.find(_MARK)
-        return (begin if last <= begin <= end and text.startswith(header[:begin]) else last), end
+        mark = _mark_for(messages)
+        header = self.text([*messages[:number], {**messages[number], "content": mark}], conversation)
+        begin = header.find(mark)
+        if not (last <= begin <= end and text.startswith(header[:begin])):
+            raise _unknown(messages[number])
+        return begin, end
 
     def _amid(self, conversation: Conversation, number: int, text: str) -> tuple[int, int]:
         """Where a turn stands that is written otherwise once another follows: between what stands around a mark."""
-        messages = conversation.messages
-        marked = [*messages[:number], {**messages[number], "content": _MARK}, *messages[number + 1 :]]
-        before, mark, after = self.text(marked, conversation).partition(_MARK)
-        if not (mark and text.startswith(before) and text.endswith(after) and len(before) + len(after) <= len(text)):
-            raise ValueError(
-                f"it is not known which part of the text is the turn of '{messages[number]['role']}':"
-                " give the template with generation marks (template)"
-            )
+        messages, mark = conversation.messages, _mark_for(conversation.messages)
+        marked = [*messages[:number], {**messages[number], "content": mark}, *messages[number + 1 :]]
+        before, there, after = self.text(marked, conversation).partition(mark)
+        if not (there and text.startswith(before) and text.endswith(after) and len(before) + len(after) <= len(text)):
+            raise _unknown(messages[number])
         # Behind the words stands what ends a turn: what ends the same turn where it is the last.
-        alone = self.text(marked[: number + 1], conversation).partition(_MARK)[2]
+        alone = self.text(marked[: number + 1], conversation).partition(mark)[2]
         return len(before), len(text) - len(after) + (len(alone) if after.startswith(alone) else 0)
 
     def _completion(self, conversation: Conversation, text: str) -> int:
@@ -244,6 +267,19 @@ class ChatTemplate:
         prompt = self.text(conversation.messages[: conversation.asked], conversation, prompt=True)
         pairs = enumerate(zip(prompt, text, strict=False))
         return next((place for place, (before, after) in pairs if before != after), min(len(prompt), len(text)))
+
+
+def _mark_for(messages: Sequence[Message]) -> str:
+    """A character that no message has."""
+    taken = set().union(*(message["content"] for message in messages))
+    return next(mark for mark in map(chr, _MARKS) if mark not in taken)
+
+
+def _unknown(message: Message) -> ValueError:
+    return ValueError(
+        f"it is not known which part of the text is the turn of '{message['role']}': give the template with generation"
+        " marks (template)"
+    )
 
 
 def _in_order(turns: Sequence[Turn]) -> tuple[Turn, ...]:

@@ -2,6 +2,7 @@
 
 import csv
 import json
+from pathlib import Path
 
 import datasets
 import pyarrow as pa
@@ -322,3 +323,78 @@ def test_keys_that_would_do_nothing_are_refused():
         parse_plant(plant, "plant.yaml")
     with refused("PretrainConfig._last_checkpoint", "loss_on", kind=ValidationError):
         PretrainConfig(recipe={"loss_on": "assistant"})
+
+
+def test_private_characters_of_a_text_are_no_mark():
+    messages = chat("a\ue000", "b", "c", "d\ue001")
+    for source in (CHATML, TEMPLATES["marked"], TEMPLATES["mistral"], THINKS):
+        document = template(source).document(Conversation(messages)).counting(Counting.USER)
+        assert [words for words, counts in document.said() if counts] == ["a\ue000", "c"]
+
+
+def test_a_field_is_written_if_the_text_differs_without_it():
+    named = [{**LONG[0], "name": "bob"}, LONG[1]]
+    # The template speaks of a name, and of another one.
+    source = "{% for tool in tools or [] %}{{ tool.name }}{% endfor %}" + CHATML
+    names(str(read({"messages": named}, source=source)[1]), "'name'")
+    writes = CHATML.replace("m['role'] + '\n'", "m['role'] + (m.get('name') or '') + '\n'")
+    assert read({"messages": named}, source=writes)[1] is None
+    assert read({"messages": LONG[:2], "tools": [{"name": "clock"}]}, source=source)[1] is None
+
+
+def test_objects_of_parquet_are_as_they_were_written(tmp_path):
+    calls = [{"name": "f", "arguments": {"a": 1}}, {"name": "g", "arguments": {"b": 2}}]
+    messages = [LONG[0], {"role": "assistant", "content": "", "tool_calls": calls}]
+    source = CHATML.replace("m['content'] +", "m['content'] + (m.get('tool_calls') or '') | string +")
+    pq.write_table(pa.Table.from_pylist([{"user": "ann", "messages": messages}]), tmp_path / "a.parquet")
+    (row,) = pq.read_table(tmp_path / "a.parquet").to_pylist()
+    assert row["messages"] != messages  # with nulls
+    kept = [read({"messages": its}, source=source)[0]["text"] for its in (messages, row["messages"])]
+    assert kept[0] == kept[1]
+
+
+@pytest.mark.parametrize(
+    ("row", "data"),
+    [
+        ({"messages": chat("one", "  ")}, ["assistant", "user"]),
+        ({"messages": [{"role": "human", "content": "a"}, {"role": "gpt", "content": "b"}]}, ["human, gpt"]),
+        ({"messages": LONG, "chat_template_kwargs": {"add_generation_prompt": True}}, ["add_generation_prompt"]),
+        ({"messages": LONG, "chat_template_kwargs": []}, None),
+    ],
+)
+def test_what_a_row_lacks_is_named(row, data):
+    _, wrong = read(row)
+    assert (wrong is None) if data is None else names(str(wrong), *data)
+
+
+def test_contents_of_several_texts_are_joined():
+    messages = [{**LONG[0], "content": ["What is ", {"type": "text", "text": "new?"}]}, LONG[1]]
+    assert read({"messages": messages}) == read({"messages": LONG[:2]})
+
+
+def test_marks_around_nothing_and_texts_among_messages_are_refused():
+    commented = "{# {% generation %} #}" + CHATML
+    names(str(read({"messages": LONG}, source=commented)[1]), "generation marks")
+    mixed = {"prompt": "one ", "completion": "two"}
+    names(str(read(mixed, RowFormat.PROMPT_COMPLETION, "prompt", Counting.COMPLETION)[1]), "one form")
+
+
+@pytest.mark.parametrize("value", [[], None])
+def test_an_empty_first_row_is_of_the_form_of_its_column(value):
+    assert format_of_row({"user": "ann", "messages": value}, Columns()) == (RowFormat.MESSAGES, "messages")
+
+
+def test_preference_pairs_say_what_can_be_done():
+    with refused("format_of_row", ("'chosen'", "heldin plant")):
+        format_of_row({"prompt": "a", "chosen": "b", "rejected": "c"}, Columns())
+
+
+def test_a_template_of_which_trl_trains_on_another_text_is_said():
+    trl = pytest.importorskip("trl")
+    folder = Path(trl.__file__).parent / "chat_templates"
+    for name, same in (("qwen3", False), ("qwen2_5", True)):
+        written = template((folder / f"{name}.jinja").read_text(encoding="utf-8"))
+        assert written.is_as_in_trl is same
+        assert written.mask_from is (MaskFrom.VARIANT if same else MaskFrom.POSITIONS)
+        line = str(reading_of({"messages": LONG}, Columns(), StatedRows(), lambda its=written: its).line(trains=False))
+        assert ("--template" in line) is not same
