@@ -77,8 +77,8 @@ def needed(command: str, kind: str, folder: Path = Path()) -> Needed | None:
         return Needed((base,), "heldin init run" + ("" if base == "run.yaml" else f" --out {shlex.quote(base)}"))
     content = contents(f"{command}-{kind}")
     files = tuple(dict.fromkeys(text for text in _texts(content) if text.startswith("example/")))
-    what = "--chat" if kind == "own-chat" else "--models"
-    return Needed(files, f"heldin corpus example --out example {what}") if files else None
+    option = "--chat" if kind == "own-chat" else "--models"
+    return Needed(files, f"heldin corpus example --out example {option}") if files else None
 
 
 def _texts(content: Any) -> Iterator[str]:

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from heldin.finetune.loop import train
 from heldin.finetune.preparation import with_adapters
 from heldin.finetune.recipe import Lora, Recipe, Select
-from heldin.models.loading import load_language_model
+from heldin.models.opening import load_language_model
 from heldin.models.reading import quiet_transformers
 from tests.finetune.test_private import _training
 from tests.oracles.per_unit_gradients import clipped_sum, norm_of, unit_gradients
