@@ -65,7 +65,7 @@ class CanaryRecord:
 
     @property
     def layout(self) -> dict[str, Any] | None:
-        """Return where the turns stand, as a store keeps it; None for a text that is no row of turns."""
+        """Return the places of the turns, as a store keeps them; None for a text that is no row of turns."""
         return None if self.document.layout is None else asdict(self.document.layout)
 
 

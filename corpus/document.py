@@ -3,8 +3,7 @@
 Attacks score, extraction looks for and training counts the loss on the tokens of these parts. What lies between them,
 such as a prompt or another person's turn, is read before them and no more.
 
-A document that was a row of turns knows where each of them stands (``TurnLayout``), so that other turns can be made to
-count.
+A document that was a row of turns knows the place of each (``TurnLayout``), so that other turns can be made to count.
 """
 
 import re
@@ -37,7 +36,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class TurnLayout:
-    """Where the turns of a document stand.
+    """The places of the turns of a document.
 
     Attributes:
         turns: in order, none overlapping another.
@@ -51,7 +50,7 @@ class TurnLayout:
     framed: bool = True
 
     def moved(self, move: Callable[[Spans], Spans], at: Callable[[int], int]) -> "TurnLayout":
-        """Return where the turns stand in a changed text; a turn that is gone is left out.
+        """Return the places of the turns in a changed text; a turn that is gone is left out.
 
         Args:
             move: gives the places of some parts; what is left of none is left out.
@@ -70,7 +69,7 @@ class Document:
     Attributes:
         text: all of it, as a model reads it.
         spans: the parts that count, in order, none overlapping another; for a plain text one part, all of it.
-        layout: where the turns stand that it was made of; None for a text that was no row of turns.
+        layout: the places of its turns; None for a text that was no row of turns.
 
     Raises:
         ValueError: a part is outside of the text, or they are not in order.

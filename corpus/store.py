@@ -149,7 +149,7 @@ class Corpus:
 
     @property
     def has_turns(self) -> bool:
-        """Whether rows know where their turns stand."""
+        """Whether rows know the places of their turns."""
         return LAYOUT.name in self._parts
 
     def document_chunks(self) -> Iterator[tuple[int, list[Document]]]:

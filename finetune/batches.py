@@ -80,7 +80,7 @@ class Truncation:
     """How records are cut, and what was lost.
 
     Attributes:
-        rule: keep whole turns, or as many tokens as there is room for.
+        rule: keep whole turns, or all tokens that fit.
         records: number of records that were cut.
         dropped: number of tokens that were cut off.
         counted: number of those that would have borne loss.

@@ -72,7 +72,7 @@ def _check_tied(adapted: nn.Module, tied: Tensor | None) -> None:
     from peft.tuners.tuners_utils import BaseTunerLayer
     from peft.utils import ModulesToSaveWrapper
 
-    # PEFT trains a copy for one of the two places, and a model folder with a tied weight has room for one.
+    # PEFT trains a copy for one of the two layers, and a model folder keeps one weight for both.
     for name, module in adapted.named_modules():
         changed = isinstance(module, BaseTunerLayer | ModulesToSaveWrapper)
         if changed and any(parameter is tied for parameter in module.parameters()):

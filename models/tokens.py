@@ -309,7 +309,7 @@ def start_token(tokenizer: "PreTrainedTokenizerBase", name: str) -> int:
 def same_tokens(a: "PreTrainedTokenizerBase | None", b: "PreTrainedTokenizerBase | None") -> bool:
     """Return whether two tokenizers cut every text alike, so that means over tokens can be compared.
 
-    None stands for an unknown tokenizer, which equals no other.
+    None is an unknown tokenizer, which equals no other.
     """
     return a is not None and b is not None and a.get_vocab() == b.get_vocab() and cuts(a) == cuts(b)
 

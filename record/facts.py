@@ -67,7 +67,7 @@ class TurnFacts(Facts):
         counting: what deduplication, caps and canary users worked on: "all", a role, or "completion".
         loss: what bore the loss.
         attack: what was scored.
-        mask_from: what said where the assistant's turns stand: the template's own marks, TRL's variant of it, or the
+        mask_from: what showed which parts are the assistant's: the template's own marks, TRL's variant of it, or the
             positions of turns in its text; null where no template wrote the rows.
         template: hash of the template, its variant, its options and the special tokens that it may write.
     """
@@ -142,7 +142,8 @@ class Overlaps(Facts):
     """Texts that both groups have (exact matches), counted and not removed.
 
     Attributes:
-        scored_texts_in_same_users_training: scored texts that are also in the same user's training records.
+        scored_texts_in_same_users_training: scored texts that are also in the same user's training records. In a run on
+            rows of turns, here and below: texts of which a turn that counts is a turn, of any role, of these records.
         scored_texts_in_other_users_training: scored texts that are in another user's training records.
         held_out_texts_in_training: texts of non-members that were trained on.
         held_out_users_in_training: non-members whose names are in the training data.

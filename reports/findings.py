@@ -64,6 +64,11 @@ def _warn_of_groups(record: Record) -> list[str]:
     return warnings
 
 
+def _shared(record: Record) -> str:
+    # Of rows of turns each turn is compared by itself.
+    return "are" if record.corpus.turns is None or record.training is None else "have a turn that is"
+
+
 def _warn_of_overlaps(record: Record) -> list[str]:
     # A count of None (not known) warns of nothing: it is among the facts.
     overlaps, words, warnings = record.split.overlaps, audited_by(record), []
@@ -71,8 +76,8 @@ def _warn_of_overlaps(record: Record) -> list[str]:
     # By design where the attacker is given training texts, as in every audit of independent trainings.
     if scored and record.scored_texts.kind != "training" and not record.trainings:
         warnings.append(
-            f"{scored:,} of {record.attacker_texts:,} scored texts are word for word in the training texts of the same"
-            f" {words.singular}, so the attack on them is not on fresh text."
+            f"{scored:,} of {record.attacker_texts:,} scored texts {_shared(record)} word for word in the training"
+            f" texts of the same {words.singular}, so the attack on them is not on fresh text."
         )
     trained_on = overlaps.held_out_texts_in_training.count
     if trained_on and not record.trainings:

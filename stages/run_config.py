@@ -308,6 +308,17 @@ class RunConfig(MeasureKeys):
         return self
 
     @model_validator(mode="after")
+    def _adapters_without_dropout(self) -> "RunConfig":
+        lora = self.finetune.lora
+        clips = self.defense.noise_generator() is not None or self.defense.clips_plainly is not None
+        if lora is not None and lora.dropout and clips:
+            raise ValueError(
+                f"finetune.lora.dropout is {lora.dropout}, and gradients that are clipped are computed without dropout:"
+                " set it to 0"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _substrings_are_trained_on(self) -> "RunConfig":
         longest = max((spec.longest_mark() for spec in self.canaries), default=0)
         if longest >= self.finetune.sequence_length:

@@ -115,7 +115,7 @@ def text_pair(prompt: str, completion: str) -> Document:
 def columns_to_look_for(row: Mapping[str, Any] | None, columns: Columns, stated: RowFormat | None = None) -> Columns:
     """Return the columns that rows like this one must have; no row can be read by them. See ``found_format``."""
     form, column = found_format(row, columns, stated)
-    return columns if form is RowFormat.TEXT else TurnColumns.of(columns, form, column, None, form.counting)
+    return TurnColumns.of(columns, form, column, None, form.counting) if form.has_turns else columns
 
 
 def found_format(row: Mapping[str, Any] | None, columns: Columns, stated: RowFormat | None) -> tuple[RowFormat, str]:

@@ -26,6 +26,11 @@ class RowFormat(StrEnum):
     PROMPT_COMPLETION = "prompt-completion"
 
     @property
+    def has_turns(self) -> bool:
+        """Return whether such rows have turns."""
+        return self is not RowFormat.TEXT
+
+    @property
     def counting(self) -> Counting:
         """Return what counts unless something else is asked for."""
         chats = {RowFormat.MESSAGES: Counting.ASSISTANT, RowFormat.CONVERSATIONS: Counting.ASSISTANT}
@@ -101,7 +106,7 @@ def column_of_format(form: RowFormat, row: Mapping[str, Any], columns: Columns) 
     """Return the column for a form that is stated: the one that is named for texts, else the form's usual one."""
     if form is RowFormat.PROMPT_COMPLETION:
         return PROMPT
-    if form is RowFormat.TEXT or columns.text in row or value_at(row, columns.text) is not None:
+    if not form.has_turns or columns.text in row or value_at(row, columns.text) is not None:
         return columns.text
     return str(form)
 

@@ -37,7 +37,7 @@ class RowReading:
     @property
     def has_turns(self) -> bool:
         """Return whether rows have turns."""
-        return self.format is not RowFormat.TEXT
+        return self.format.has_turns
 
     @property
     def template_source(self) -> str | None:
@@ -64,11 +64,11 @@ class RowReading:
             return None
         stated = {"format": self.format, "column": self.columns.text, "attack": self.attack}
         found_by = "columns" if self.template is None else self.template.mask_from
-        if self.template is not None and not self.template.is_as_in_trl:
-            return FileText.TURNS_NOT_TRL(**stated, found_by=found_by)
         if trains:
             return FileText.TURNS(**stated, loss=self.loss, found_by=found_by)
-        return FileText.TURNS_SCORED(**stated, found_by=found_by)
+        # Who trained the model is not known here, and TRL may have.
+        other = self.template is not None and not self.template.is_as_in_trl
+        return (FileText.TURNS_NOT_TRL if other else FileText.TURNS_SCORED)(**stated, found_by=found_by)
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ def reading_of(
     for key, counting in stated.items():
         if counting is not None:
             _require(key, counting, form)
-    if form is RowFormat.TEXT:
+    if not form.has_turns:
         return RowReading(form, columns)
     if columns.spans is not None:
         raise InputError(f"columns.spans is for texts, and the rows are {form}: leave it out")
@@ -151,7 +151,7 @@ def reading_of(
 
 
 def _require(key: str, counting: Counting, form: RowFormat) -> None:
-    if form is RowFormat.TEXT and counting is not Counting.ALL:
+    if not form.has_turns and counting is not Counting.ALL:
         raise InputError(f"{key} is {counting}, and the rows are texts without turns: leave it out")
     if counting is Counting.COMPLETION and form is not RowFormat.PROMPT_COMPLETION:
         raise InputError(f"{key} is {counting}, and the rows are {form} without a prompt of their own: say assistant")

@@ -1,8 +1,8 @@
-"""A tokenizer's chat template: the text that it makes of messages, and where each turn stands in it.
+"""A tokenizer's chat template: the text that it makes of messages, and where each turn is in it.
 
-Where the assistant's turns stand is taken from the template's own generation marks. Without them, from a training
-variant of the template that TRL has, if it writes the same text; else from where the text of the messages up to a turn
-ends. A text whose turns cannot be found exactly is refused.
+The template's own generation marks show which parts are the assistant's. Without marks, a training variant of the
+template that TRL has shows them, if it writes the same text; else the lengths of the texts of fewer messages do. A text
+whose turns cannot be found exactly is refused.
 """
 
 import itertools
@@ -38,7 +38,7 @@ CHATML = (
 
 
 class MaskFrom(StrEnum):
-    """What says where the assistant's turns stand."""
+    """What shows which parts of a text are the assistant's."""
 
     MARKS = "marks"
     VARIANT = "variant"
@@ -100,7 +100,7 @@ class ChatTemplate:
 
     @property
     def mask_from(self) -> MaskFrom:
-        """Return what says where the assistant's turns stand, in a conversation of two questions and answers."""
+        """Return what shows the assistant's parts of a conversation of two questions and two answers."""
         if _GENERATION.search(self.source):
             return MaskFrom.MARKS
         return MaskFrom.VARIANT if self.variant is not None and self.is_as_in_trl else MaskFrom.POSITIONS
@@ -252,13 +252,13 @@ class ChatTemplate:
         return begin, end
 
     def _amid(self, conversation: Conversation, number: int, text: str) -> tuple[int, int]:
-        """Where a turn stands that is written otherwise once another follows: between what stands around a mark."""
+        """The place of a turn that is written otherwise once another follows, found by a mark in place of its words."""
         messages, mark = conversation.messages, _mark_for(conversation.messages)
         marked = [*messages[:number], {**messages[number], "content": mark}, *messages[number + 1 :]]
         before, there, after = self.text(marked, conversation).partition(mark)
         if not (there and text.startswith(before) and text.endswith(after) and len(before) + len(after) <= len(text)):
             raise _unknown(messages[number])
-        # Behind the words stands what ends a turn: what ends the same turn where it is the last.
+        # The words are followed by what ends the same turn where it is the last.
         alone = self.text(marked[: number + 1], conversation).partition(mark)[2]
         return len(before), len(text) - len(after) + (len(alone) if after.startswith(alone) else 0)
 

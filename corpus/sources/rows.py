@@ -26,7 +26,7 @@ from heldin.words.statement import Statement
 SCHEMA = pa.schema([("user", pa.string()), ("text", pa.large_string()), ("id", pa.string()), ("date", pa.string())])
 # Of a source that names the parts of a text that count: pairs of characters, or null where all of it does.
 SPANS = pa.field("spans", pa.list_(pa.list_(pa.int32())))
-# Of a source whose rows are turns: where each of them stands in the text (``corpus.document.TurnLayout``).
+# Of a source whose rows are turns: the place of each in the text (``corpus.document.TurnLayout``).
 _TURN = pa.struct([("role", pa.string()), ("begin", pa.int32()), ("end", pa.int32())])
 LAYOUT = pa.field("layout", pa.struct([("turns", pa.list_(_TURN)), ("completion", pa.int32()), ("framed", pa.bool_())]))
 PARTS = (SPANS, LAYOUT)  # columns that a corpus of plain texts does not have

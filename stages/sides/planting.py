@@ -17,6 +17,7 @@ from heldin.canaries.planted import PlantedStore, load_canaries, save_canaries
 from heldin.canaries.turns import in_turns
 from heldin.canaries.users import Canary, CanaryUser
 from heldin.corpus.split import records_to_train_on
+from heldin.finetune.batches import encode
 from heldin.models.loading import LanguageModel
 from heldin.stages.run_config import RunConfig
 from heldin.stages.sides.corpus import CorpusData
@@ -68,7 +69,9 @@ def plant(
     if forms:
         made = _formed(made, config, forms)
     elif corpus.reading.has_turns:
-        made = [in_turns(user, corpus.reading, config.seed) for user in made]
+        turned = [in_turns(user, corpus.reading, config.seed) for user in made]
+        _require_seen([user for user, before in zip(turned, made, strict=True) if user is not before], base, config)
+        made = turned
     save_canaries(made, folder, origin=origin)
     # Read back rather than used as made: the first call of a run and a resumed one have the same store and fingerprint.
     planted = load_canaries(store, folder, origin=origin)
@@ -158,6 +161,23 @@ def _require_declared(spec: CanaryConfig, given: CanaryInput, users: Sequence[Ca
             f"{where} takes real rows that it may not, or one of them twice: only a kind that declares needs_rows takes"
             f" rows, of users who are not audited: {_FIX}"
         )
+
+
+def _require_seen(users: Sequence[CanaryUser], base: LanguageModel, config: RunConfig) -> None:
+    """Raise InputError if training or the attack sees nothing that counts of a record: it would look safe untrained."""
+    length, most = config.finetune.sequence_length, config.attack.max_characters
+    for user in users:
+        documents = [record.document for record in user.records]
+        if not all(tokens.bearing for tokens in encode(base.tokenizer, documents, length)):
+            raise InputError(
+                f"canaries: training sees no token that counts of a row of a {user.canary.kind} user: raise"
+                f" finetune.sequence_length = {length}"
+            )
+        if not all(document.cut(most).counted for document in documents):
+            raise InputError(
+                f"canaries: the attack sees nothing that counts of a row of a {user.canary.kind} user: raise"
+                f" attack.max_characters = {most}"
+            )
 
 
 def _formed(made: list[CanaryUser], config: RunConfig, forms: Forms) -> list[CanaryUser]:

@@ -23,7 +23,7 @@ from heldin.words.split import SplitReason
 from heldin.words.statement import Statement
 
 _TRAINED, _SCORED, _HELD_OUT, _LEFT_OUT, _AUDITED = 1, 2, 4, 8, 16
-_HASHED = pa.schema({"text": pa.large_string(), "owner": pa.int32(), "use": pa.uint8()})
+_HASHED = pa.schema({"text": pa.large_string(), "row": pa.int64(), "owner": pa.int32(), "use": pa.uint8()})
 
 
 def split_facts(config: RunConfig, data: RunData) -> SplitFacts:
@@ -71,7 +71,7 @@ def overlaps_of(data: RunData) -> Overlaps:
         for name, batches in (("texts", _marked(data.store, owners, uses)), ("public", _public(data))):
             database.register("incoming", pa.RecordBatchReader.from_batches(_HASHED, batches))
             # MD5 of 128 bits: texts that meet by chance are out of reach.
-            database.execute(f"CREATE TABLE {name} AS SELECT md5_number(text) AS hash, owner, use FROM incoming")
+            database.execute(f"CREATE TABLE {name} AS SELECT md5_number(text) AS hash, row, owner, use FROM incoming")
             database.unregister("incoming")
         there = "EXISTS (SELECT 1 FROM texts t WHERE t.use & {} > 0 AND t.hash = s.hash AND {})"
         own, other = there.format(_TRAINED, "t.owner = s.owner"), there.format(_TRAINED, "t.owner <> s.owner")
@@ -92,9 +92,10 @@ def overlaps_of(data: RunData) -> Overlaps:
 
 
 def _count(database: duckdb.DuckDBPyConnection, condition: str) -> int:
-    row = database.execute(f"SELECT count(*) FROM texts s WHERE {condition}").fetchone()
-    assert row is not None
-    return int(row[0])
+    # Each text once, whichever of its turns are found: a text may have several.
+    counted = database.execute(f"SELECT count(DISTINCT s.row) FROM texts s WHERE {condition}").fetchone()
+    assert counted is not None
+    return int(counted[0])
 
 
 def _marks(data: RunData) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8], npt.NDArray[np.int32]]:
@@ -124,7 +125,7 @@ def _marks(data: RunData) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8],
 def _marked(store: Corpus, owners: npt.NDArray[np.int32], uses: npt.NDArray[np.uint8]) -> Iterator[pa.RecordBatch]:
     """What counts of its text, owner and use of every row that is used for anything and of which something counts.
 
-    Of a row of turns each turn is a text; one that does not count is only looked for, where training reads it.
+    Of a row of turns each turn is compared by itself; one that does not count is found only where training reads it.
     """
     if store.has_turns:
         yield from _turns(store, owners, uses)
@@ -132,7 +133,8 @@ def _marked(store: Corpus, owners: npt.NDArray[np.int32], uses: npt.NDArray[np.u
     for first, texts in store.counted_chunks():
         part = slice(first, first + len(texts))
         used = pc.and_(pa.array(uses[part] > 0), pc.greater(pc.binary_length(texts), 0))
-        columns = [texts.cast(pa.large_string()), pa.array(owners[part]), pa.array(uses[part])]
+        rows = pa.array(np.arange(part.start, part.stop, dtype=np.int64))
+        columns = [texts.cast(pa.large_string()), rows, pa.array(owners[part]), pa.array(uses[part])]
         yield pa.RecordBatch.from_arrays([column.filter(used) for column in columns], schema=_HASHED)
 
 
@@ -142,6 +144,7 @@ def _turns(store: Corpus, owners: npt.NDArray[np.int32], uses: npt.NDArray[np.ui
         for row, document in enumerate(documents, start=first):
             for words, counts in document.said() if uses[row] else ():
                 columns["text"].append(words)
+                columns["row"].append(row)
                 columns["owner"].append(owners[row])
                 columns["use"].append(uses[row] if counts else uses[row] & _TRAINED)
         yield pa.RecordBatch.from_pydict(columns, schema=_HASHED)
@@ -152,5 +155,5 @@ def _public(data: RunData) -> Iterator[pa.RecordBatch]:
         # All of a text is read in pre-training; of a row of turns each turn is a text, as above.
         turns = ([words for words, _ in document.said()] or [document.text] for document in documents)
         texts = [text for of_document in turns for text in of_document]
-        nobody = [pa.array([0] * len(texts), kind) for kind in (pa.int32(), pa.uint8())]
+        nobody = [pa.array([0] * len(texts), kind) for kind in _HASHED.types[1:]]
         yield pa.RecordBatch.from_arrays([pa.array(texts, pa.large_string()), *nobody], schema=_HASHED)

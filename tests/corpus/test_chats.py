@@ -398,3 +398,6 @@ def test_a_template_of_which_trl_trains_on_another_text_is_said():
         assert written.mask_from is (MaskFrom.VARIANT if same else MaskFrom.POSITIONS)
         line = str(reading_of({"messages": LONG}, Columns(), StatedRows(), lambda its=written: its).line(trains=False))
         assert ("--template" in line) is not same
+        # Of heldin's own training it says what bears the loss.
+        found = reading_of({"messages": LONG}, Columns(), StatedRows(), lambda its=written: its)
+        assert found.line(trains=True).values["loss"] == Counting.ASSISTANT

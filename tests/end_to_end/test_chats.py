@@ -146,3 +146,27 @@ def test_a_reference_with_another_template_is_named(call, files, tmp_path):
     assert code == 0
     (line,) = (line for line in err.splitlines() if "--template" in line)
     assert names(line, f"'{other}'")
+
+
+@pytest.mark.parametrize(
+    ("key", "small"), [("finetune.sequence_length", {"finetune": 8}), ("attack.max_characters", {"attack": 30})]
+)
+def test_canary_users_of_whom_nothing_is_seen_are_refused(call, tmp_path, key, small):
+    """Trained on or not, they would look alike, and the audit would say that nothing leaks."""
+    section, name = key.split(".")
+    content = {**CHATS, section: {**CHATS.get(section, {}), name: small[section]}}
+    path = tmp_path / "chats.yaml"
+    path.write_text(yaml.safe_dump(content), encoding="utf-8")
+    code, _, err = call("run", path, "--out", tmp_path / "run")
+    assert (code, err.splitlines()[-1].count(key)) == (2, 1)
+    assert call.refused(by="_require_seen", naming=(small[section], "rare_phrase"))
+
+
+def test_dropout_of_adapters_is_refused_before_anything_is_read(call, tmp_path):
+    lora = {**CHATS["finetune"], "lora": {"dropout": 0.1}, "select": "last"}
+    content = {**CHATS, "finetune": lora, "defense": {"kind": "clip", "unit": "batch", "clip_norm": 1.0}}
+    path = tmp_path / "chats.yaml"
+    path.write_text(yaml.safe_dump(content), encoding="utf-8")
+    assert call("run", path, "--out", tmp_path / "run")[0] == 2
+    assert call.refused(by="RunConfig._adapters_without_dropout", naming=("finetune.lora.dropout", "0.1"))
+    assert not (tmp_path / "run").exists()
