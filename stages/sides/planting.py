@@ -167,15 +167,15 @@ def _require_seen(users: Sequence[CanaryUser], base: LanguageModel, config: RunC
     """Raise InputError if training or the attack sees nothing that counts of a record: it would look safe untrained."""
     length, most = config.finetune.sequence_length, config.attack.max_characters
     for user in users:
-        documents = [record.document for record in user.records]
+        documents, kind = [record.document for record in user.records], user.canary.kind
         if not all(tokens.bearing for tokens in encode(base.tokenizer, documents, length)):
             raise InputError(
-                f"canaries: training sees no token that counts of a row of a {user.canary.kind} user: raise"
+                f"canaries: training sees no token that counts of a row of {kind} canaries: raise"
                 f" finetune.sequence_length = {length}"
             )
         if not all(document.cut(most).counted for document in documents):
             raise InputError(
-                f"canaries: the attack sees nothing that counts of a row of a {user.canary.kind} user: raise"
+                f"canaries: the attack sees nothing that counts of a row of {kind} canaries: raise"
                 f" attack.max_characters = {most}"
             )
 
