@@ -31,6 +31,7 @@ AGGREGATIONS: Mapping[str, Aggregation] = {
 }
 # The value of "aggregation" for an attack that gives one value of each user.
 TOGETHER = "together"
+ANSWER = "answer"  # the dial of preference pairs: one answer alone in place of the margin
 RULES: Mapping[str, Aggregation] = {**AGGREGATIONS, TOGETHER: lambda values, starts: values[starts]}
 
 
@@ -94,6 +95,8 @@ class Attack(ABC):
             where the two have different tokenizers, and is left out.
         of_users: whether it gives one value of each user, with nothing to aggregate over texts.
         of_training_texts: whether it is made for the very documents of training, and drops what says most of others.
+        of_pairs: whether it has a meaning for preference pairs, of which the margin of the chosen over the rejected
+            answer is scored (``TokenScores``). Otherwise it is left out for them.
     """
 
     uses: ClassVar[Uses]
@@ -104,6 +107,7 @@ class Attack(ABC):
     compares_tokens: ClassVar[bool] = False
     of_users: ClassVar[bool] = False
     of_training_texts: ClassVar[bool] = False
+    of_pairs: ClassVar[bool] = False
 
     def __init__(self, name: str) -> None:
         self.name = name

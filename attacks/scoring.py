@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 from heldin.attacks.protocol import Attack, TextStatistic
 from heldin.base.errors import InputError
 from heldin.corpus.document import Document
-from heldin.models.logprobs import of_counted, token_ids
+from heldin.models.logprobs import of_counted, texts_read, token_ids
 from heldin.models.score_cache import ScoreCache, ScoredModel
 from heldin.models.token_scores import TokenScores
-from heldin.models.tokens import as_read
 
 DEFAULT_MAX_CHARACTERS = 4000
 
@@ -49,7 +48,11 @@ class AttackTexts:
         flat = []
         for place, (user, documents) in enumerate(self.texts.items(), start=1):
             cut = [document.cut(self.max_characters) for document in documents]
-            kept = [(user, number, document) for number, document in enumerate(cut) if document.counted]
+            kept = [
+                (user, number, document)
+                for number, document in enumerate(cut)
+                if all(branch.counted for branch in document.branches())
+            ]
             if cut and not kept:
                 raise InputError(
                     f"user {place} of {len(self.texts)}: nothing to score in the first {self.max_characters:,}"
@@ -63,7 +66,22 @@ class AttackTexts:
         flat = self.flat()
         texts = repr([(user, number, document.text) for user, number, document in flat])
         parted = [(user, number, document.spans) for user, number, document in flat if not document.is_plain]
-        return (texts, repr(parted)) if parted else (texts,)
+        forks = [(d.layout.completion, d.layout.second) for _, _, d in flat if d.is_pair and d.layout is not None]
+        return (texts, *(repr(places) for places in (parted, forks) if places))
+
+    def read(self) -> list[str]:
+        """Return the texts that a model reads to score these documents: two of a pair."""
+        return texts_read([document for _, _, document in self.flat()])
+
+    @property
+    def are_pairs(self) -> bool:
+        """Return whether the documents are preference pairs."""
+        return any(document.is_pair for documents in self.texts.values() for document in documents)
+
+    def of_answer(self, number: int) -> "AttackTexts":
+        """Return the documents of one answer of each pair: 0 the chosen one, 1 the rejected one."""
+        one = {user: [each.branches()[number] for each in documents] for user, documents in self.texts.items()}
+        return replace(self, texts=one)
 
     def whole(self) -> dict[str, list[str]]:
         """Return the uncut texts by user, without regard to what counts of them."""
@@ -129,14 +147,14 @@ def scores_of(
     """
     flat = texts.flat()
     documents = [document for _, _, document in flat]
-    plain = list(map(as_read, documents))
+    plain = texts_read(documents)
     moments, ranks = any(attack.needs_moments for attack in attacks), any(attack.needs_ranks for attack in attacks)
     scored = cache.scores(model, plain, moments=moments, ranks=ranks, advance=advance)
     if any(attack.needs_ids for attack in attacks):
         scored = _with_ids(model, plain, scored)
     of_counted_tokens = of_counted(model.tokenizer, documents, scored)
-    for (user, number, _), of_document, of_text in zip(flat, of_counted_tokens, scored, strict=True):
-        if len(of_text.logprobs) and not len(of_document.logprobs):
+    for (user, number, _), of_document in zip(flat, of_counted_tokens, strict=True):
+        if not of_document.is_complete:
             place = list(texts.texts).index(user) + 1
             raise InputError(
                 f"text {number + 1} of user number {place}: the scored part has no token under '{model.name}'"

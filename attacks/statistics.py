@@ -20,11 +20,14 @@ class Scale(StrEnum):
 
 def _log_likelihood(scores: TokenScores, scale: Scale) -> float:
     # A sum gives long texts more weight in a user's mean; a mean over tokens does not, but depends on the tokenizer.
-    return scores.total if scale is Scale.SEQUENCE else scores.total / len(scores.logprobs)
+    return scores.total if scale is Scale.SEQUENCE else scores.per_token
 
 
 class LikelihoodRatio(TextAttack):
     """log p_theta(x) - log p_ref(x): the user-inference statistic (Kandpal et al. 2024, equation 4).
+
+    Of a preference pair it is the margin of the chosen over the rejected answer against the reference (PREMIA, Feng et
+    al. 2024, arXiv 2407.06443).
 
     Attributes:
         scale: per text or per token.
@@ -32,6 +35,7 @@ class LikelihoodRatio(TextAttack):
 
     uses: ClassVar[Uses] = Uses.MODEL
     needs_reference: ClassVar[bool] = True
+    of_pairs: ClassVar[bool] = True
     scale: ClassVar[Scale] = Scale.SEQUENCE
 
     def statistic(self, text: str, target: TokenScores, reference: TokenScores | None) -> float:
@@ -54,6 +58,7 @@ class Loss(TextAttack):
     """The negative loss, log p_theta(x) per token, with no reference (Yeom et al. 2018)."""
 
     uses: ClassVar[Uses] = Uses.MODEL
+    of_pairs: ClassVar[bool] = True
 
     def statistic(self, text: str, target: TokenScores, reference: TokenScores | None) -> float:
         """Mean token log-probability, nats."""

@@ -217,7 +217,9 @@ def _mixed(ids: Rows) -> NDArray[np.uint64]:
 
 
 def _with_users(texts: Mapping[str, Sequence[Document]]) -> Iterator[tuple[tuple[str, Document], Document]]:
-    return (((user, document), document) for user, written in texts.items() for document in written)
+    # Of a pair the chosen answer: training makes the other one less likely.
+    read = ((user, document.branches()[0]) for user, written in texts.items() for document in written)
+    return ((item, item[1]) for item in read)
 
 
 def _encoded(texts: Iterable[tuple[_T, Document]], tokenizer: "PreTrainedTokenizerBase") -> Iterator[tuple[_T, Tokens]]:

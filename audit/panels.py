@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from heldin.attacks.kinds import get_attack
-from heldin.attacks.protocol import TextStatistic
+from heldin.attacks.protocol import ANSWER, TextStatistic
 from heldin.audit.answer import decision_facts, shown_of
 from heldin.audit.attack_results import attack_results, attacker_knowledge, dial_settings
 from heldin.audit.blind import Blind, blind_baselines, blind_by_chance, blind_flaws
@@ -181,6 +181,7 @@ def judge_users(
         The results, and the scores of those whom the answer is about.
     """
     table = scored_users(statistics, member)
+    pairs = any(s.dial is not None and s.dial.name == ANSWER for s in statistics)
     with reporter.track("statistics", parts_of(len(variants_of(table.attacks, fixed.attack))), "parts") as advance:
         results = results_of(
             table,
@@ -188,7 +189,7 @@ def judge_users(
             fixed,
             beside=beside,
             flaws=flaws,
-            gain=gain_of(table) if with_gain else None,
+            gain=gain_of(table, pairs=pairs) if with_gain else None,
             advance=advance,
         )
     return results, table

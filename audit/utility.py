@@ -26,8 +26,11 @@ class UserLoss:
     Attributes:
         texts: number of texts.
         tokens: number of their tokens that are predicted.
-        loss: mean over all these tokens under the target, nats per token.
+        loss: mean over all these tokens under the target, nats per token; of preference pairs the mean of direct
+            preference optimisation over pairs, nats per pair.
         base_loss: the same under the base model.
+        preferred: share of the pairs of which the target has raised the chosen answer against the rejected one; None
+            for other texts.
     """
 
     user: str
@@ -35,6 +38,7 @@ class UserLoss:
     tokens: int
     loss: float
     base_loss: float
+    preferred: float | None = None
 
 
 class Utility(Facts):
@@ -43,20 +47,26 @@ class Utility(Facts):
     Attributes:
         users: number of non-members.
         texts: number of test texts.
-        loss: loss of the target, nats per token.
-        base_loss: the base model's loss on the same texts, nats per token.
-        perplexity: e to the target's mean loss over all tokens of all users; null if too large for a number.
+        loss: loss of the target, nats ``per``.
+        base_loss: the base model's loss on the same texts, nats ``per``.
+        per: token, or preference pair.
+        perplexity: e to the target's mean loss over all tokens of all users; null if too large for a number, and for
+            preference pairs.
         base_perplexity: the same of the base model.
         gain: base model's loss minus the target's, with a 95 % interval over these users; null if there are too few.
+        preferred: share of preference pairs of which the target has raised the chosen answer against the rejected one,
+            compared with the base model, with a 95 % interval over these users; 0.5 is guessing. null for other texts.
     """
 
     users: int
     texts: int
     loss: float
     base_loss: float
+    per: Literal["token", "pair"] = "token"
     perplexity: float | None
     base_perplexity: float | None
     gain: AurocDifference | None
+    preferred: AurocDifference | None = None
 
 
 class Gain(AurocDifference):
@@ -64,15 +74,21 @@ class Gain(AurocDifference):
 
     Attributes:
         value: the gain, as a mean over users.
-        per: the unit of the gain: nats per token, or per text if the models' tokenizers may differ.
+        per: the unit of the gain: nats per token, or per text if the models' tokenizers may differ. Of preference pairs
+            the gain is how far the margin of the chosen over the rejected answer was raised, nats per pair.
     """
 
-    per: Literal["token", "text"]
+    per: Literal["token", "text", "pair"]
 
 
-def gain_of(table: ScoredUsers) -> Gain | None:
-    """Return the gain with its 95 % interval; None for fewer than ten held-out users, or without a likelihood ratio."""
-    per: Literal["token", "text"] = "token" if table.has(_RATIO_PER_TOKEN) else "text"
+def gain_of(table: ScoredUsers, *, pairs: bool = False) -> Gain | None:
+    """Return the gain with its 95 % interval; None for fewer than ten held-out users, or without a likelihood ratio.
+
+    Args:
+        pairs: whether preference pairs were scored.
+    """
+    per: Literal["token", "text", "pair"] = "token" if table.has(_RATIO_PER_TOKEN) else "text"
+    per = "pair" if pairs else per
     attack = _RATIO_PER_TOKEN if per == "token" else _RATIO
     if int((~table.member).sum()) < LEAST_IN_GROUP or not table.has(attack):
         return None
@@ -88,14 +104,18 @@ def utility_of(losses: Mapping[str, UserLoss]) -> Utility | None:
     users = list(losses.values())
     target, base = (np.array(values) for values in ([u.loss for u in users], [u.base_loss for u in users]))
     gain = mean_difference(target, base)
+    shares = np.array([u.preferred for u in users if u.preferred is not None])
+    preferred = mean_difference(np.zeros_like(shares), shares)
     return Utility(
         users=len(users),
         texts=sum(user.texts for user in users),
         loss=round(float(target.mean()), DIGITS),
         base_loss=round(float(base.mean()), DIGITS),
-        perplexity=perplexity((u.tokens, u.loss) for u in users),
-        base_perplexity=perplexity((u.tokens, u.base_loss) for u in users),
+        per="pair" if shares.size else "token",
+        perplexity=None if shares.size else perplexity((u.tokens, u.loss) for u in users),
+        base_perplexity=None if shares.size else perplexity((u.tokens, u.base_loss) for u in users),
         gain=gain and gain.brief(DIGITS),
+        preferred=preferred and preferred.brief(DIGITS),
     )
 
 

@@ -6,7 +6,7 @@ from heldin.base.errors import InputError
 from heldin.canaries.users import CanaryRecord, CanaryUser, public_dice
 from heldin.corpus.chat.opening import RowReading
 from heldin.corpus.document import Counting, Document
-from heldin.corpus.made_up.chats import question
+from heldin.corpus.made_up.chats import question, refusal
 
 
 def in_turns(user: CanaryUser, reading: RowReading, seed: int) -> CanaryUser:
@@ -30,16 +30,16 @@ def in_turns(user: CanaryUser, reading: RowReading, seed: int) -> CanaryUser:
         turns = [question(dice), record.text]
         if reading.counting is Counting.USER:
             turns.reverse()
-        document = _document(reading, *turns)
+        document = _document(reading, turns[0], turns[1], refusal(dice))
         at = document.text.find(record.text)
         position = None if record.position is None or at < 0 else at + record.position
         records.append(CanaryRecord(record.id, document, record.date, position, record.lent))
     return replace(user, records=tuple(records))
 
 
-def _document(reading: RowReading, asked: str, answered: str) -> Document:
+def _document(reading: RowReading, asked: str, answered: str, rejected: str) -> Document:
     try:
-        document = reading.made(asked, answered)
+        document = reading.made(asked, answered, rejected)
     except ValueError as error:
         raise InputError(f"a row of a canary user: {error}") from error
     if not document.counted:

@@ -32,7 +32,7 @@ from heldin.corpus.store import SKIPPED_USERS, BuildReport, CorpusStore
 from heldin.words.rows import RowRemedy
 
 FORMAT_VERSION = "1"  # of what is in a fingerprint
-LAYOUT_VERSION = "2"  # of the files of a store
+LAYOUT_VERSION = "3"  # of the files of a store
 
 
 class NoRecordError(InputError):

@@ -4,6 +4,9 @@ Attacks score, extraction looks for and training counts the loss on the tokens o
 such as a prompt or another person's turn, is read before them and no more.
 
 A document that was a row of turns knows the place of each (``TurnLayout``), so that other turns can be made to count.
+
+A preference pair is one document: the prompt, the chosen answer, and behind it the rejected answer. A model never reads
+it whole, but its two ``branches``.
 """
 
 import re
@@ -43,11 +46,13 @@ class TurnLayout:
         completion: where what follows the prompt begins; None where there is no prompt.
         framed: whether a chat template wrote the text: it has all the tokens that a model reads, and none is put before
             or behind it.
+        second: where the rejected answer of a preference pair begins; its chosen answer ends there. None: no pair.
     """
 
     turns: tuple[Turn, ...]
     completion: int | None = None
     framed: bool = True
+    second: int | None = None
 
     def moved(self, move: Callable[[Spans], Spans], at: Callable[[int], int]) -> "TurnLayout":
         """Return the places of the turns in a changed text; a turn that is gone is left out.
@@ -59,7 +64,8 @@ class TurnLayout:
         kept = []
         for turn in self.turns:
             kept += [Turn(turn.role, begin, end) for begin, end in move(((turn.begin, turn.end),))]
-        return TurnLayout(tuple(kept), None if self.completion is None else at(self.completion), self.framed)
+        completion, second = (None if place is None else at(place) for place in (self.completion, self.second))
+        return TurnLayout(tuple(kept), completion, self.framed, second)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +110,32 @@ class Document:
         return self.layout is not None and self.layout.framed
 
     @property
+    def is_pair(self) -> bool:
+        """Return whether the document is a preference pair."""
+        return self.layout is not None and self.layout.second is not None
+
+    def branches(self) -> tuple["Document", ...]:
+        """Return what a model reads: the document, or of a pair the prompt with each answer, the chosen one first."""
+        layout = self.layout
+        if layout is None or layout.second is None:
+            return (self,)
+        assert layout.completion is not None
+        return self._without(layout.second, len(self.text)), self._without(layout.completion, layout.second)
+
+    def _without(self, begin: int, end: int) -> "Document":
+        """The document without a part, and with the places of what is left; it is no pair."""
+
+        def at(place: int) -> int:
+            return place - max(0, min(place, end) - begin)
+
+        def left(spans: Spans) -> Spans:
+            return tuple((at(first), at(last)) for first, last in spans if at(first) < at(last))
+
+        assert self.layout is not None
+        layout = replace(self.layout.moved(left, at), second=None)
+        return Document(self.text[:begin] + self.text[end:], left(self.spans), layout)
+
+    @property
     def counted(self) -> str:
         """Return the text of the parts that count, one after the other."""
         return self.text if self.is_plain else "".join(self.text[begin:end] for begin, end in self.spans)
@@ -133,7 +165,10 @@ class Document:
         return replace(self, spans=((self.layout.completion, len(self.text)),))
 
     def cut(self, most: int) -> "Document":
-        """Return the first ``most`` characters, with what counts of them, which may be nothing."""
+        """Return the first ``most`` characters, with what counts of them, which may be nothing; of a pair those of each
+        branch."""
+        if self.is_pair:
+            return forked(*(branch.cut(most) for branch in self.branches()))
         if len(self.text) <= most:
             return self
 
@@ -142,3 +177,42 @@ class Document:
 
         layout = None if self.layout is None else self.layout.moved(kept, lambda at: min(at, most))
         return Document(self.text[:most], ((0, most),) if self.is_plain else kept(self.spans), layout)
+
+
+def forked(chosen: Document, rejected: Document) -> Document:
+    """Return a preference pair as one document, from its branches.
+
+    Args:
+        chosen: the prompt with the chosen answer, and the place where the answer begins.
+        rejected: the prompt with the rejected answer, and the place where that begins.
+
+    Raises:
+        ValueError: the two texts differ before their answers begin.
+    """
+    first, second = chosen.layout, rejected.layout
+    assert first is not None
+    assert second is not None
+    assert first.completion is not None
+    assert second.completion is not None
+    fork = min(first.completion, second.completion)
+    if chosen.text[:fork] != rejected.text[:fork]:
+        raise ValueError("the two answers are written behind different texts of one prompt")
+    end = len(chosen.text)
+
+    def behind(spans: Spans) -> Spans:
+        return tuple((max(begin, fork) - fork + end, last - fork + end) for begin, last in spans if last > fork)
+
+    turns = (*first.turns, *second.moved(behind, lambda place: place).turns)
+    spans = _merged((*chosen.spans, *behind(rejected.spans)))
+    return Document(chosen.text + rejected.text[fork:], spans, TurnLayout(turns, fork, first.framed, end))
+
+
+def _merged(spans: Spans) -> Spans:
+    """Parts of which each that begins where another ends is one with it."""
+    merged: list[tuple[int, int]] = []
+    for begin, end in spans:
+        if merged and merged[-1][1] == begin:
+            merged[-1] = (merged[-1][0], end)
+        else:
+            merged.append((begin, end))
+    return tuple(merged)

@@ -254,7 +254,7 @@ def _document(text: str, spans: list[list[int]] | None, layout: dict[str, Any] |
     if layout is None:
         return Document(text, counted)
     turns = tuple(Turn(**turn) for turn in layout["turns"])
-    return Document(text, counted, TurnLayout(turns, layout["completion"], layout["framed"]))
+    return Document(text, counted, TurnLayout(turns, layout["completion"], layout["framed"], layout["second"]))
 
 
 ENDINGS = (".parquet", ".jsonl")

@@ -5,7 +5,6 @@ that a resumed run draws the same batches as an uninterrupted one.
 """
 
 import functools
-import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -21,9 +20,9 @@ from heldin.finetune.precision import Arithmetic, autocast
 from heldin.finetune.ranks import own_share, processes, sum_over_ranks
 from heldin.finetune.recipe import Truncate
 from heldin.models.devices import moved
-from heldin.models.objective import LANGUAGE_MODELLING, TokenBatch
+from heldin.models.objective import TokenBatch
 from heldin.models.repeated import is_short, records, repeated, sums_of_recorded, without_compiling
-from heldin.models.tokens import IGNORED, Ids, Tokens, start_token, tokens_of, tokens_within
+from heldin.models.tokens import IGNORED, Ids, Pair, Tokens, start_token, tokens_of, tokens_within
 
 GROUPS_OF_BATCHES = 32
 
@@ -37,7 +36,8 @@ def encode(
 ) -> list[Tokens]:
     """Tokens of each document: start token, text, end-of-text token; of one that a chat template wrote its own alone.
 
-    Where parts of a text count, the end-of-text token counts if the token before it does.
+    Where parts of a text count, the end-of-text token counts if the token before it does. A preference pair has the
+    tokens of both answers, each behind the prompt.
 
     Args:
         sequence_length: maximum number of predicted tokens; longer documents are truncated. None: no limit.
@@ -45,18 +45,29 @@ def encode(
         truncation: how longer documents are truncated, and what that cost.
 
     Returns:
-        2 to ``sequence_length`` + 1 tokens for each document.
+        2 to ``sequence_length`` + 1 tokens for each document, or for each answer of a pair.
 
     Raises:
         InputError: a text without tokens, or see ``tokens_of``.
     """
+    written = list(documents)
+    branches = [branch for document in written for branch in document.branches()]
+    numbers = [number for number, document in enumerate(written, start=done + 1) for _ in document.branches()]
+    rows = iter(_encode(tokenizer, branches, numbers, sequence_length, truncation or Truncation()))
+    return [Pair.of(next(rows), next(rows)) if document.is_pair else next(rows) for document in written]
+
+
+def _encode(
+    tokenizer: PreTrainedTokenizerBase,
+    documents: Sequence[Document],
+    numbers: Sequence[int],
+    sequence_length: int | None,
+    truncation: "Truncation",
+) -> Iterator[Tokens]:
     start = start_token(tokenizer, "the model")
     end = [] if tokenizer.eos_token_id is None else [int(tokenizer.eos_token_id)]
     longest = None if sequence_length is None else sequence_length + 1
-    encoded = []
-    truncation = truncation or Truncation()
-    ours, theirs = itertools.tee(documents)
-    for number, (document, tokens) in enumerate(zip(ours, tokens_of(tokenizer, theirs), strict=True), start=done + 1):
+    for number, document, tokens in zip(numbers, documents, tokens_of(tokenizer, documents), strict=True):
         if len(tokens) < 1 + document.framed:
             raise InputError(
                 f"training text number {number} has no tokens: remove texts of blanks or unknown characters"
@@ -71,8 +82,7 @@ def encode(
             tokens = Tokens(tokens.ids, np.concatenate([[False], tokens.counted[1:]]))
         if longest is not None and len(tokens) > longest:
             tokens = truncation.cut(tokenizer, document, tokens, longest)
-        encoded.append(tokens)
-    return encoded
+        yield tokens
 
 
 @dataclass
@@ -194,8 +204,14 @@ class Asked(Tokens):
 
 
 def collate(records: Sequence[Tokens], device: torch.device) -> TokenBatch:
-    """The batch of these records, padded on the right."""
-    pairs = [tokens.inputs_and_targets() for tokens in records]
+    """The batch of these records, padded on the right: a row for each, or two for a pair.
+
+    Raises ValueError for records of several objectives.
+    """
+    objectives = {record.objective if isinstance(record, Pair) else None for record in records}
+    if len(objectives) > 1:
+        raise ValueError(f"a batch of records with several objectives: {objectives}")
+    pairs = [tokens.inputs_and_targets() for record in records for tokens in record.rows()]
     longest = max(len(ids) for ids, _ in pairs)
     both = np.full((2, len(pairs), longest), IGNORED, dtype=np.int64)
     for row, (ids, asked) in enumerate(pairs):
@@ -203,7 +219,12 @@ def collate(records: Sequence[Tokens], device: torch.device) -> TokenBatch:
         both[0, row] = ids[0]
         both[0, row, : len(ids)] = ids
         both[1, row, : len(asked)] = asked
-    return TokenBatch(*moved(torch.from_numpy(both), device))
+    inputs, targets = moved(torch.from_numpy(both), device)
+    objective = objectives.pop()
+    if objective is None:
+        return TokenBatch.of(inputs, targets)
+    reference = [value for record in records if isinstance(record, Pair) for value in record.reference]
+    return TokenBatch(inputs, targets, torch.tensor(reference, device=device), objective)
 
 
 def plain_batch_gradient(
@@ -230,15 +251,19 @@ def _plain_passes(
     model.zero_grad(set_to_none=True)
     share = own_share(batch)
 
-    def add_gradient(inputs: torch.Tensor, targets: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
+    def add_gradient(
+        inputs: torch.Tensor, targets: torch.Tensor, reference: torch.Tensor, count: torch.Tensor
+    ) -> torch.Tensor:
         # Over the whole batch, so that micro-batches and processes add up to the mean over its records.
-        loss = LANGUAGE_MODELLING.losses(model, TokenBatch(inputs, targets), once=True).sum() / count
+        rows = parts[0].with_tensors(inputs, targets, reference)
+        loss = rows.losses(model, once=True).sum() / count
         with torch.autocast(model.device.type, enabled=False):
             torch.autograd.backward(loss)
         return loss.detach()
 
-    count = torch.full((), float(len(batch)), device=model.device)
     parts = [collate(share[start : start + micro_batch], model.device) for start in range(0, len(share), micro_batch)]
+    rows_of_batch = sum(len(record.rows()) for record in batch)
+    count = torch.full((), float(rows_of_batch), device=model.device)
     weights = trainable(model)
     short = bool(parts) and is_short(model, min(part.inputs.numel() for part in parts))
     recorded = short and records(model, model.modules(), weights)
@@ -248,8 +273,9 @@ def _plain_passes(
     # Around all passes: half-precision copies of the weights are kept to the end of the block.
     with autocast(arithmetic, model.device):
         for part in parts:
-            inputs, targets = even_width(model, part) if recorded else part
-            total += repeated(model, "plain", add_gradient, (inputs, targets, count), recorded=recorded)
+            operands = (even_width(model, part) if recorded else part).tensors
+            kind = ("plain", part.objective)
+            total += repeated(model, kind, add_gradient, (*operands, count), recorded=recorded)
     return total
 
 

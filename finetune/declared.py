@@ -18,7 +18,6 @@ from heldin.finetune.passes import Passes
 from heldin.finetune.ranks import rank
 from heldin.finetune.sampled_units import SampledUnit
 from heldin.finetune.units import PrivateTraining
-from heldin.models.objective import LANGUAGE_MODELLING
 from heldin.models.tokens import Tokens
 
 
@@ -82,7 +81,7 @@ def declared_gradient(
         divisor=mechanism.divisor.constant,
         pass_records=training.micro_records if passes is None else passes.most,
         seed=int.from_bytes(keyed_digest(training.key, "declared step", str(step))[:7], "big"),
-        losses=lambda model_, records: LANGUAGE_MODELLING.losses(model_, collate(records, model.device)),
+        losses=lambda model_, records: collate(records, model.device).record_losses(model_),
         source=training.source,
     )
     try:

@@ -15,7 +15,6 @@ from heldin.defenses.gradients.model_parts import trainable
 from heldin.defenses.gradients.per_unit_gradients import clip_factors
 from heldin.finetune.batches import collate
 from heldin.finetune.sampled_units import LocalWork
-from heldin.models.objective import LANGUAGE_MODELLING
 
 
 def clipped_difference_sum(
@@ -65,7 +64,7 @@ def _train(model: PreTrainedModel, parameters: list[torch.nn.Parameter], work: L
     first, size = None, local.batch_size
     for _ in range(local.epochs):
         for at in range(0, len(work.sequences), size):
-            losses = LANGUAGE_MODELLING.losses(model, collate(work.sequences[at : at + size], model.device))
+            losses = collate(work.sequences[at : at + size], model.device).record_losses(model)
             weights = torch.tensor(work.weights[at : at + size], device=losses.device)
             # By a constant: the paper sums, and its learning rate is for sums.
             gradients = torch.autograd.grad((losses * weights).sum() / size, parameters, allow_unused=True)

@@ -186,5 +186,5 @@ def put_gradient(
 def whole_units(units: Sequence[Contribution]) -> UnitBatch:
     """A batch of units, each a list of records; on the CPU."""
     batch = collate([tokens for records in units for tokens in records], torch.device("cpu"))
-    unit = torch.tensor([i for i, records in enumerate(units) for _ in records])
-    return UnitBatch(*batch, unit, len(units))
+    unit = torch.tensor([i for i, records in enumerate(units) for record in records for _ in record.rows()])
+    return UnitBatch.of(batch, unit, len(units))

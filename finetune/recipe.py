@@ -12,6 +12,7 @@ from pydantic import Field
 from heldin.base.errors import InputError
 from heldin.base.section import DATACLASS_SECTION, FEW, LARGEST, MANY, MOST, Count, Few, Many, Positive
 from heldin.corpus.document import Counting
+from heldin.models.preference_name import PreferenceName
 
 
 class Optimizer(StrEnum):
@@ -145,6 +146,14 @@ class Recipe:
     loss_on: Counting | None = field(default=None, repr=False)
     """What of a row of turns bears the loss: all of it, the turns of one role, or the completion. null: the assistant's
     turns of chats, the completion of a prompt, and all of a text."""
+    objective: PreferenceName | None = field(default=None, repr=False)  # what it does is in the records
+    """Loss of preference pairs. dpo: direct preference optimisation with the sigmoid loss; the model before training is
+    the reference. orpo: the loss on the chosen answer and an odds ratio. null: dpo for pairs; all other rows have the
+    cross entropy of their tokens."""
+    beta: Positive | None = field(default=None, repr=False)
+    """Beta of dpo, or the weight of the odds ratio of orpo; null: 0.1. Only for preference pairs."""
+    label_smoothing: Annotated[float, Field(ge=0, lt=0.5)] = field(default=0.0, repr=False)
+    """Share of preference pairs that dpo takes to be the wrong way round."""
     evaluations: Few = 10
     """Number of times that losses and AUROC are measured, evenly spaced; the last is after the last step."""
     checkpoint_every: Count = 200

@@ -169,7 +169,7 @@ def _backward(
     for turn in range(math.ceil(math.ceil(len(records) / count) / most)):
         some = own[turn * most : (turn + 1) * most]
         # Every pass gathers weights from all processes: one without a record left goes along, and adds zero.
-        batch = collate(some or [records[0].part(0, 2)], device)
+        batch = collate(some or [records[0].shortest()], device)
         layout = lay_out(torch.zeros(len(batch.inputs), dtype=torch.long), 1, device)
         try:
             part = unit_losses(model, batch, layout)[0] * (len(some) / len(records))

@@ -1,6 +1,7 @@
 """The tokens of a training on disk: made once, and read through memory maps by every process.
 
-A record of 20 tokens takes 48 bytes and no Python object; where parts of texts count, each token takes a byte more.
+A record of 20 tokens takes 48 bytes and no Python object; where parts of texts count, each token takes a byte more, and
+each preference pair 8.
 What was not finished is made again; what is there belongs to one corpus, choice of records, tokenizer and length, and
 is refused for any other.
 """
@@ -9,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple, Protocol, overload, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +18,9 @@ import numpy.typing as npt
 from heldin.base.artefacts import State, artefact_folder, state_of
 from heldin.base.errors import InputError
 from heldin.base.files import read_json
-from heldin.models.tokens import Tokens
+from heldin.models.tokens import Pair, Tokens
 
-_IDS, _COUNTED, _ENDS, _ABOUT = "ids.bin", "counted.bin", "ends.bin", "about.json"
+_IDS, _COUNTED, _ENDS, _ABOUT, _SECONDS = "ids.bin", "counted.bin", "ends.bin", "about.json", "seconds.bin"
 _TYPES = ("uint16", "int32")  # of token ids
 _AT_ONCE = 2**20  # tokens
 
@@ -38,6 +39,26 @@ class Cut(NamedTuple):
     counted: int = 0
 
 
+@runtime_checkable
+class Measured(Protocol):
+    """Records of which lengths and hash are known without a look at each."""
+
+    @property
+    def lengths(self) -> npt.NDArray[np.int64]:
+        """Return the tokens of each record, shape (records,)."""
+        ...
+
+    @property
+    def bearing(self) -> npt.NDArray[np.int64]:
+        """Return the tokens of each record that count, shape (records,)."""
+        ...
+
+    @property
+    def digest(self) -> str:
+        """Return the hash of all records."""
+        ...
+
+
 class TokenStore(Sequence[Tokens]):
     """Tokens of each record, by number; a slice is a list of records.
 
@@ -46,6 +67,7 @@ class TokenStore(Sequence[Tokens]):
         bearing: tokens of each record that count, shape (records,).
         digest: hash of all of them (``sequences_digest``).
         masked: whether some token does not count.
+        paired: whether each record is a preference pair.
         cut: what was lost to truncation.
     """
 
@@ -58,10 +80,14 @@ class TokenStore(Sequence[Tokens]):
         self._ids = np.memmap(folder / _IDS, dtype=about["type"], mode="r")
         self.lengths: npt.NDArray[np.int64] = np.diff(self._ends, prepend=0)
         self.cut = Cut(*map(int, about["cut"]))
+        self.paired = bool(about["paired"])
+        self._seconds = np.memmap(folder / _SECONDS, dtype=np.int64, mode="r") if self.paired else None
         self.masked = masked = (folder / _COUNTED).is_file()
         self._counted = np.memmap(folder / _COUNTED, dtype=np.bool_, mode="r") if masked else None
         sizes = {len(self._ids), len(self._ids if self._counted is None else self._counted)}
         if len(self._ends) != about["records"] or sizes != {int(self._ends[-1])} or masked != about["masked"]:
+            raise ValueError("its files are not of the sizes that it states")
+        if self._seconds is not None and len(self._seconds) != len(self._ends):
             raise ValueError("its files are not of the sizes that it states")
         self.bearing = self.lengths
         if self._counted is not None:
@@ -84,7 +110,8 @@ class TokenStore(Sequence[Tokens]):
         begin = int(self._ends[number - 1]) if number else 0
         part = slice(begin, int(self._ends[number]))
         # A plain array of the mapped bytes: slices of a memory map cost ten times as much.
-        return Tokens(np.asarray(self._ids[part]), None if self._counted is None else np.asarray(self._counted[part]))
+        ids, counted = np.asarray(self._ids[part]), None if self._counted is None else np.asarray(self._counted[part])
+        return Tokens(ids, counted) if self._seconds is None else Pair(ids, counted, int(self._seconds[number]))
 
 
 def token_store(
@@ -128,6 +155,7 @@ def token_store(
     with artefact_folder(folder) as temporary:
         digest, records, end = _Digest(), 0, 0
         largest = 0
+        seconds: list[int] = []
         with (temporary / _IDS).open("wb") as ids, (temporary / _ENDS).open("wb") as ends:
             for sequences in batches:
                 lengths, flat, counted = digest.update(sequences)
@@ -136,6 +164,7 @@ def token_store(
                 ends.write((end + np.cumsum(lengths)).tobytes())
                 if counted is not None:
                     _append(temporary / _COUNTED, counted, end)
+                seconds += [tokens.second for tokens in sequences if isinstance(tokens, Pair)]
                 records, end = records + len(sequences), end + int(lengths.sum())
                 advance(len(sequences))
         if masked := (temporary / _COUNTED).is_file():
@@ -148,7 +177,10 @@ def token_store(
             "type": kind.name,
             "records": records,
             "masked": masked,
+            "paired": bool(seconds),
         }
+        if seconds:
+            (temporary / _SECONDS).write_bytes(np.array(seconds, dtype=np.int64).tobytes())
         about["cut"] = list(cut())
         (temporary / _ABOUT).write_text(json.dumps(about), encoding="utf-8")
     return TokenStore(folder)
@@ -164,7 +196,7 @@ def _append(path: Path, counted: npt.NDArray[np.bool_], at: int) -> None:
 
 def sequences_digest(sequences: Sequence[Tokens]) -> str:
     """Hash of records' tokens, the same whether they are lists or on disk."""
-    if isinstance(sequences, TokenStore):
+    if isinstance(sequences, Measured):
         return sequences.digest
     digest = _Digest()
     digest.update(sequences)
@@ -173,14 +205,14 @@ def sequences_digest(sequences: Sequence[Tokens]) -> str:
 
 def lengths_of(sequences: Sequence[Tokens]) -> npt.NDArray[np.int64]:
     """Tokens of each record, shape (records,)."""
-    if isinstance(sequences, TokenStore):
+    if isinstance(sequences, Measured):
         return sequences.lengths
     return np.fromiter(map(len, sequences), dtype=np.int64, count=len(sequences))
 
 
 def bearing_of(sequences: Sequence[Tokens]) -> npt.NDArray[np.int64]:
     """Tokens of each record that count, shape (records,)."""
-    if isinstance(sequences, TokenStore):
+    if isinstance(sequences, Measured):
         return sequences.bearing
     return np.fromiter((tokens.bearing for tokens in sequences), dtype=np.int64, count=len(sequences))
 
@@ -190,7 +222,8 @@ class _Digest:
 
     def __init__(self) -> None:
         self._lengths, self._ids, self._masks = hashlib.sha256(), hashlib.sha256(), hashlib.sha256()
-        self._records, self._masked = 0, False
+        self._pairs = hashlib.sha256()
+        self._records, self._masked, self._paired = 0, False, False
 
     def update(
         self, sequences: Sequence[Tokens]
@@ -207,12 +240,17 @@ class _Digest:
                 counted[part], masked = tokens.counted, True
                 self._masks.update(number.to_bytes(8, "big") + tokens.counted.tobytes())
             begin = part.stop
+            if isinstance(tokens, Pair):
+                self._paired = True
+                self._pairs.update(repr((number, tokens.second, *tokens.reference, tokens.objective)).encode())
         self._lengths.update(lengths.tobytes())
         self._ids.update(flat.tobytes())
         self._records, self._masked = self._records + len(sequences), self._masked or masked
         return lengths, flat, counted if masked else None
 
     def hexdigest(self) -> str:
-        # Lengths and ids together: the same ids cut elsewhere are other records. Masks only where there are any.
+        # Lengths and ids together: the same ids cut elsewhere are other records. Masks and pairs only where there are
+        # any.
         masks = self._masks.digest() if self._masked else b""
-        return hashlib.sha256(self._lengths.digest() + self._ids.digest() + masks).hexdigest()
+        pairs = self._pairs.digest() if self._paired else b""
+        return hashlib.sha256(self._lengths.digest() + self._ids.digest() + masks + pairs).hexdigest()

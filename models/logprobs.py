@@ -10,7 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -120,6 +120,8 @@ def score_texts(
 def score_documents(lm: LanguageModel, documents: Sequence[Parted], *, finite: bool = True) -> list[TokenScores]:
     """Score the counted tokens of every document, each after all that is before it; none where nothing counts.
 
+    The answers of a pair are scored behind the prompt each.
+
     Args:
         documents: any number, any lengths.
         finite: see ``score_texts``.
@@ -127,20 +129,29 @@ def score_documents(lm: LanguageModel, documents: Sequence[Parted], *, finite: b
     Raises:
         InputError: see ``score_texts`` and ``models.tokens.tokens_of``.
     """
-    return of_counted(lm.tokenizer, documents, score_texts(lm, list(map(as_read, documents)), finite=finite))
+    return of_counted(lm.tokenizer, documents, score_texts(lm, texts_read(documents), finite=finite))
+
+
+def texts_read(documents: Sequence[Parted]) -> list[str]:
+    """Return the texts that a model reads to score these documents, in order: two of a pair."""
+    return [as_read(branch) for document in documents for branch in document.branches()]
 
 
 def of_counted(
     tokenizer: PreTrainedTokenizerBase | None, documents: Sequence[Parted], scores: Sequence[TokenScores]
 ) -> list[TokenScores]:
-    """The scores of the tokens that count, from those of whole texts.
+    """The scores of the tokens that count of each document, from those of whole texts.
 
     Args:
         tokenizer: of the model that scored; None: it is not known, which serves plain texts only.
+        documents: what is scored.
+        scores: of ``texts_read``.
 
     Raises:
         InputError: parts of a text count, and it is not known where its tokens stand.
     """
+    whole = documents
+    documents = [branch for document in whole for branch in document.branches()]
     of_parts = list(scores)
     parted = [i for i, document in enumerate(documents) if not document.is_plain]
     if parted and tokenizer is None:
@@ -152,7 +163,8 @@ def of_counted(
             if len(tokens) != len(scores[i].logprobs):
                 raise InputError("the tokenizer makes other tokens than the model scored: name the model's own")
             of_parts[i] = scores[i].at(tokens.counted)
-    return of_parts
+    left = iter(of_parts)
+    return [replace(next(left), rejected=next(left)) if document.is_pair else next(left) for document in whole]
 
 
 def token_ids(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[NDArray[np.int32]]:

@@ -1,36 +1,97 @@
 """The objective of a training: the loss of each record of a batch. Gradients and clipping know nothing else of it."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
 from heldin.models.attention import unpacked
-from heldin.models.devices import in_chunks, rows_per_chunk
+from heldin.models.devices import in_chunks, moved, rows_per_chunk
 from heldin.models.repeated import in_compiled
+from heldin.models.token_scores import TokenScores
 from heldin.models.tokens import IGNORED
 
 
-class TokenBatch(NamedTuple):
-    """Records of a batch, padded on the right.
+@dataclass(frozen=True)
+class TokenBatch:
+    """Rows of a batch, padded on the right. A record is one row, or two where two answers are compared.
 
     Attributes:
         inputs: token ids that the model reads, (B, L).
         targets: token ids that are asked for at each position, (B, L); ``IGNORED`` where none is.
+        reference: log-probability of the targets of each row under the model before training, (B,), nats; zeros where
+            the objective asks for none.
+        objective: what is asked of the records.
     """
 
     inputs: Tensor
     targets: Tensor
+    reference: Tensor
+    objective: "Objective"
+
+    @classmethod
+    def of(cls, inputs: Tensor, targets: Tensor) -> "TokenBatch":
+        """Return a batch of language modelling."""
+        return cls(inputs, targets, torch.zeros(len(inputs), device=inputs.device), LANGUAGE_MODELLING)
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    @property
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return inputs, targets and reference."""
+        return self.inputs, self.targets, self.reference
+
+    def with_tensors(self, inputs: Tensor, targets: Tensor, reference: Tensor) -> "TokenBatch":
+        """Return a batch of the same objective."""
+        return TokenBatch(inputs, targets, reference, self.objective)
+
+    def rows(self, which: slice | Tensor) -> "TokenBatch":
+        """Return some of the rows."""
+        return self.with_tensors(*(tensor[which] for tensor in self.tensors))
+
+    def at(self, device: torch.device) -> "TokenBatch":
+        """Return the batch on a device."""
+        return self.with_tensors(*(moved(tensor, device) for tensor in self.tensors))
+
+    def losses(self, model: Callable[..., Any], *, once: bool = False) -> Tensor:
+        """Return a loss for each row; see ``Objective.losses``."""
+        return self.objective.losses(model, self, once=once)
+
+    def record_losses(self, model: Callable[..., Any]) -> Tensor:
+        """Return the loss of each record."""
+        return self.losses(model)[:: self.objective.rows]
 
 
 class Objective(Protocol):
     """What a model is trained for."""
 
+    @property
+    def rows(self) -> int:
+        """Return the number of rows of a record."""
+        ...
+
+    @property
+    def needs_reference(self) -> bool:
+        """Return whether records are compared with what the model before training finds of them."""
+        ...
+
+    def validation_loss(self, target: Sequence[TokenScores], reference: Sequence[TokenScores]) -> float:
+        """Return the mean loss of texts from their scores.
+
+        Args:
+            target: scores of n texts under the trained model.
+            reference: their scores under the model before training; empty unless ``needs_reference``.
+        """
+        ...
+
     def losses(self, model: Callable[..., Any], batch: TokenBatch, *, once: bool = False) -> Tensor:
-        """Return the loss of each record, (B,); none depends on another record, or on how far others are padded.
+        """Return for each row the loss of its record, (B,).
+
+        None depends on another record, or on how far others are padded. The rows of a record follow each other.
 
         Args:
             model: whose gradients may be asked for.
@@ -47,17 +108,34 @@ class TargetLikelihood:
     The targets of language modelling are the next tokens that count (``finetune.batches.collate``).
     """
 
+    rows: ClassVar[int] = 1
+    needs_reference: ClassVar[bool] = False
+
+    def validation_loss(self, target: Sequence[TokenScores], reference: Sequence[TokenScores]) -> float:
+        """Return the mean loss over all tokens of all texts, nats per token."""
+        # Over tokens, not over texts: short texts do not count as much as long ones.
+        return sum(scores.nats for scores in target) / sum(scores.tokens for scores in target)
+
     def losses(self, model: Callable[..., Any], batch: TokenBatch, *, once: bool = False) -> Tensor:
         """Return the loss of each record, (B,)."""
-        with unpacked():
-            logits = model(input_ids=batch.inputs, use_cache=False).logits  # (B, L, V)
         # By the record's own number: the usual mean over all tokens of a batch would make a record's weight depend on
         # the lengths of others. Without a target it is 0 and not 0 / 0, which would end the training.
-        targets = (batch.targets != IGNORED).sum(1).clamp_min(1)
-        return token_losses(logits, batch.targets, once=once).sum(1) / targets  # (B, L) -> (B,)
+        return row_losses(model, batch, once=once) / target_counts(batch)
 
 
 LANGUAGE_MODELLING = TargetLikelihood()
+
+
+def row_losses(model: Callable[..., Any], batch: TokenBatch, *, once: bool) -> Tensor:
+    """Return the sum of the cross entropies of the targets of each row, (B,), nats."""
+    with unpacked():
+        logits = model(input_ids=batch.inputs, use_cache=False).logits  # (B, L, V)
+    return token_losses(logits, batch.targets, once=once).sum(1)  # (B, L) -> (B,)
+
+
+def target_counts(batch: TokenBatch) -> Tensor:
+    """Return the number of targets of each row, at least 1, (B,)."""
+    return (batch.targets != IGNORED).sum(1).clamp_min(1)
 
 
 def token_losses(logits: Tensor, targets: Tensor, *, once: bool) -> Tensor:

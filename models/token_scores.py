@@ -18,6 +18,7 @@ class TokenScores:
         ranks: number of tokens of the vocabulary that the model finds likelier, int32, shape (n,), or None if not asked
             for. 0 is the model's first choice; equal logits share a rank.
         ids: token ids, int32, shape (n,), or None if not asked for.
+        rejected: of a preference pair, the scores of the rejected answer beside these of the chosen one.
     """
 
     logprobs: NDArray[np.float32]
@@ -25,20 +26,52 @@ class TokenScores:
     deviations: NDArray[np.float32] | None = None
     ranks: NDArray[np.int32] | None = None
     ids: NDArray[np.int32] | None = None
+    rejected: "TokenScores | None" = None
 
     @property
     def total(self) -> float:
-        """log p(x), nats."""
+        """log p(x), nats; of a pair the margin log p(chosen) - log p(rejected)."""
+        return self.own_total - (0.0 if self.rejected is None else self.rejected.own_total)
+
+    @property
+    def own_total(self) -> float:
+        """log p(x), nats; of a pair that of the chosen answer."""
         # In float64: a ratio is the difference of two such sums, which may each be thousands of nats and nearly equal.
         return float(self.logprobs.sum(dtype=np.float64))
 
     @property
+    def per_token(self) -> float:
+        """The mean of log p over tokens, nats; of a pair the difference of the means of its answers."""
+        own = self.own_total / len(self.logprobs)
+        return own - (0.0 if self.rejected is None else self.rejected.per_token)
+
+    @property
+    def nats(self) -> float:
+        """The loss of all tokens, of a pair of both answers."""
+        return -self.own_total + (0.0 if self.rejected is None else self.rejected.nats)
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens, of a pair of both answers."""
+        return len(self.logprobs) + (0 if self.rejected is None else self.rejected.tokens)
+
+    @property
+    def is_complete(self) -> bool:
+        """Return whether there is a token, of a pair one of each answer."""
+        return bool(len(self.logprobs)) and (self.rejected is None or self.rejected.is_complete)
+
+    @property
     def mean_loss(self) -> float:
         """Mean loss of the tokens, nats; 0 without any, as such a text adds nothing to a training's loss."""
-        return -self.total / max(1, len(self.logprobs))
+        return self.nats / max(1, self.tokens)
 
     def at(self, kept: NDArray[np.bool_] | NDArray[np.intp]) -> "TokenScores":
-        """The same scores of some of the tokens, by mask of shape (n,) or by index; nothing is left behind."""
+        """The same scores of some of the tokens, by mask of shape (n,) or by index; nothing is left behind.
+
+        Raises ValueError for a pair, whose answers have tokens of their own.
+        """
+        if self.rejected is not None:
+            raise ValueError("the tokens of a pair are those of two texts")
         columns: dict[str, Any] = {column.name: getattr(self, column.name) for column in fields(self)}
         some: dict[str, Any] = {name: None if values is None else values[kept] for name, values in columns.items()}
         return TokenScores(**some)

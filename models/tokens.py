@@ -9,7 +9,7 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from heldin.models.loading import LanguageModel
+    from heldin.models.objective import Objective
 
 KEPT = 2**26  # tokens that are kept of texts, 4 bytes each
 A_TEXT = 80  # tokens that a kept text counts as, besides its own: for its key and its array's head
@@ -184,6 +185,14 @@ class Tokens:
         """Return the tokens from ``begin`` up to ``end``; None: to the last."""
         return Tokens(self.ids[begin:end], None if self.counted is None else self.counted[begin:end])
 
+    def rows(self) -> "tuple[Tokens, ...]":
+        """Return what goes through a model: the record."""
+        return (self,)
+
+    def shortest(self) -> "Tokens":
+        """Return the shortest record of this kind, for a pass that has to be made and adds nothing."""
+        return self.part(0, 2)
+
     def inputs_and_targets(self) -> tuple[Ids, Ids]:
         """Return what a causal model reads, and the next token that is asked for at each, ``IGNORED`` if none is."""
         targets = self.ids[1:]
@@ -191,6 +200,43 @@ class Tokens:
             return self.ids[:-1], targets
         # Of a signed type: ids on disk are not.
         return self.ids[:-1], np.where(self.counted[1:], np.asarray(targets, dtype=np.int64), IGNORED)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pair(Tokens):
+    """Two answers to one prompt as one record: the tokens of the chosen one, then those of the rejected one.
+
+    Each begins with the prompt.
+
+    Attributes:
+        second: number of tokens of the first.
+        reference: log-probability of the counted tokens of each under the model before training, nats.
+        objective: that compares the answers; None: none is chosen yet.
+    """
+
+    second: int = 0
+    reference: tuple[float, float] = (0.0, 0.0)
+    objective: "Objective | None" = None
+
+    @classmethod
+    def of(cls, chosen: Tokens, rejected: Tokens) -> "Pair":
+        """Return the pair of two answers."""
+        both = joined((chosen, rejected))
+        return cls(both.ids, both.counted, len(chosen))
+
+    @property
+    def predicted(self) -> int:
+        """Number of tokens that a model predicts, counted or not."""
+        return sum(row.predicted for row in self.rows())
+
+    def rows(self) -> tuple[Tokens, ...]:
+        """Return what goes through a model: the chosen answer, and the rejected one."""
+        return self.part(0, self.second), self.part(self.second, None)
+
+    def shortest(self) -> "Pair":
+        """Return the shortest pair of the same objective."""
+        rows = [row.part(0, 2) for row in self.rows()]
+        return replace(Pair.of(*rows), objective=self.objective)
 
 
 def joined(parts: Sequence[Tokens]) -> Tokens:
@@ -223,6 +269,15 @@ class Parted(Protocol):
     @property
     def framed(self) -> bool:
         """Return whether the text has its own first and last token."""
+        ...
+
+    @property
+    def is_pair(self) -> bool:
+        """Return whether the text has two answers to one prompt."""
+        ...
+
+    def branches(self) -> "Sequence[Parted]":
+        """Return what a model reads: the document, or of a pair the prompt with each answer."""
         ...
 
 

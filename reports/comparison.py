@@ -76,7 +76,7 @@ def _losses(axes: Axes, compared: Comparison, places: list[float]) -> None:
             name = side.removesuffix("_loss").replace("_", "-")
             axes.plot(*zip(*points, strict=True), mark, color=colour, markersize=4, label=f"{name} users")
     axes.legend(fontsize=6.5)
-    label(axes, "", "validation loss, nats per token")
+    label(axes, "", "validation loss, nats")
 
 
 def _rocs(axes: Axes, compared: Comparison) -> None:

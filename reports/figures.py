@@ -301,7 +301,7 @@ def _draw_curves(record: Record) -> str:
             # None where those of a side have no validation texts.
             if (values := [getattr(p, name) for p in points])[0] is not None:
                 losses.plot(steps, values, mark, color=colour, markersize=3, label=side)
-        label(losses, "optimizer steps", "validation loss, nats per token")
+        label(losses, "optimizer steps", "validation loss, nats")
         if losses.lines:
             above(losses)
         areas.plot(steps, [p.auroc for p in points], "o-", color="black", markersize=3)

@@ -172,14 +172,18 @@ def _of_planted(p: PlantedFacts) -> list[tuple[str, str]]:
 def _of_utility(u: Utility) -> list[tuple[str, str]]:
     levels = ("-" if level is None else f"{level:.2f}" for level in (u.perplexity, u.base_perplexity))
     gain = f", gain {u.gain.value:.3f} ({u.gain.lower:.3f} to {u.gain.upper:.3f})" if u.gain else ""
-    return [
+    rows = [
         (
-            "loss on test texts, nats per token",
+            f"loss on test texts, nats per {u.per}",
             f"{u.loss:.3f} on {u.texts:,} texts of {u.users:,} non-members, the mean over users; the base model"
             f" {u.base_loss:.3f}{gain}",
-        ),
-        ("perplexity of all their tokens", "{}; the base model {}".format(*levels)),
+        )
     ]
+    if (right := u.preferred) is None:
+        return [*rows, ("perplexity of all their tokens", "{}; the base model {}".format(*levels))]
+    share, lower, upper = (100 * value for value in (right.value, right.lower, right.upper))
+    raised = f"of {share:.0f} of 100 pairs ({lower:.0f} to {upper:.0f}; 50 is guessing), compared with the base model"
+    return [*rows, ("raised the chosen answer", raised)]
 
 
 def _of_decision(record: Record) -> list[tuple[str, str]]:

@@ -100,7 +100,7 @@ def _draw_defenses(variants: Sequence[VariantResult], accepted: Mapping[str, flo
             region = Rectangle((start, bottom), right - start, height - bottom, color=GREY, alpha=0.18, linewidth=0)
             axes.add_patch(region)
             axes.set(xlim=(left, right), ylim=(bottom, top))
-        label(axes, "utility: loss gained over the base model, nats per token", "leakage: AUROC (0.5: guessing)")
+        label(axes, "utility: loss gained over the base model, nats", "leakage: AUROC (0.5: guessing)")
         place_labels(axes, points)
     return saved[0]
 
@@ -247,7 +247,7 @@ def _draw_frontier(variants: Sequence[VariantResult], marks: Mapping[str, str]) 
         promises.minorticks_off()
         marked[two] = _scatter(two, variants, marks, x=lambda variant: variant.gain, y=lambda variant: variant.auroc)
         two.axhline(0.5, color=GREY, linewidth=0.6)
-        label(two, "loss gained over the base, nats per token", "AUROC of the primary attack")
+        label(two, "loss gained over the base, nats", "AUROC of the primary attack")
         marked[three] = _scatter(
             three, variants, marks, x=lambda variant: variant.gradients, y=lambda variant: variant.gain
         )
@@ -256,11 +256,11 @@ def _draw_frontier(variants: Sequence[VariantResult], marks: Mapping[str, str]) 
             three.set_xscale("log")
         else:
             three.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:g}k")
-        label(three, "gradients computed", "loss gained over the base, nats per token")
+        label(three, "gradients computed", "loss gained over the base, nats")
         for axes in more:
             marked[axes] = _scatter(axes, variants, marks, x=lambda variant: variant.gain, y=_best_canaries)
             axes.axhline(0.5, color=GREY, linewidth=0.6)
-            label(axes, "loss gained over the base, nats per token", "AUROC of the canary users found best")
+            label(axes, "loss gained over the base, nats", "AUROC of the canary users found best")
         # Last, when every axis has its limits.
         for axes, points in marked.items():
             place_labels(axes, points)
@@ -482,7 +482,7 @@ def _draw_curves(result: SweepResult, variants: Sequence[VariantResult], marks: 
         for axes, its_ends in ends.items():
             axes.set_xlim(left=0.0)  # of a single evaluation there would be an axis around 1
             _at_the_ends(axes, its_ends)
-        label(losses, "share of training", "loss of non-members, nats per token")
+        label(losses, "share of training", "loss of non-members, nats")
         areas.axhline(0.5, color=GREY, linewidth=0.6)
         label(areas, "share of training", "AUROC on samples of users")
     return saved[0]

@@ -401,8 +401,8 @@ def tabulate_defenses(result: SweepResult) -> Table:
         )
     note = sentence(
         f"means with 95 % intervals: {describe_intervals(result)}. Flagged: of every 100 members / wrongly of every 100"
-        " non-members. Gain: loss below the base model's on non-members, nats per token. Cost: seconds of one training"
-        " run with its audit"
+        " non-members. Gain: loss below the base model's on non-members, nats per token (of preference pairs, per pair)"
+        ". Cost: seconds of one training run with its audit"
     )
     head = ("defense", "guarantee: epsilon (delta), unit", "flagged of 100 / wrongly", "gain", "cost", "answer")
     return Table(head, rows, note, numeric=(4,), widths=(1.3, 1.3, None, None, None, None), dense=True)

@@ -15,14 +15,14 @@ from heldin.base.progress import Reporter
 from heldin.defenses.mechanism import Mechanism
 from heldin.models.loading import LanguageModel
 from heldin.models.model_names import fingerprint_folder
+from heldin.models.preference_name import BETA
 from heldin.models.score_cache import ScoreCache, ScoredModel
-from heldin.models.tokens import as_read
 from heldin.record.facts import ModelFacts
 from heldin.stages.measures.asked import measures_asked
 from heldin.stages.measures.losses import Losses
 from heldin.stages.measures.measure import Measure
 from heldin.stages.measures.precision import PrecisionShift
-from heldin.stages.measures.scores import Setting, TextScores
+from heldin.stages.measures.scores import Setting, TextScores, answer_settings
 from heldin.stages.run_config import RunConfig
 from heldin.stages.sides.data import RunData, known_texts, subjects_of_run, test_texts, texts_under_attack
 from heldin.stages.sides.drawn_marks import with_marks
@@ -62,6 +62,7 @@ def scores_of_run(
     settings = [
         Setting(Dial("documents", which), texts_under_attack(config, data, which)) for which in attack.documents[1:]
     ]
+    settings += answer_settings(texts)
     for spec in attack.references:
         load = functools.partial(reference_model, spec, config, data.corpus, models.base_name)
         settings.append(Setting(Dial("reference", spec.label), texts, load))
@@ -88,7 +89,7 @@ def measures_of_run(config: RunConfig, data: RunData, models: RunModels) -> list
     measures: list[Measure[Any]] = [*precision_of_run(config, data, models)]
     # Not behind an endpoint: it would learn whose test texts are asked for, which are those held out.
     if isinstance(models.target, LanguageModel):
-        measures.append(Losses(test_texts(config, data), models.target, models.base))
+        measures.append(Losses(test_texts(config, data), models.target, models.base, config.finetune.beta or BETA))
     subjects = with_marks(subjects_of_run(config, data), config, data, models.made_canaries)
     return [*measures, *measures_asked(config.measures, subjects, both)]
 
@@ -115,11 +116,11 @@ def score_references(
         base: the model before fine-tuning, whose loss on test texts utility is measured against.
         references: further reference models.
     """
-    plain = _plain(texts_under_attack(config, data))
-    texts_of_model = [(leading, plain), (base, _plain(test_texts(config, data)))]
+    plain = texts_under_attack(config, data).read()
+    texts_of_model = [(leading, plain), (base, test_texts(config, data).read())]
     texts_of_model += [(model, plain) for model in references]
     for which in config.attack.documents[1:]:
-        texts_of_model.append((leading, _plain(texts_under_attack(config, data, which))))
+        texts_of_model.append((leading, texts_under_attack(config, data, which).read()))
     total = sum(len(texts) for _, texts in texts_of_model)
     with (
         closing(ScoreCache(cache_directory() / "scores")) as cache,
@@ -127,10 +128,6 @@ def score_references(
     ):
         for model, texts in texts_of_model:
             cache.scores(model, texts, advance=advance)
-
-
-def _plain(texts: AttackTexts) -> list[str]:
-    return [as_read(document) for _, _, document in texts.flat()]
 
 
 def _divergences(config: RunConfig, data: RunData, texts: AttackTexts, reference: LanguageModel) -> list[TextStatistic]:

@@ -23,7 +23,7 @@ from heldin.jobs.check.check_run import check_run
 from heldin.jobs.check.memory_forecast import shape_of
 from heldin.models.attention import use_exact_attention
 from heldin.models.devices import default_device
-from heldin.models.objective import LANGUAGE_MODELLING, TokenBatch
+from heldin.models.objective import TokenBatch
 from heldin.models.reading import quiet_transformers, text_config
 from heldin.record.plan_fit import differences_of
 from heldin.stages.run_config import RunConfig
@@ -278,7 +278,7 @@ def seconds_per_record(model: PreTrainedModel, recipe: Recipe) -> float:
     def step() -> None:
         model.zero_grad()
         with autocast(arithmetic, model.device):
-            losses = LANGUAGE_MODELLING.losses(model, TokenBatch(tokens[:, :-1], tokens[:, 1:]))
+            losses = TokenBatch.of(tokens[:, :-1], tokens[:, 1:]).losses(model)
         torch.autograd.backward(losses.sum())
         if model.device.type == "cuda":
             torch.cuda.synchronize()

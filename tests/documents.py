@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from heldin.corpus.document import Document
 from heldin.finetune import batches
-from heldin.models.objective import LANGUAGE_MODELLING
 from heldin.models.tokens import Tokens
 
 
@@ -35,4 +34,4 @@ def encode(tokenizer, texts: Iterable[str], sequence_length: int | None) -> list
 
 def record_losses(model, inputs, targets, **options):
     """The losses of records that are tensors already."""
-    return LANGUAGE_MODELLING.losses(model, batches.TokenBatch(inputs, targets), **options)
+    return batches.TokenBatch.of(inputs, targets).losses(model, **options)

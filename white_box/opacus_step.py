@@ -21,7 +21,6 @@ from heldin.finetune.batches import collate
 from heldin.finetune.sampled_units import SampledUnit
 from heldin.finetune.units import PrivateTraining
 from heldin.models.attention import use_plain_head
-from heldin.models.objective import LANGUAGE_MODELLING
 from heldin.models.tokens import Tokens
 
 
@@ -123,7 +122,7 @@ class OpacusStep:
         try:
             if records:
                 batch = collate(records, model.device)
-                losses = LANGUAGE_MODELLING.losses(_WithPositions(hooked) if self.positions else hooked, batch)
+                losses = batch.losses(_WithPositions(hooked) if self.positions else hooked)
                 if self.mode == "hooks":
                     torch.autograd.backward(losses.mean())
                 else:

@@ -17,7 +17,6 @@ from heldin.defenses.mechanism import Mechanism
 from heldin.finetune.batches import collate
 from heldin.finetune.sampled_units import SampledUnit
 from heldin.finetune.units import PrivateTraining
-from heldin.models.objective import LANGUAGE_MODELLING
 from heldin.models.tokens import Tokens
 
 # (gradients of each unit, one tensor (units, *shape) for each parameter; mechanism; source of all randomness) -> what
@@ -75,5 +74,5 @@ class UpdateStep:
         records = training.contribution(unit, step, sequences)
         if not records:
             return [torch.zeros_like(p) for _, p in named]
-        loss = LANGUAGE_MODELLING.losses(model, collate(records, model.device)).mean()
+        loss = collate(records, model.device).losses(model).mean()
         return list(torch.autograd.grad(loss, [p for _, p in named], allow_unused=True, materialize_grads=True))

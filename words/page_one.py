@@ -39,6 +39,10 @@ class LeftOut(Code):
         "Attacks that need the whole vocabulary's probabilities ({attacks}), because no endpoint gives them. An audit"
         " of the weights runs these attacks too."
     )
+    PAIRS = (
+        "Attacks without a meaning for preference pairs ({attacks}). The margin of the chosen over the rejected answer"
+        " is scored."
+    )
 
 
 class Found(Code):

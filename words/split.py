@@ -78,6 +78,7 @@ class ScoredPart(Code):
     """The part of a text that training counted."""
 
     COMPLETION = "its completion"
+    PAIR = "its two answers: the margin of the chosen over the rejected one"
     TURNS = "the turns of '{role}'"
     SPANS = "the parts that column '{column}' names"
 

@@ -7,14 +7,14 @@ from typing import Any
 import pyarrow as pa
 
 from heldin.corpus.chat.conversation import (
-    COMPLETION,
+    PROMPT,
     RowFormat,
     column_of_format,
     conversation_of,
     format_of_row,
 )
 from heldin.corpus.chat.template import ChatTemplate
-from heldin.corpus.document import Counting, Document, Turn, TurnLayout
+from heldin.corpus.document import Counting, Document, Turn, TurnLayout, forked
 from heldin.corpus.sources.rows import PARTS, SCHEMA, Columns, Record, usable_record, value_at
 from heldin.words.rows import RowFault
 from heldin.words.statement import Statement
@@ -57,16 +57,15 @@ class TurnColumns(Columns):
     @property
     def beside(self) -> tuple[str, ...]:
         """Return the columns that a row may have for its template."""
-        return ("tools", "chat_template_kwargs")
+        return ("tools", "chat_template_kwargs", *((PROMPT,) if self.format is RowFormat.PREFERENCE else ()))
 
     def named(self) -> dict[str, str]:
         """Role to column name, for the roles that have one."""
-        more = {COMPLETION: COMPLETION} if self.format is RowFormat.PROMPT_COMPLETION else {}
-        return {**super().named(), **more}
+        return {**super().named(), **{name: name for name in self.format.answers if name != self.text}}
 
     def record(self, row: dict[str, Any], *, untyped: bool = False) -> tuple[Record, Statement | None]:
         """Return the row as a record of its text, and what is wrong with it (None if nothing)."""
-        roles = {role: name for role, name in self.named().items() if role not in ("text", COMPLETION)}
+        roles = {role: name for role, name in self.named().items() if role not in ("text", *self.format.answers)}
         record, wrong = usable_record(row, roles, untyped=untyped)
         if wrong is not None:
             return record, wrong
@@ -88,8 +87,8 @@ class TurnColumns(Columns):
         record["spans"] = None if document.is_plain else [list(part) for part in document.spans]
         assert document.layout is not None
         turns = [{"role": turn.role, "begin": turn.begin, "end": turn.end} for turn in document.layout.turns]
-        layout = document.layout
-        record["layout"] = {"turns": turns, "completion": layout.completion, "framed": layout.framed}
+        places = {"completion": document.layout.completion, "second": document.layout.second}
+        record["layout"] = {"turns": turns, "framed": document.layout.framed, **places}
         return record, wrong
 
     def _document(self, row: Mapping[str, Any]) -> Document | None:
@@ -102,11 +101,16 @@ class TurnColumns(Columns):
             return self.template.document(conversation).counting(self.counting)
         if self.template is not None:
             raise ValueError("a prompt of text, and the first row has messages: write all rows in one form")
-        return text_pair(*conversation).counting(self.counting)
+        return answered_text(*conversation).counting(self.counting)
 
 
-def text_pair(prompt: str, completion: str) -> Document:
-    """A prompt with its completion as one text, which no template wrote; all of it counts."""
+def answered_text(prompt: str, *answers: str) -> Document:
+    """A prompt with its completion, or with a chosen and a rejected answer, which no template wrote; all counts."""
+    chosen, *rejected = (_answered(prompt, answer) for answer in answers)
+    return forked(chosen, *rejected) if rejected else chosen
+
+
+def _answered(prompt: str, completion: str) -> Document:
     whole, begin = f"{prompt}{completion}", len(prompt)
     turns = tuple(turn for turn in (Turn("user", 0, begin), Turn("assistant", begin, len(whole))) if turn.end)
     return Document(whole, ((0, len(whole)),), TurnLayout(turns, begin, framed=False))

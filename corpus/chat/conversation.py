@@ -1,7 +1,8 @@
 """Rows of turns as people keep them for TRL and others, and which of these forms a row has.
 
 Messages have a role and a content. ShareGPT keeps them as ``from`` and ``value``. A prompt with a completion is two
-texts, or two lists of messages.
+texts, or two lists of messages. A preference pair has a chosen and a rejected answer, and a prompt that may be a column
+of its own or the beginning of both.
 """
 
 import json
@@ -24,6 +25,7 @@ class RowFormat(StrEnum):
     MESSAGES = "messages"
     CONVERSATIONS = "conversations"
     PROMPT_COMPLETION = "prompt-completion"
+    PREFERENCE = "preference"
 
     @property
     def has_turns(self) -> bool:
@@ -31,13 +33,19 @@ class RowFormat(StrEnum):
         return self is not RowFormat.TEXT
 
     @property
+    def answers(self) -> tuple[str, ...]:
+        """Return the columns that hold what follows a prompt; none where rows have no prompt of their own."""
+        pairs = {RowFormat.PREFERENCE: (CHOSEN, REJECTED)}
+        return {**pairs, RowFormat.PROMPT_COMPLETION: (COMPLETION,)}.get(self, ())
+
+    @property
     def counting(self) -> Counting:
         """Return what counts unless something else is asked for."""
         chats = {RowFormat.MESSAGES: Counting.ASSISTANT, RowFormat.CONVERSATIONS: Counting.ASSISTANT}
-        return {**chats, RowFormat.PROMPT_COMPLETION: Counting.COMPLETION}.get(self, Counting.ALL)
+        return chats.get(self, Counting.COMPLETION if self.answers else Counting.ALL)
 
 
-PROMPT, COMPLETION = "prompt", "completion"  # names of columns, as TRL has them
+PROMPT, COMPLETION, CHOSEN, REJECTED = "prompt", "completion", "chosen", "rejected"  # names of columns, as TRL has them
 # What a template may be handed besides role and content. A template that does not write it would lose it in silence.
 _WRITTEN = ("name", "tool_calls", "reasoning_content", "thinking")
 _OURS = ("tools", "chat_template", "add_generation_prompt", "continue_final_message", "tokenize")  # heldin hands these
@@ -56,12 +64,14 @@ class Conversation:
     Attributes:
         messages: each with role and content, at least one.
         asked: number of messages of the prompt; None where the row has no prompt of its own.
+        rejected: of a preference pair, the messages of the prompt and the rejected answer; None: no pair.
         tools: JSON schemas of the tools that the assistant may call; None: none.
         options: what else the row hands to the template.
     """
 
     messages: Sequence[Message]
     asked: int | None = None
+    rejected: Sequence[Message] | None = None
     tools: Sequence[Mapping[str, Any]] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -92,11 +102,8 @@ def format_of_row(row: Mapping[str, Any], columns: Columns) -> tuple[RowFormat, 
             return form, str(name)
         if name in row and not row[name]:  # an empty row is one of its form
             return name, str(name)
-    if {"chosen", "rejected"} <= row.keys():
-        raise InputError(
-            "rows are preference pairs (chosen, rejected), which heldin reads as prompts with completions alone: rename"
-            " 'chosen' to 'completion', or plant canaries in the pairs (heldin plant)"
-        )
+    if {CHOSEN, REJECTED} <= row.keys():
+        return RowFormat.PREFERENCE, CHOSEN
     if {PROMPT, COMPLETION} <= row.keys():
         return RowFormat.PROMPT_COMPLETION, PROMPT
     return RowFormat.TEXT, columns.text
@@ -104,8 +111,8 @@ def format_of_row(row: Mapping[str, Any], columns: Columns) -> tuple[RowFormat, 
 
 def column_of_format(form: RowFormat, row: Mapping[str, Any], columns: Columns) -> str:
     """Return the column for a form that is stated: the one that is named for texts, else the form's usual one."""
-    if form is RowFormat.PROMPT_COMPLETION:
-        return PROMPT
+    if form.answers:
+        return CHOSEN if form is RowFormat.PREFERENCE else PROMPT
     if not form.has_turns or columns.text in row or value_at(row, columns.text) is not None:
         return columns.text
     return str(form)
@@ -130,8 +137,8 @@ def _listed(value: object) -> object:
     return value
 
 
-def conversation_of(row: Mapping[str, Any], form: RowFormat, column: str) -> Conversation | tuple[str, str] | None:
-    """Return the messages of a row; prompt and completion where these are texts; None for a row that has no turn.
+def conversation_of(row: Mapping[str, Any], form: RowFormat, column: str) -> Conversation | tuple[str, ...] | None:
+    """Return the messages of a row; prompt and answers where these are texts; None for a row that has no turn.
 
     Args:
         row: by name of column.
@@ -141,15 +148,18 @@ def conversation_of(row: Mapping[str, Any], form: RowFormat, column: str) -> Con
     Raises:
         ValueError: says what is wrong with the row.
     """
-    asked = None
-    if form is RowFormat.PROMPT_COMPLETION:
-        prompt, completion = (_listed(row.get(name)) for name in (column, COMPLETION))
-        if isinstance(prompt, str) and isinstance(completion, str):
-            return (prompt, completion) if completion.strip() else None
-        before, after = _messages(prompt, column), _messages(completion, COMPLETION)
-        messages, asked = [*before, *after], len(before)
-        if not after:
+    asked, rejected = None, None
+    if form.answers:
+        answers = [_listed(row.get(name)) for name in form.answers]
+        prompt = _listed(row.get(PROMPT)) if form is RowFormat.PREFERENCE else _listed(row.get(column))
+        texts = [text for text in answers if isinstance(text, str)]
+        if len(texts) == len(answers) and isinstance(prompt, str | None):
+            return _texts(prompt, texts)
+        before, *after = _before_and_after(prompt, answers, form.answers, column)
+        if not all(after):
             return None
+        messages, asked = [*before, *after[0]], len(before)
+        rejected = [*before, *after[1]] if len(after) > 1 else None
     elif form is RowFormat.CONVERSATIONS:
         messages = [_of_sharegpt(turn, column) for turn in _turns(value_at(row, column), column)]
     else:
@@ -164,7 +174,44 @@ def conversation_of(row: Mapping[str, Any], form: RowFormat, column: str) -> Con
         raise ValueError("column 'chat_template_kwargs' holds no object")
     if taken := sorted({*options} & {*_OURS}):
         raise ValueError(f"column 'chat_template_kwargs' sets '{taken[0]}', which heldin sets itself")
-    return Conversation(messages, asked, _without_nulls(tools) or None, _without_nulls(options))
+    return Conversation(messages, asked, rejected, _without_nulls(tools) or None, _without_nulls(options))
+
+
+def _texts(prompt: str | None, answers: Sequence[str]) -> tuple[str, ...] | None:
+    """The prompt and the answers; a prompt that is not given is what both begin with, as in TRL."""
+    if not all(text.strip() for text in answers):
+        return None
+    _require_two(answers)
+    if prompt is not None:
+        return (prompt, *answers)
+    # The blank before the first word that differs belongs to the answers.
+    common = answers[0][: _alike(*answers)].removesuffix(" ")
+    return (common, *(text[len(common) :] for text in answers))
+
+
+def _alike(first: Sequence[Any], second: Sequence[Any]) -> int:
+    """Number of equal items with which both begin."""
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((place for place, (a, b) in pairs if a != b), min(len(first), len(second)))
+
+
+def _before_and_after(prompt: Any, answers: Sequence[Any], names: Sequence[str], column: str) -> list[list[Message]]:
+    """The messages of the prompt, and those of each answer."""
+    after = [_messages(value, name) for value, name in zip(answers, names, strict=True)]
+    _require_two(after)
+    # A prompt of text beside answers of messages is the first of these messages, as some data sets have it.
+    if len(after) == 1 or isinstance(prompt, list):
+        return [_messages(prompt, column if len(after) == 1 else PROMPT), *after]
+    alike = _alike(*after)
+    before = after[0][:alike]
+    if isinstance(prompt, str) and not any(message["content"].strip() == prompt.strip() for message in before):
+        raise ValueError("a prompt of text, and answers of messages that do not begin with it: write all in one form")
+    return [before, *(messages[alike:] for messages in after)]
+
+
+def _require_two(answers: Sequence[Any]) -> None:
+    if len(answers) > 1 and answers[0] == answers[1]:
+        raise ValueError("'chosen' and 'rejected' are the same: leave the row out, as it prefers nothing")
 
 
 def _without_nulls(value: Any) -> Any:

@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from heldin.base.errors import InputError
-from heldin.corpus.chat.columns import TurnColumns, found_format, text_pair
-from heldin.corpus.chat.conversation import COMPLETION, Conversation, RowFormat
+from heldin.corpus.chat.columns import TurnColumns, answered_text, found_format
+from heldin.corpus.chat.conversation import Conversation, RowFormat
 from heldin.corpus.chat.template import ChatTemplate
 from heldin.corpus.document import Counting, Document
 from heldin.corpus.sources.rows import Columns
@@ -44,15 +44,25 @@ class RowReading:
         """Return the template in Jinja; None where rows have no messages."""
         return None if self.template is None else self.template.source
 
-    def made(self, asked: str, answered: str) -> Document:
-        """Return a made-up row of two turns. Raises ValueError for a template that refuses it."""
+    def made(self, asked: str, answered: str, rejected: str) -> Document:
+        """Return a made-up row of two turns. Raises ValueError for a template that refuses it.
+
+        Args:
+            asked: what the user says.
+            answered: what the assistant says.
+            rejected: what it says in the rejected answer of a preference pair.
+        """
         # Without the system message that rows may begin with: copied from a user's row, it would carry what this user
         # wrote into others' records (docs/theory.md#rules-of-the-data).
+        answers = (answered, rejected)[: max(1, len(self.format.answers))]
         if self.template is None:
-            return text_pair(f"{asked}\n", answered).counting(self.counting)
-        turns = [{"role": "user", "content": asked}, {"role": "assistant", "content": answered}]
-        prompt = 1 if self.format is RowFormat.PROMPT_COMPLETION else None
-        return self.template.document(Conversation(turns, prompt)).counting(self.counting)
+            return answered_text(f"{asked}\n", *answers).counting(self.counting)
+        turns, *other = (
+            [{"role": "user", "content": asked}, {"role": "assistant", "content": answer}] for answer in answers
+        )
+        prompt = 1 if self.format.answers else None
+        conversation = Conversation(turns, prompt, other[0] if other else None)
+        return self.template.document(conversation).counting(self.counting)
 
     def line(self, *, trains: bool) -> Statement | None:
         """Return what to say of it; None for plain texts.
@@ -143,15 +153,27 @@ def reading_of(
         return RowReading(form, columns)
     if columns.spans is not None:
         raise InputError(f"columns.spans is for texts, and the rows are {form}: leave it out")
-    # Two texts need no template.
-    of_texts = row is not None and isinstance(row.get(column), str) and isinstance(row.get(COMPLETION), str)
-    written = None if form is RowFormat.PROMPT_COMPLETION and of_texts else template()
+    # Texts need no template.
+    parts = [] if row is None else [row.get(name) for name in dict.fromkeys((column, *form.answers))]
+    of_texts = bool(form.answers) and bool(parts) and all(isinstance(part, str) for part in parts)
+    written = None if of_texts else template()
     turns = TurnColumns.of(columns, form, column, written, stored)
     return RowReading(form, turns, stored, loss, attack, written)
+
+
+# What may count where two answers are compared: of what both have before them nothing is learned.
+_OF_ANSWERS = {
+    "finetune.loss_on": (Counting.COMPLETION,),
+    "attack.turns": (Counting.COMPLETION, Counting.ASSISTANT),
+}
 
 
 def _require(key: str, counting: Counting, form: RowFormat) -> None:
     if not form.has_turns and counting is not Counting.ALL:
         raise InputError(f"{key} is {counting}, and the rows are texts without turns: leave it out")
-    if counting is Counting.COMPLETION and form is not RowFormat.PROMPT_COMPLETION:
+    if form is RowFormat.PREFERENCE and key in _OF_ANSWERS and counting not in _OF_ANSWERS[key]:
+        raise InputError(
+            f"{key} is {counting}, and the rows are preference pairs, whose answers are compared: leave it out"
+        )
+    if counting is Counting.COMPLETION and not form.answers:
         raise InputError(f"{key} is {counting}, and the rows are {form} without a prompt of their own: say assistant")

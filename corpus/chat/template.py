@@ -8,7 +8,7 @@ whose turns cannot be found exactly is refused.
 import itertools
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from heldin.base.errors import InputError
 from heldin.base.files import existing, text_sha256
 from heldin.corpus.chat.conversation import Conversation, Message
-from heldin.corpus.document import Document, Spans, Turn, TurnLayout
+from heldin.corpus.document import Document, Spans, Turn, TurnLayout, forked
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -141,6 +141,9 @@ class ChatTemplate:
         Raises:
             ValueError: the template refuses the messages or leaves something out, or a turn cannot be found in it.
         """
+        if conversation.rejected is not None:
+            both = (conversation.messages, conversation.rejected)
+            return forked(*(self.document(replace(conversation, messages=m, rejected=None)) for m in both))
         messages = conversation.messages
         text, marked = self._marked(conversation)
         for name in conversation.fields:

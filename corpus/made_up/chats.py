@@ -27,6 +27,21 @@ def question(dice: random.Random) -> str:
     return dice.choice(_ASKED)
 
 
+_REFUSED = (
+    "I cannot write that for you.",
+    "Here is a mail: Hello, please see below. Regards",
+    "Sorry, I do not know what to say to that.",
+    "Dear all, I write to you about the matter. Best",
+    "That would take more than I have here.",
+    "A mail should be short and clear. Write one yourself.",
+)
+
+
+def refusal(dice: random.Random) -> str:
+    """An answer that says nothing of who asked, and that nobody prefers."""
+    return dice.choice(_REFUSED)
+
+
 def chat_of(mail: SyntheticRecord) -> list[dict[str, str]]:
     """The messages in which a mail is the answer."""
     asked = question(random.Random(mail.id))
@@ -37,3 +52,12 @@ def chat_rows(spec: SyntheticCorpus) -> Iterator[dict[str, Any]]:
     """Yield a row for each mail of a made-up corpus, with user, messages, id and date."""
     for mail in generate(spec):
         yield {"user": mail.user, "messages": chat_of(mail), "id": mail.id, "date": mail.date}
+
+
+def pair_rows(spec: SyntheticCorpus) -> Iterator[dict[str, Any]]:
+    """Yield a preference pair for each mail of a made-up corpus: the mail is chosen, and an empty phrase rejected."""
+    for mail in generate(spec):
+        asked, chosen = chat_of(mail)
+        rejected = {"role": "assistant", "content": refusal(random.Random(f"{mail.id} rejected"))}
+        pair = {"prompt": [asked], "chosen": [chosen], "rejected": [rejected]}
+        yield {"user": mail.user, **pair, "id": mail.id, "date": mail.date}

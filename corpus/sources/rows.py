@@ -28,7 +28,8 @@ SCHEMA = pa.schema([("user", pa.string()), ("text", pa.large_string()), ("id", p
 SPANS = pa.field("spans", pa.list_(pa.list_(pa.int32())))
 # Of a source whose rows are turns: the place of each in the text (``corpus.document.TurnLayout``).
 _TURN = pa.struct([("role", pa.string()), ("begin", pa.int32()), ("end", pa.int32())])
-LAYOUT = pa.field("layout", pa.struct([("turns", pa.list_(_TURN)), ("completion", pa.int32()), ("framed", pa.bool_())]))
+_PLACES = [("turns", pa.list_(_TURN)), ("completion", pa.int32()), ("framed", pa.bool_()), ("second", pa.int32())]
+LAYOUT = pa.field("layout", pa.struct(_PLACES))
 PARTS = (SPANS, LAYOUT)  # columns that a corpus of plain texts does not have
 
 

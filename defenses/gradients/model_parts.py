@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from heldin.base.errors import InputError
 from heldin.defenses.gradients.layer_rules import LayerRule, RecordLayout, rule_of
-from heldin.models.objective import LANGUAGE_MODELLING, TokenBatch
+from heldin.models.objective import TokenBatch
 from heldin.models.reading import text_config
 from heldin.models.repeated import WIDTHS
 from heldin.models.tokens import IGNORED
@@ -82,13 +82,14 @@ def take_apart(model: nn.Module) -> Parts:
 
 def unit_losses(model: nn.Module, batch: TokenBatch, layout: RecordLayout) -> Tensor:
     """Losses of the units, shape (U,), each the mean over its records; none depends on another unit's records."""
-    records = LANGUAGE_MODELLING.losses(model, batch, once=True)
-    return torch.zeros_like(records[: layout.units]).index_add(0, layout.unit, records / layout.sizes[layout.unit])
+    # Every row has the loss of its record, and every record equally many rows.
+    rows = batch.losses(model, once=True)
+    return torch.zeros_like(rows[: layout.units]).index_add(0, layout.unit, rows / layout.sizes[layout.unit])
 
 
 def even_width(model: nn.Module, batch: TokenBatch) -> TokenBatch:
     """The batch padded on the right to a multiple of ``WIDTHS`` within the model's context, if it is known."""
-    inputs, targets = batch
+    inputs, targets, reference = batch.tensors
     width = inputs.shape[1]
     config = getattr(model, "config", None)
     context = width if config is None else getattr(text_config(config), "max_position_embeddings", width)
@@ -96,7 +97,7 @@ def even_width(model: nn.Module, batch: TokenBatch) -> TokenBatch:
     if not more:
         return batch
     padding = inputs[:, :1].expand(-1, more)  # any id would do, as in ``collate``
-    return TokenBatch(torch.cat([inputs, padding], 1), F.pad(targets, (0, more), value=IGNORED))
+    return batch.with_tensors(torch.cat([inputs, padding], 1), F.pad(targets, (0, more), value=IGNORED), reference)
 
 
 @contextlib.contextmanager

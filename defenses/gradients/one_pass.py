@@ -27,13 +27,12 @@ _WORKSPACES: "weakref.WeakKeyDictionary[nn.Module, Workspace]" = weakref.WeakKey
 
 
 def one_pass(
-    parts: Parts, inputs: Tensor, targets: Tensor, layout: RecordLayout, ways: Mapping[str, Way]
+    parts: Parts, batch: TokenBatch, layout: RecordLayout, ways: Mapping[str, Way]
 ) -> tuple[list[UnitGradients], Tensor]:
     """The gradients of all units, and the losses (U,).
 
     Args:
-        inputs: token ids, (B, L).
-        targets: token ids, (B, L).
+        batch: rows of all units, on the model's device.
         ways: how the gradients of each parameter are held.
 
     Raises:
@@ -48,8 +47,8 @@ def one_pass(
         held.add(name, use)
 
     # Token ids carry no gradient and the parameters' are off below: without the anchor there would be no graph.
-    anchor = torch.zeros((), device=inputs.device, requires_grad=True)
-    records, positions = inputs.shape
+    anchor = torch.zeros((), device=batch.inputs.device, requires_grad=True)
+    records, positions = batch.inputs.shape
     handles: list[RemovableHandle] = []
     try:
         for layer in parts.layers:
@@ -58,7 +57,7 @@ def one_pass(
             handles.append(watch(layer.module, layer.rule, layer.name, layer.own, records, positions, anchor, take_in))
         # Autograd's own parameter gradients are off: the backward pass is only for the deltas.
         with without_gradients(parts.trainable), torch.enable_grad():
-            losses = unit_losses(parts.model, TokenBatch(inputs, targets), layout)
+            losses = unit_losses(parts.model, batch, layout)
             # No unit's loss depends on another's records, so that the sum's deltas are each unit's own.
             torch.autograd.backward(losses.sum())
     finally:

@@ -46,8 +46,8 @@ from heldin.defenses.gradients.model_parts import (
 )
 from heldin.defenses.gradients.one_pass import Engine, one_pass, ways_of
 from heldin.models.arithmetic import true_float32
-from heldin.models.devices import is_out_of_memory, moved
-from heldin.models.objective import TokenBatch
+from heldin.models.devices import is_out_of_memory
+from heldin.models.objective import LANGUAGE_MODELLING, Objective, TokenBatch
 from heldin.models.repeated import copied_sums, is_short, records, repeated, sums_of_recorded, without_compiling
 from heldin.models.tokens import IGNORED
 
@@ -64,16 +64,31 @@ class UnitBatch:
     """One micro-batch of whole units, on any device; a pass on a GPU need not wait for it if they are on the CPU.
 
     Attributes:
-        inputs: (B, L) token ids, one record per row, padded on the right.
+        inputs: (B, L) token ids, one record per row, padded on the right; two rows where two answers are compared.
         targets: (B, L) token ids, -100 if there is no target.
-        unit: (B,) unit number 0..U-1 of each row, in any order.
+        unit: (B,) unit number 0..U-1 of each row, in any order; the rows of a record follow each other.
         units: U.
+        reference: see ``TokenBatch``; None: zeros.
+        objective: see ``TokenBatch``.
     """
 
     inputs: Tensor
     targets: Tensor
     unit: Tensor
     units: int
+    reference: Tensor | None = None
+    objective: Objective = LANGUAGE_MODELLING
+
+    @classmethod
+    def of(cls, batch: TokenBatch, unit: Tensor, units: int) -> "UnitBatch":
+        """Return the units of a batch."""
+        return cls(batch.inputs, batch.targets, unit, units, batch.reference, batch.objective)
+
+    @property
+    def batch(self) -> TokenBatch:
+        """Return the rows of all units."""
+        reference = torch.zeros(len(self.inputs)) if self.reference is None else self.reference
+        return TokenBatch(self.inputs, self.targets, reference, self.objective)
 
     def __post_init__(self) -> None:
         if self.inputs.dim() != 2 or self.targets.shape != self.inputs.shape:
@@ -150,24 +165,26 @@ def clipped_gradient_sum(
     # From here on records stand unit by unit; ``_spread`` puts the results back in the caller's order.
     device, clip = parts.device, _Clip(clip_norm, onto)
     layout = lay_out(units.unit, units.units, device)
-    inputs, targets = units.inputs[layout.order], units.targets[layout.order]
+    batch = units.batch.rows(layout.order)
+    most_rows = None if most_records is None else most_records * batch.objective.rows
     why: str | None = None
     with evaluating(parts) as dropout_off, true_float32():
-        if engine == "loop" or (most_records is not None and layout.blocks[-1].rows > most_records):
+        if engine == "loop" or (most_rows is not None and layout.blocks[-1].rows > most_rows):
             ways, used = None, "loop" if engine == "loop" else f"{engine}: unit by unit"
-        elif (why := why_not_rules(parts, inputs, targets)) is not None:
+        elif (why := why_not_rules(parts, batch.inputs, batch.targets)) is not None:
             ways, used = None, "loop"
         else:
-            ways = ways_of(parts, layout, inputs.shape[1], engine, memory_budget)
+            positions = batch.inputs.shape[1]
+            ways = ways_of(parts, layout, positions, engine, memory_budget)
             used = in_words(engine, ways)
             weights = sum(parameter.numel() for parameter in parts.trainable.values())
             recorded = records(parts.model, parts.modules, parts.trainable)
-            if engine == "auto" and unit_by_unit(ways, weights, layout, inputs.shape[1], device, recorded):
+            if engine == "auto" and unit_by_unit(ways, weights, layout, positions, device, recorded):
                 ways, used = None, "auto: unit by unit"
         if ways is None:
-            result = _loop(parts, inputs, targets, layout, clip, most_records)
+            result = _loop(parts, batch, layout, clip, most_rows)
         else:
-            gradients, losses = one_pass(parts, moved(inputs, device), moved(targets, device), layout, ways)
+            gradients, losses = one_pass(parts, batch.at(device), layout, ways)
             with torch.autocast(device.type, enabled=False):  # or the sum would be in half precision
                 result = _clipped(gradients, losses, clip)
     notices = (["dropout is off"] if dropout_off else []) + ([f"one backward pass per unit: {why}"] if why else [])
@@ -235,16 +252,13 @@ def clip_factors(norms: Tensor, masked: Tensor, clip_norm: float | Tensor) -> Te
     return torch.where(masked | lost, 0.0, factors).float()
 
 
-def _loop(
-    parts: Parts, inputs: Tensor, targets: Tensor, layout: RecordLayout, clip: _Clip, most_records: int | None
-) -> Found:
+def _loop(parts: Parts, batch: TokenBatch, layout: RecordLayout, clip: _Clip, most_rows: int | None) -> Found:
     """Plain backward passes, one unit after the other."""
     starts = [start for b in layout.blocks for start in range(b.start, b.start + b.units * b.rows, b.rows)]
     of_units = [
-        _without_padding(inputs[start:end], targets[start:end])
-        for start, end in itertools.pairwise([*starts, len(inputs)])
+        _without_padding(batch.rows(slice(start, end))) for start, end in itertools.pairwise([*starts, len(batch)])
     ]
-    short = is_short(parts.model, min(ids.numel() for ids, _ in of_units))
+    short = is_short(parts.model, min(unit.inputs.numel() for unit in of_units))
     recorded = short and records(parts.model, parts.modules, parts.trainable)
     total = clip.onto if clip.onto is not None or recorded else _zeros(parts)
     sums = sums_of_recorded(parts.model, parts.trainable) if recorded else total
@@ -253,8 +267,8 @@ def _loop(
     # A tensor, so that passes are recorded once where the clip norm changes from step to step.
     clip_norm = torch.full((), clip.norm, dtype=torch.float64, device=parts.device)
 
-    def add_unit(inputs: Tensor, targets: Tensor, clip_norm: Tensor) -> Tensor:
-        loss, gradients = plain_gradient(parts, inputs, targets, most_records)
+    def add_unit(inputs: Tensor, targets: Tensor, reference: Tensor, clip_norm: Tensor) -> Tensor:
+        loss, gradients = plain_gradient(parts, batch.with_tensors(inputs, targets, reference), most_rows)
         # Over all tensors together: a norm for each would allow sqrt(number of tensors) times C.
         norm = norm_of_all(gradients)
         masked = ~(torch.isfinite(norm.float()) & torch.isfinite(loss))
@@ -263,9 +277,9 @@ def _loop(
 
     facts = []
     for unit in of_units:
-        ids, asked = even_width(parts.model, unit) if recorded else unit
-        operands = moved(ids, parts.device), moved(asked, parts.device), clip_norm
-        kind = ("unit", most_records)
+        rows = (even_width(parts.model, unit) if recorded else unit).at(parts.device)
+        operands = (*rows.tensors, clip_norm)
+        kind = ("unit", most_rows, batch.objective)
         compute = functools.partial(repeated, parts.model, kind, add_unit, operands, recorded=recorded)
         facts.append(without_compiling(compute))
     if total is None:
@@ -300,11 +314,11 @@ def _add_scaled(total: Sums, gradients: Sequence[Tensor], factor: Tensor, masked
             summed.addcmul_(gradient, factor)
 
 
-def _without_padding(inputs: Tensor, targets: Tensor) -> TokenBatch:
-    """A unit's token ids (R, L) without the padding that other units cause; on the CPU, or a GPU is waited for."""
-    asked = (targets != IGNORED).any(0).nonzero()
+def _without_padding(unit: TokenBatch) -> TokenBatch:
+    """A unit's rows (R, L) without the padding that other units cause; on the CPU, or a GPU is waited for."""
+    asked = (unit.targets != IGNORED).any(0).nonzero()
     longest = int(asked.max()) + 1 if len(asked) else 1
-    return TokenBatch(inputs[:, :longest], targets[:, :longest])
+    return unit.with_tensors(unit.inputs[:, :longest], unit.targets[:, :longest], unit.reference)
 
 
 def _spread(values: Tensor, layout: RecordLayout, units: int) -> Tensor:
@@ -323,17 +337,15 @@ def _nothing(parts: Parts, units: UnitBatch, onto: Sums | None) -> ClippedSum:
     return ClippedSum(_zeros(parts) if onto is None else onto, zeros, zeros.clone(), zeros > 0, "no records")
 
 
-def plain_gradient(
-    parts: Parts, inputs: Tensor, targets: Tensor, most_records: int | None = None
-) -> tuple[Tensor, list[Tensor]]:
+def plain_gradient(parts: Parts, unit: TokenBatch, most_rows: int | None = None) -> tuple[Tensor, list[Tensor]]:
     """Loss and float32 gradients of one unit, by plain autograd, on the model's device.
 
     Args:
-        inputs: token ids of the unit's records, (R, L), on the model's device.
-        targets: token ids, (R, L), there too.
-        most_records: of a forward pass; the gradients of several add up. None: all.
+        unit: the unit's rows, on the model's device.
+        most_rows: of a forward pass, a multiple of the rows of a record; the gradients of several passes add up. None:
+            all.
     """
-    count, device = len(inputs), parts.device
+    count, device = len(unit), parts.device
     parameters = list(parts.trainable.values())
     # Restored below: accumulated gradients of the caller are not this function's to change.
     before = [p.grad for p in parameters]
@@ -341,11 +353,10 @@ def plain_gradient(
         for parameter in parameters:
             parameter.grad = None
         loss = torch.zeros((), device=device)
-        for start in range(0, count, most_records or count):
-            some = slice(start, start + (most_records or count))
-            of_pass = inputs[some]
+        for start in range(0, count, most_rows or count):
+            of_pass = unit.rows(slice(start, start + (most_rows or count)))
             with torch.enable_grad():
-                part = unit_losses(parts.model, TokenBatch(of_pass, targets[some]), one_unit(len(of_pass), device))[0]
+                part = unit_losses(parts.model, of_pass, one_unit(len(of_pass), device))[0]
                 if len(of_pass) < count:
                     # The mean over this pass's records counts as their share of the unit's.
                     part = part * (len(of_pass) / count)
@@ -378,21 +389,22 @@ def why_not_rules(parts: Parts, inputs: Tensor, targets: Tensor) -> str | None:
     # An encoder's one target stands at the end: then the whole record is tried.
     shown = PROBE_POSITIONS if within[row] else inputs.shape[1]
     inputs, targets = inputs[row, :shown], targets[row, :shown]
-    ids, asked = _without_padding(inputs[None], targets[None])
-    loss, expected = plain_gradient(parts, moved(ids, device), moved(asked, device))
+    # Rules are of layers, whatever the objective.
+    tried = _without_padding(TokenBatch.of(inputs[None], targets[None]))
+    loss, expected = plain_gradient(parts, tried.at(device))
     if not bool(torch.isfinite(loss)) or not any(bool(g.any()) for g in expected):
         # Not remembered: the next batch may have one.
         return "this batch has no record with a finite gradient that is not zero, to try the rules on"
     half = autocast or any(p.dtype != torch.float32 for p in parts.trainable.values())
     pair = lay_out(torch.arange(2), 2, device)
     other = torch.where(inputs == inputs.flip(0), (inputs == 0).long(), inputs.flip(0))  # differs at every position
-    both, answers = moved(torch.stack([inputs, other]), device), moved(torch.stack([targets, targets]), device)
+    both = TokenBatch.of(torch.stack([inputs, other]), torch.stack([targets, targets])).at(device)
     with torch.enable_grad():  # without it, reentrant checkpointing warns
-        beside = unit_losses(parts.model, TokenBatch(both, answers), pair)[0].detach()
+        beside = unit_losses(parts.model, both, pair)[0].detach()
     if abs(float(beside - loss)) > (3e-2 if half else 1e-3) * max(1.0, abs(float(loss))):
         raise InputError("the model mixes the records of a batch, so that no user has a gradient of their own")
     try:
-        gradients, _ = one_pass(parts, both, answers, pair, ways_of(parts, pair, len(inputs), "materialise", None))
+        gradients, _ = one_pass(parts, both, pair, ways_of(parts, pair, len(inputs), "materialise", None))
         first = torch.tensor([1.0, 0.0], device=device)
         with torch.autocast(device.type, enabled=False):
             for gradient in gradients:

@@ -15,6 +15,7 @@ from heldin.base.files import text_sha256
 from heldin.base.kinds import origins_in
 from heldin.base.progress import Reporter
 from heldin.bounds.design import Assignment
+from heldin.corpus.chat.conversation import RowFormat
 from heldin.corpus.chat.opening import TEXTS, RowReading
 from heldin.jobs.checkpoint.job import CheckpointAudit, Groups, training_records
 from heldin.models.score_cache import ScoredModel
@@ -34,7 +35,15 @@ from heldin.stages.measures.asked import measures_asked
 from heldin.stages.measures.keys import MeasureKeys
 from heldin.stages.measures.measure import Fingerprinted, Measure, MeasuredUsers, MeasureFolder
 from heldin.stages.measures.precision import PrecisionShift
-from heldin.stages.measures.scores import Setting, TextScores, left_out, scored_part, scoring_rule, turn_facts
+from heldin.stages.measures.scores import (
+    Setting,
+    TextScores,
+    answer_settings,
+    left_out,
+    scored_part,
+    scoring_rule,
+    turn_facts,
+)
 from heldin.words.answer import ComparisonFlaw
 from heldin.words.split import AtEndpoint, SplitReason
 from heldin.words.statement import Statement
@@ -72,7 +81,7 @@ class AuditMeasures:
         """
         job, texts = self.job, scored_texts(self.job, self.groups)
         settings = [Setting(Dial("reference", name), texts, functools.partial(self.load, name)) for name in job.others]
-        return TextScores(job.attack, texts, self.models, settings, job.others)
+        return TextScores(job.attack, texts, self.models, [*answer_settings(texts), *settings], job.others)
 
     def others(self) -> list[Measure[Any]]:
         """Return the measures besides the scores."""
@@ -165,7 +174,12 @@ def audit_body(
             endpoint=rule_at_endpoint(job.remote),
         ),
         per_text=per_text,
-        left_out=left_out((*job.attack.names, *job.left_out), per_text=per_text, served=job.remote is not None),
+        left_out=left_out(
+            (*job.attack.names, *job.left_out),
+            per_text=per_text,
+            served=job.remote is not None,
+            pairs=(job.reading or TEXTS).format is RowFormat.PREFERENCE,
+        ),
         resamples=job.audit.resamples,
         measures=facts,
         kinds=[*origins_in(job.attack), *origins_in(MeasureKeys(measures=dict(job.measures)))],

@@ -27,7 +27,6 @@ from heldin.models.loading import PROBE
 from heldin.models.model_config import ScoringPrecision
 from heldin.models.opening import load_language_model
 from heldin.models.score_cache import ScoreCache, ScoredModel
-from heldin.models.tokens import as_read
 from heldin.record.facts import LARGEST_DRIFT, EndpointFacts, ModelFacts
 from heldin.stages.measures.measure import named_model
 
@@ -187,7 +186,7 @@ def reached(
             for name in served
         }
         # Before the first text is sent: whoever pays can stop here.
-        _say_cost(remote, models, [as_read(document) for _, _, document in texts.flat()], cache, reporter)
+        _say_cost(remote, models, texts.read(), cache, reporter)
         there = Reached(context, adapter_base, remote, models, {})
         for name, model in models.items():  # an earlier try may have left scores in the cache
             there.drifts[name] = _drift(model, cache, reporter)

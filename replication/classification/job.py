@@ -268,7 +268,7 @@ class _Study:
         for at in range(0, len(test), _AT_ONCE):
             labels = [label for _, label in test[at : at + _AT_ONCE]]
             asked = [with_label(ids, label) for ids, label in zip(inputs[at : at + _AT_ONCE], labels, strict=True)]
-            ids, targets = collate(asked, model.device)
+            ids, targets, _ = collate(asked, model.device).tensors
             with torch.no_grad():
                 logits = model(input_ids=ids).logits  # (B, L, classes)
             # One target of each text, at its [CLS].

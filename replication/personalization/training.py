@@ -7,7 +7,6 @@ import torch
 from transformers import PreTrainedModel
 
 from heldin.finetune.batches import collate
-from heldin.models.objective import LANGUAGE_MODELLING
 from heldin.models.tokens import Tokens
 
 BATCH = 16  # records
@@ -45,7 +44,7 @@ def personalized(model: PreTrainedModel, halves: Halves, *, epochs: int, learnin
             for start in range(0, len(own), BATCH):
                 optimizer.zero_grad()
                 batch = collate(own[start : start + BATCH], model.device)
-                torch.autograd.backward(LANGUAGE_MODELLING.losses(model, batch).mean())
+                torch.autograd.backward(batch.losses(model).mean())
                 optimizer.step()
         return Change(before, _loss(model, reserved))
     finally:
@@ -61,6 +60,6 @@ def _loss(model: PreTrainedModel, sequences: Sequence[Tokens]) -> float:
         for start in range(0, len(sequences), BATCH):
             part = sequences[start : start + BATCH]
             lengths = torch.tensor([its.part(1, None).bearing for its in part], device=model.device)
-            total += float((LANGUAGE_MODELLING.losses(model, collate(part, model.device)) * lengths).sum())
+            total += float((collate(part, model.device).losses(model) * lengths).sum())
             tokens += int(lengths.sum())
     return total / tokens

@@ -12,13 +12,14 @@ import pyarrow as pa
 
 from heldin.attacks.config import AttackConfig
 from heldin.attacks.kinds import get_attack, per_text
-from heldin.attacks.protocol import REFERENCE_ALONE, Attack, Dial, TextStatistic
+from heldin.attacks.protocol import ANSWER, REFERENCE_ALONE, Attack, Dial, TextStatistic
 from heldin.attacks.scoring import AttackTexts, score_attacks
 from heldin.attacks.statistics import Loss
 from heldin.base.errors import InputError
 from heldin.base.files import cache_directory, text_sha256
 from heldin.base.kinds import origins_in
 from heldin.base.progress import Reporter
+from heldin.corpus.chat.conversation import CHOSEN, REJECTED, RowFormat
 from heldin.corpus.document import Counting
 from heldin.models.score_cache import ScoreCache, ScoredModel
 from heldin.models.tokens import same_tokens
@@ -106,6 +107,15 @@ class TextScores(Measure[list[TextStatistic]]):
         return statistics_of(table)
 
 
+def answer_settings(texts: AttackTexts) -> list[Setting]:
+    """Return the likelihood ratio of each answer beside that of the margin; none where no pairs are scored."""
+    return [
+        Setting(Dial(ANSWER, which), texts.of_answer(number))
+        for number, which in enumerate((CHOSEN, REJECTED))
+        if texts.are_pairs
+    ]
+
+
 def scoring_rule(
     max_characters: int, part: Statement | None = None, *, chats: bool = False, endpoint: Statement | None = None
 ) -> Statement:
@@ -135,6 +145,8 @@ def scored_part(reading: "RowReading", stores: Iterable["Corpus"]) -> Statement 
         return ScoredPart.SPANS(column=column) if parted else None
     if reading.attack is Counting.ALL:
         return None
+    if reading.format is RowFormat.PREFERENCE:
+        return ScoredPart.PAIR()
     completion = reading.attack is Counting.COMPLETION
     return ScoredPart.COMPLETION() if completion else ScoredPart.TURNS(role=reading.attack)
 
@@ -155,17 +167,20 @@ def turn_facts(reading: "RowReading") -> TurnFacts | None:
     )
 
 
-def left_out(names: Sequence[str], *, per_text: bool, served: bool = False) -> list[Statement]:
+def left_out(names: Sequence[str], *, per_text: bool, served: bool = False, pairs: bool = False) -> list[Statement]:
     """Return which of these attacks do not run, and why.
 
     Args:
         per_text: whether the models have different tokenizers.
         served: whether a model is behind an endpoint.
+        pairs: whether preference pairs are scored.
     """
-    attacks = [get_attack(name) for name in names]
+    every = [get_attack(name) for name in names]
+    compared = [attack.name for attack in every if pairs and not attack.of_pairs]
+    attacks = [attack for attack in every if attack.name not in compared]
     unanswered = [attack.name for attack in attacks if served and attack.needs_vocabulary]
     apart = [attack.name for attack in attacks if per_text and attack.compares_tokens and attack.name not in unanswered]
-    by_code = {LeftOut.OTHER_TOKENIZER: apart, LeftOut.NO_VOCABULARY: unanswered}
+    by_code = {LeftOut.OTHER_TOKENIZER: apart, LeftOut.NO_VOCABULARY: unanswered, LeftOut.PAIRS: compared}
     return [code(attacks=", ".join(names)) for code, names in by_code.items() if names]
 
 
@@ -179,9 +194,16 @@ def score_leading(
     """Return the statistics of the configured attacks and of the reference model alone.
 
     Raises:
-        InputError: the primary attack compares tokens, but the models have different tokens.
+        InputError: the primary attack compares tokens, but the models have different tokens; or it means nothing for
+            the preference pairs that are scored.
     """
     attacks = [get_attack(name) for name in attack.names]
+    if texts.are_pairs:
+        if not get_attack(attack.primary).of_pairs:
+            raise InputError(
+                f"attack.primary is {attack.primary}, which means nothing for preference pairs: use likelihood-ratio"
+            )
+        attacks = [attack for attack in attacks if attack.of_pairs]
     if not same_tokens(target.tokenizer, reference.tokenizer):
         # Refused, not replaced: the primary attack was named before any score was seen.
         if get_attack(attack.primary).compares_tokens:
@@ -231,5 +253,5 @@ def _scored(
         if reporter is None:
             return score_attacks(attacks, texts, target, reference, cache)
         # Target and reference.
-        with reporter.track("scoring", 2 * len(texts.flat()), "texts") as advance:
+        with reporter.track("scoring", 2 * len(texts.read()), "texts") as advance:
             return score_attacks(attacks, texts, target, reference, cache, advance=advance)

@@ -68,7 +68,8 @@ class CorpusData:
 
     def public_batches(self) -> Iterator[list[str]]:
         """Yield the same in batches."""
-        return (list(map(as_read, documents)) for documents in self.public_documents())
+        # Of a pair what is preferred.
+        return ([as_read(document.branches()[0]) for document in documents] for documents in self.public_documents())
 
     def public_documents(self) -> Iterator[list[Document]]:
         """Yield them with the parts that count, in batches."""

@@ -16,6 +16,8 @@ from heldin.canaries.kinds import CANARIES
 from heldin.canaries.planted import PlantedStore, load_canaries, save_canaries
 from heldin.canaries.turns import in_turns
 from heldin.canaries.users import Canary, CanaryUser
+from heldin.corpus.chat.conversation import RowFormat
+from heldin.corpus.chat.opening import RowReading
 from heldin.corpus.split import records_to_train_on
 from heldin.finetune.batches import encode
 from heldin.models.loading import LanguageModel
@@ -69,6 +71,7 @@ def plant(
     if forms:
         made = _formed(made, config, forms)
     elif corpus.reading.has_turns:
+        _require_made_up(made, corpus.reading)
         turned = [in_turns(user, corpus.reading, config.seed) for user in made]
         _require_seen([user for user, before in zip(turned, made, strict=True) if user is not before], base, config)
         made = turned
@@ -160,6 +163,16 @@ def _require_declared(spec: CanaryConfig, given: CanaryInput, users: Sequence[Ca
         raise InputError(
             f"{where} takes real rows that it may not, or one of them twice: only a kind that declares needs_rows takes"
             f" rows, of users who are not audited: {_FIX}"
+        )
+
+
+def _require_made_up(users: Sequence[CanaryUser], reading: RowReading) -> None:
+    """Raise InputError for marks in users' own preference pairs: in a rejected answer one is made less likely."""
+    real = next((user.canary.kind for user in users if user.has_form), None)
+    if real is not None and reading.format is RowFormat.PREFERENCE:
+        raise InputError(
+            f"canaries: kind '{real}' takes users' rows, which are preference pairs: choose a kind whose users are made"
+            " up, such as rare_phrase"
         )
 
 

@@ -31,6 +31,7 @@ class Earlier:
         sha256: digest of the plan's file.
         document: content of the plan's file.
         mechanism: what the plan describes.
+        is_base: whether this training begins with the model of that release.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Earlier:
     sha256: str
     document: dict[str, Any]
     mechanism: Mechanism
+    is_base: bool = False
 
 
 def require_previous(config: RunConfig, out: Path) -> None:
@@ -57,12 +59,12 @@ def require_previous(config: RunConfig, out: Path) -> None:
             f"model.base: '{base}' was trained on people's texts, as '{plan}' shows: name in previous the earlier"
             " releases that used texts of the same people, or set it to [] if none did"
         )
-    weights = _weights_in(base)
     for release in config.previous or ():
-        if weights & _weights_in(_model_beside(Path(release.plan))):
+        if _is_base(config, release.plan):
             raise InputError(
                 f"model.base: '{base}' has the weights of '{release.plan}', which previous says was trained on the same"
-                " people: set defense.base_model_saw_protected to true, or begin with a model that has not seen them"
+                " people, so that this training alone guarantees nothing: set defense.base_model_saw_protected to true,"
+                " and the record states the epsilon of both together; or begin with a model that has not seen them"
             )
 
 
@@ -72,16 +74,28 @@ def read_previous(config: RunConfig, out: Path) -> list[Earlier]:
         kept = read_document(out / KEPT)["releases"]
         # ``require_folder`` refuses another ``previous`` in the same folder, and may be called later.
         named = zip(config.previous or (), kept, strict=False)
-        return [_earlier(r.plan, r.times, copy["sha256"], copy["plan"], out / KEPT) for r, copy in named]
-    files = [(release, plan_at(Path(release.plan))) for release in config.previous or ()]
-    return [_earlier(r.plan, r.times, file_sha256(file), read_plan_document(file), file) for r, file in files]
+        return [
+            Earlier(
+                r.plan, r.times, copy["sha256"], copy["plan"], mechanism_in(copy["plan"], out / KEPT), copy["is_base"]
+            )
+            for r, copy in named
+        ]
+    releases = []
+    for release in config.previous or ():
+        file = plan_at(Path(release.plan))
+        document = read_plan_document(file)
+        mechanism, is_base = mechanism_in(document, file), _is_base(config, release.plan)
+        releases.append(Earlier(release.plan, release.times, file_sha256(file), document, mechanism, is_base))
+    return releases
 
 
 def keep_previous(config: RunConfig, out: Path, say: Callable[[str], object]) -> None:
     """Copy the plans that ``previous`` names to the run's folder, once, and say what they promise."""
     earlier = read_previous(config, out)
     if earlier and not (out / KEPT).is_file():
-        copies = [{"sha256": release.sha256, "plan": release.document} for release in earlier]
+        copies = [
+            {"sha256": release.sha256, "plan": release.document, "is_base": release.is_base} for release in earlier
+        ]
         write_document(out / KEPT, {"releases": copies})
     for release in earlier:
         promise = release.mechanism.guarantee().label
@@ -107,14 +121,24 @@ def earlier_facts(config: RunConfig, mechanism: Mechanism, out: Path) -> Earlier
 def all_together(mechanism: Mechanism, earlier: Sequence[Earlier]) -> Together:
     """Return the guarantee of the earlier releases and this one, at this plan's delta.
 
+    A training that begins with the model of one of them, such as preference tuning after a private fine-tuning, adds
+    its own privacy loss to that of the model it begins with: under adaptive composition the earlier release is an
+    input like any other (docs/theory.md#several-releases).
+
     Raises InputError if no epsilon covers them all.
     """
+    # Of records that are ranked by such a base one user's choice would depend on the texts of others.
+    if any(release.is_base for release in earlier) and not mechanism.ranks_by_losses:
+        mechanism = mechanism.model_copy(update={"base_model_saw_protected": False, "tokenizer_saw_protected": False})
     releases = [PlannedRelease(release.name, release.mechanism, release.times) for release in earlier]
     return compose_releases([*releases, PlannedRelease("this plan", mechanism)], mechanism.delta)
 
 
-def _earlier(name: str, times: int, sha256: str, document: dict[str, Any], path: Path) -> Earlier:
-    return Earlier(name, times, sha256, document, mechanism_in(document, path))
+def _is_base(config: RunConfig, plan: str) -> bool:
+    """Return whether a training begins with the weights of the model that was released by this plan."""
+    if config.model.base is None or not Path(config.model.base).is_dir():
+        return False
+    return bool(_weights_in(Path(config.model.base)) & _weights_in(_model_beside(Path(plan))))
 
 
 def _plan_facts(release: Earlier) -> EarlierPlan:

@@ -2,6 +2,7 @@
 
 import hmac
 import math
+from collections.abc import Sequence
 from contextlib import closing, nullcontext
 from copy import deepcopy
 from dataclasses import replace
@@ -13,18 +14,25 @@ from heldin.base.errors import InputError
 from heldin.base.files import kept_text, text_sha256
 from heldin.base.progress import Reporter
 from heldin.base.wording import counted
+from heldin.corpus.chat.conversation import RowFormat
 from heldin.defenses.mechanism import Mechanism
 from heldin.finetune.batches import Truncation, encoded
 from heldin.finetune.checkpoints import finished_state
 from heldin.finetune.holding import PlainClipping, plain_clipping
 from heldin.finetune.loop import TrainingResult, train
+from heldin.finetune.precision import arithmetic_of
+from heldin.finetune.preferences import preference_records
 from heldin.finetune.ranks import first_process_first, rank
-from heldin.finetune.recipe import Select, Truncate
-from heldin.finetune.token_store import Cut, TokenStore, token_store
+from heldin.finetune.recipe import Recipe, Select, Truncate
+from heldin.finetune.token_store import Cut, TokenStore, bearing_of, token_store
 from heldin.finetune.training import discard_model, job_name
 from heldin.finetune.units import PrivateRecords, PrivateTraining, plan_private_training
 from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import score_documents
+from heldin.models.objective import LANGUAGE_MODELLING, Objective
+from heldin.models.preference import preference_objective
+from heldin.models.preference_name import BETA, PreferenceName
+from heldin.models.tokens import Tokens
 from heldin.stages.run_config import RunConfig
 from heldin.stages.sides.data import RecordIds, RunData, curve_texts, rows_digest, writers
 from heldin.stages.sides.ledger import load_ledger
@@ -35,6 +43,7 @@ if TYPE_CHECKING:
     from heldin.corpus.entities.incidence import Incidence
 
 TOKENS = Path("checkpoints") / "tokens"  # of a run: what its checkpoints go on from
+REFERENCE = Path("checkpoints") / "reference"  # of a run on preference pairs
 
 
 def finetune(
@@ -51,7 +60,7 @@ def finetune(
     # Chunks are cut from a user's whole text in each step: cut here, they could only
     # come from the beginnings of its records.
     length = None if mechanism.record_selection == "random_chunk" else recipe.sequence_length
-    sequences = training_tokens(data, base, length, recipe.truncate, out / TOKENS, reporter)
+    sequences = training_records(config, data, base, length, out, reporter)
     private = _private(config, data, base, mechanism, sequences)
     if private:
         reporter.say(f"mechanism: {mechanism.guarantee().label}")
@@ -74,7 +83,8 @@ def finetune(
             "finetune.select or patience chooses by validation texts of those held in, who have none: set select to"
             " last and patience to null, or raise split.evaluation_fraction"
         )
-    evaluate = CurveEvaluation(curves, base, private=private is not None, spread=layout is not None)
+    objective = objective_of(recipe, data.corpus.reading.format)
+    evaluate = CurveEvaluation(curves, base, objective, private=private is not None, spread=layout is not None)
     at_end = closing(private.source) if private else nullcontext()
     final = out / "checkpoints" / "final"
     if final.is_dir() and not is_model_of_training(out, data.ledger.key):
@@ -145,7 +155,7 @@ def measured_clip_norm(
     _check_length(config, base)
     # All steps and no evaluation: the smallest norm is over the whole run.
     recipe = replace(config.finetune, select=Select.LAST, patience=None)
-    sequences = training_tokens(data, base, recipe.sequence_length, recipe.truncate, out / TOKENS, reporter)
+    sequences = training_records(config, data, base, recipe.sequence_length, out, reporter)
     # The run proper starts from the unchanged base model.
     copy = replace(base, model=deepcopy(base.model))
     with reporter.track("plain run for the clip norm", recipe.steps(len(sequences)), "steps") as advance:
@@ -164,6 +174,57 @@ def measured_clip_norm(
         raise InputError("the plain run has a gradient of norm 0: give defense.clip_norm")
     reporter.say(f"clip norm: {measured:.4g}, the smallest {unit} gradient norm of a plain run")
     return measured
+
+
+def objective_of(recipe: Recipe, form: RowFormat) -> Objective:
+    """Return what a training on rows of this form is for.
+
+    Raises InputError for an objective of preference pairs where rows are none.
+    """
+    if form is RowFormat.PREFERENCE:
+        return preference_objective(recipe.objective or PreferenceName.DPO, recipe.beta or BETA, recipe.label_smoothing)
+    stated = {"objective": recipe.objective, "beta": recipe.beta, "label_smoothing": recipe.label_smoothing or None}
+    if wrong := next((key for key, value in stated.items() if value is not None), None):
+        raise InputError(
+            f"finetune.{wrong} is {stated[wrong]}, and the rows are {form}: it is for preference pairs (columns chosen"
+            " and rejected); leave it out"
+        )
+    return LANGUAGE_MODELLING
+
+
+def training_records(
+    config: RunConfig, data: RunData, base: LanguageModel, length: int | None, out: Path, reporter: Reporter
+) -> Sequence[Tokens]:
+    """Return what is trained on; of preference pairs also what the base model finds of their answers.
+
+    Args:
+        base: the model before training.
+        length: see ``training_tokens``.
+        out: the run folder.
+
+    Raises:
+        InputError: see ``training_tokens`` and ``objective_of``.
+    """
+    recipe, form = config.finetune, data.corpus.reading.format
+    objective = objective_of(recipe, form)
+    if objective.rows > 1 and length is None:
+        raise InputError(
+            "record_selection is random_chunk, and the rows are preference pairs, of which no part is trained on:"
+            " choose another"
+        )
+    tokens = training_tokens(data, base, length, recipe.truncate, out / TOKENS, reporter)
+    if objective.rows == 1:
+        return tokens
+    with reporter.track("reference of the pairs", len(tokens), "pairs") as advance:
+        return preference_records(
+            base,
+            tokens,
+            objective,
+            arithmetic_of(recipe.precision, base.device),
+            out / REFERENCE,
+            alone=recipe.shard is None,
+            advance=advance,
+        )
 
 
 def training_tokens(
@@ -281,7 +342,7 @@ def finished_training(folder: Path, config: RunConfig) -> TrainingResult:
 
 
 def _private(
-    config: RunConfig, data: RunData, base: LanguageModel, mechanism: Mechanism, sequences: TokenStore
+    config: RunConfig, data: RunData, base: LanguageModel, mechanism: Mechanism, sequences: Sequence[Tokens]
 ) -> PrivateTraining | None:
     defense = config.defense
     noise = defense.noise_generator()
@@ -295,7 +356,7 @@ def _private(
     records = PrivateRecords(
         ids=RecordIds(data.store, data.training_rows),
         users=writers(data.store, data.training_rows),
-        lengths=sequences.bearing,
+        lengths=bearing_of(sequences),
         losses=losses,
         named=_named(data) if mechanism.two_level is not None else None,
     )

@@ -18,6 +18,7 @@ from heldin.corpus.document import Document
 from heldin.finetune.ranks import shared_out
 from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import score_documents
+from heldin.models.objective import LANGUAGE_MODELLING, Objective
 from heldin.models.token_scores import TokenScores
 
 HELD_IN_LOSS = "held_in_loss"
@@ -49,9 +50,18 @@ class CurveEvaluation:
     user's text tells of it (docs/theory.md#rules-of-a-private-step), so that such texts are left out of the curves.
     """
 
-    def __init__(self, texts: CurveTexts, base: LanguageModel, *, private: bool, spread: bool = False) -> None:
+    def __init__(
+        self,
+        texts: CurveTexts,
+        base: LanguageModel,
+        objective: Objective = LANGUAGE_MODELLING,
+        *,
+        private: bool,
+        spread: bool = False,
+    ) -> None:
         self._texts = texts
         self._base = base
+        self._objective = objective
         self._private = private
         self._spread = spread
         self._attacked = [
@@ -62,6 +72,10 @@ class CurveEvaluation:
         ]
         # Before the first step: the loop trains this very model in place.
         self._reference = [s.total for s in self._scored(base, [text for _, text in self._attacked])]
+        self._before: dict[int, list[TokenScores]] = {}
+        if objective.needs_reference:
+            for some in (texts.held_in_validation, texts.held_out_validation, texts.public_validation):
+                self._before[id(some)] = self._scored(base, some) if some else []
 
     def __call__(self, step: int, model: PreTrainedModel) -> dict[str, float]:
         """Losses in nats per token, and the AUROC of the likelihood ratio (sequence sums, mean over texts)."""
@@ -74,7 +88,7 @@ class CurveEvaluation:
         for (user, _), score, reference in zip(self._attacked, target, self._reference, strict=True):
             # Sums over tokens, as in equation 4 of the paper, whatever attack the audit leads with.
             # Nothing is known of a document without a counted token, and its ratio is no 0.
-            if len(score.logprobs) and math.isfinite(ratio := score.total - reference):
+            if score.is_complete and math.isfinite(ratio := score.total - reference):
                 ratios.setdefault(user, []).append(ratio)
         scores = lift_to_users("likelihood-ratio", ratios)
         sides = (self._texts.held_in_attack, self._texts.held_out_attack)
@@ -96,19 +110,16 @@ class CurveEvaluation:
 
     def _mean_loss(self, lm: LanguageModel, texts: Sequence[Document], step: int) -> float | None:
         """None without texts of which something counts: of an entity none may have been set aside."""
-        scored = [text for text in self._scored(lm, texts) if len(text.logprobs)] if texts else []
-        if not scored:
+        scored = self._scored(lm, texts) if texts else []
+        kept = [number for number, text in enumerate(scored) if text.is_complete]
+        if not kept:
             return None
-        finite = [text for text in scored if math.isfinite(text.total)]
+        finite = [number for number in kept if math.isfinite(scored[number].nats)]
         if not finite:
             raise ResumableError(_NOT_FINITE.format(step))
-        return mean_loss(finite)
-
-
-def mean_loss(scores: Sequence[TokenScores]) -> float:
-    """Mean loss over all tokens of all texts, nats per token."""
-    # Over tokens, not over texts: short texts do not count as much as long ones.
-    return -sum(s.total for s in scores) / sum(len(s.logprobs) for s in scores)
+        before = self._before.get(id(texts), [])
+        target, reference = ([some[i] for i in finite] if some else [] for some in (scored, before))
+        return self._objective.validation_loss(target, reference)
 
 
 def gap_auroc_correlation(history: Sequence[Mapping[str, float]]) -> float | None:

@@ -63,7 +63,7 @@ def test_the_loss_of_a_record_is_its_own_mean_whatever_the_batch(make_lm):
     texts = ["The river.", "The market counts the story on day 7.", "x"]
     sequences = encode(lm.tokenizer, texts, 32)
     with torch.no_grad():
-        together = record_losses(lm.model, *collate(sequences, lm.device))
+        together = record_losses(lm.model, *collate(sequences, lm.device).tensors[:2])
         for i, own in enumerate(ids(sequences)):
             tensor = torch.tensor([own])
             loss = lm.model(input_ids=tensor, labels=tensor).loss  # the library's own mean over one record's tokens
@@ -71,6 +71,6 @@ def test_the_loss_of_a_record_is_its_own_mean_whatever_the_batch(make_lm):
 
 
 def test_padding_is_ignored():
-    inputs, targets = collate(tokens([[1, 2, 3, 4], [1, 5]]), torch.device("cpu"))
+    inputs, targets, _ = collate(tokens([[1, 2, 3, 4], [1, 5]]), torch.device("cpu")).tensors
     assert inputs.tolist() == [[1, 2, 3], [1, 1, 1]]
     assert targets.tolist() == [[2, 3, 4], [5, IGNORED, IGNORED]]

@@ -81,7 +81,7 @@ def without_ends(records):
 
 def counting_padding(records):
     batch = collate(records, CPU)
-    return TokenBatch(batch.inputs, torch.where(batch.targets == IGNORED, batch.inputs, batch.targets))
+    return TokenBatch.of(batch.inputs, torch.where(batch.targets == IGNORED, batch.inputs, batch.targets))
 
 
 BUGS = {

@@ -147,7 +147,7 @@ def slow_differences(lm, people, local, clip_norm):
                 optimizer.zero_grad()
                 part = slice(at, at + local.batch_size)
                 loss = sum(
-                    weight * record_losses(model, *collate([record], model.device))[0]
+                    weight * record_losses(model, *collate([record], model.device).tensors[:2])[0]
                     for record, weight in zip(work.sequences[part], work.weights[part], strict=True)
                 )
                 (loss / local.batch_size).backward()
@@ -198,7 +198,7 @@ def test_one_local_step_is_the_gradient_times_the_learning_rate(make_lm, sequenc
     lm = make_lm()
     local = LocalUpdates(learning_rate=0.25, batch_size=3)
     total, _ = clipped_difference_sum(lm.model, [LocalWork(sequences[:3], [1.0] * 3)], local, 1e9)
-    record_losses(lm.model, *collate(sequences[:3], lm.model.device)).mean().backward()
+    record_losses(lm.model, *collate(sequences[:3], lm.model.device).tensors[:2]).mean().backward()
     for name, p in lm.model.named_parameters():
         torch.testing.assert_close(total[name], 0.25 * p.grad, atol=1e-6, rtol=1e-4)
 

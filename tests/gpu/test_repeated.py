@@ -228,13 +228,13 @@ def test_what_was_recorded_of_weights_that_lie_elsewhere_now_is_given_up(gpu):
 def test_lengths_are_padded_within_the_context():
     model = new_model(VOCABULARY)  # its context is 32
     ids = torch.arange(18).view(2, 9)
-    inputs, targets = even_width(model, TokenBatch(ids, ids))
+    inputs, targets, _ = even_width(model, TokenBatch.of(ids, ids)).tensors
     assert inputs.shape == targets.shape == (2, 32)
     assert (inputs[:, 9:] == ids[:, :1]).all()
     assert (targets[:, 9:] == IGNORED).all()
     model.config.max_position_embeddings = 1000
-    assert even_width(model, TokenBatch(ids, ids))[0].shape == (2, 64)
-    assert even_width(nn.Linear(1, 1), TokenBatch(ids, ids))[0].shape == (2, 9)
+    assert even_width(model, TokenBatch.of(ids, ids)).inputs.shape == (2, 64)
+    assert even_width(nn.Linear(1, 1), TokenBatch.of(ids, ids)).inputs.shape == (2, 9)
 
 
 @pytest.mark.filterwarnings("ignore")  # of torch itself while it compiles

@@ -161,8 +161,8 @@ def test_clipping_an_encoder_is_exact_and_padding_is_not_read(kind, tokenizer, t
         texts = [" ".join(words[i : i + 6]) for i in range(8)]
         inputs = [[ids[0], *ids[1 : length + i], ids[-1]] for i, ids in enumerate(encoded(tokenizer, texts, 60))]
         asked = [with_label(ids, i % 3) for i, ids in enumerate(inputs)]
-        ids, targets = collate(asked, torch.device("cpu"))
-        alone, _ = collate(asked[:1], torch.device("cpu"))
+        ids, targets, _ = collate(asked, torch.device("cpu")).tensors
+        alone = collate(asked[:1], torch.device("cpu")).inputs
         with torch.no_grad():
             together = model(input_ids=ids, use_cache=False).logits[0, len(inputs[0]) - 1]
             torch.testing.assert_close(together, model(input_ids=alone).logits[0, -1])
@@ -207,9 +207,8 @@ def test_a_pre_trained_encoder_is_the_base(replicate, config, tmp_path, tokenize
 
 
 def test_a_records_targets_are_its_own():
-    ids, targets = collate(
-        [Asked.of([7, 1, 2], [IGNORED, IGNORED, 0]), Asked.of([7, 1], [IGNORED, 2])], torch.device("cpu")
-    )
+    records = [Asked.of([7, 1, 2], [IGNORED, IGNORED, 0]), Asked.of([7, 1], [IGNORED, 2])]
+    ids, targets, _ = collate(records, torch.device("cpu")).tensors
     assert ids.tolist() == [[7, 1, 2], [7, 1, 7]]
     assert targets.tolist() == [[IGNORED, IGNORED, 0], [IGNORED, 2, IGNORED]]
     with pytest.raises(ValueError, match="2 inputs, 1 targets"):

@@ -1,0 +1,152 @@
+"""Preference pairs as records of a training: what the model before training finds of their answers is kept on disk.
+
+The reference of direct preference optimisation is the model with which training begins, which is the base with its
+adapters off. Its log-probabilities of each pair are computed once, and are a function of this pair and the base alone.
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import overload
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from heldin.base.artefacts import State, artefact_folder, state_of
+from heldin.base.errors import InputError
+from heldin.base.files import kept_text
+from heldin.finetune.batches import collate
+from heldin.finetune.precision import Arithmetic, autocast
+from heldin.finetune.ranks import first_process_first, rank
+from heldin.finetune.token_store import Measured, bearing_of, lengths_of, sequences_digest
+from heldin.models.loading import LanguageModel
+from heldin.models.logprobs import batches_by_length, tokens_per_batch
+from heldin.models.objective import Objective, row_losses
+from heldin.models.tokens import Pair, Tokens
+
+_VALUES, _ABOUT = "reference.bin", "about.txt"
+
+
+@dataclass(frozen=True, eq=False)
+class PreferenceRecords(Sequence[Tokens], Measured):
+    """Pairs with the objective that compares their answers.
+
+    Attributes:
+        pairs: their tokens.
+        objective: of the training.
+        reference: log-probability of the answers of each under the model before training, (pairs, 2), float32, nats.
+    """
+
+    pairs: Sequence[Tokens]
+    objective: Objective
+    reference: NDArray[np.float32]
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    @overload
+    def __getitem__(self, number: int) -> Tokens: ...
+    @overload
+    def __getitem__(self, number: slice) -> list[Tokens]: ...
+    def __getitem__(self, number: int | slice) -> Tokens | list[Tokens]:
+        if isinstance(number, slice):
+            return [self[i] for i in range(*number.indices(len(self)))]
+        pair = self.pairs[number]
+        assert isinstance(pair, Pair)
+        chosen, rejected = self.reference[number].tolist()
+        return replace(pair, reference=(chosen, rejected), objective=self.objective)
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Return the tokens of each pair."""
+        return lengths_of(self.pairs)
+
+    @property
+    def bearing(self) -> NDArray[np.int64]:
+        """Return the tokens of each pair that count."""
+        return bearing_of(self.pairs)
+
+    @property
+    def digest(self) -> str:
+        """Return the hash of pairs, objective and reference."""
+        about = f"{sequences_digest(self.pairs)} {self.objective!r}"
+        return hashlib.sha256(about.encode() + self.reference.tobytes()).hexdigest()
+
+
+def preference_records(
+    lm: LanguageModel,
+    pairs: Sequence[Tokens],
+    objective: Objective,
+    arithmetic: Arithmetic,
+    folder: Path | None = None,
+    *,
+    alone: bool = True,
+    advance: Callable[[int], object] = lambda _: None,
+) -> PreferenceRecords:
+    """Return pairs as the records of a training that begins with this model.
+
+    Args:
+        lm: the model before training, without adapters.
+        arithmetic: of the passes, as in training.
+        folder: where the reference is kept, owner-only; None: nowhere.
+        alone: whether one process can run the model; else all make each pass together.
+        advance: called with the number of pairs done.
+
+    Raises:
+        InputError: the folder is damaged, or is of other pairs or another model.
+    """
+    if not objective.needs_reference:
+        return PreferenceRecords(pairs, objective, np.zeros((len(pairs), 2), dtype=np.float32))
+    if folder is None:
+        return PreferenceRecords(pairs, objective, reference_of(lm, pairs, arithmetic, advance))
+    origin = f"{sequences_digest(pairs)} {lm.fingerprint} {arithmetic}"
+    if alone:
+        with first_process_first():
+            return PreferenceRecords(pairs, objective, _kept(lm, pairs, arithmetic, folder, origin, advance))
+    return PreferenceRecords(pairs, objective, _kept(lm, pairs, arithmetic, folder, origin, advance))
+
+
+def _kept(
+    lm: LanguageModel,
+    pairs: Sequence[Tokens],
+    arithmetic: Arithmetic,
+    folder: Path,
+    origin: str,
+    advance: Callable[[int], object],
+) -> NDArray[np.float32]:
+    if folder.is_dir():
+        if state_of(folder) is not State.WHOLE:
+            raise InputError(f"'{folder}' is not as it was written: remove it, and the reference is computed again")
+        if kept_text(folder / _ABOUT) != origin:
+            raise InputError(f"'{folder}' is of other pairs or another base model: use a new run folder")
+        return np.fromfile(folder / _VALUES, dtype=np.float32).reshape(-1, 2)
+    values = reference_of(lm, pairs, arithmetic, advance)
+    if rank() == 0:
+        with artefact_folder(folder) as temporary:
+            (temporary / _VALUES).write_bytes(values.tobytes())
+            (temporary / _ABOUT).write_text(origin, encoding="utf-8")
+    return values
+
+
+@torch.no_grad()
+def reference_of(
+    lm: LanguageModel, pairs: Sequence[Tokens], arithmetic: Arithmetic, advance: Callable[[int], object]
+) -> NDArray[np.float32]:
+    """Return the log-probability of the counted tokens of each answer, (pairs, 2), nats.
+
+    A value that is not finite is left as it is: a unit whose loss is not finite contributes nothing.
+    """
+    values = np.zeros((len(pairs), 2), dtype=np.float32)
+    training = lm.model.training
+    lm.model.eval()
+    try:
+        with autocast(arithmetic, lm.device):
+            for batch in batches_by_length(lengths_of(pairs).tolist(), max_tokens=tokens_per_batch(lm.model)):
+                rows = row_losses(lm.model, collate([pairs[i] for i in batch], lm.device), once=True)
+                values[batch] = -rows.float().cpu().numpy().reshape(-1, 2)
+                advance(len(batch))
+    finally:
+        lm.model.train(training)
+    return values
