@@ -15,7 +15,7 @@ from heldin.base.coins import seed_key
 from heldin.corpus.chat.conversation import Conversation
 from heldin.corpus.chat.template import CHATML, ChatTemplate
 from heldin.corpus.document import Counting
-from heldin.corpus.made_up.chats import chat_rows
+from heldin.corpus.made_up.chats import MadeUpRows, made_up_rows
 from heldin.corpus.made_up.synthetic import SyntheticCorpus
 from heldin.defenses.choices import ConstantDivisor, FlatClip, NoiseGenerator
 from heldin.defenses.mechanism import Mechanism
@@ -35,7 +35,7 @@ PAIRS, USERS = 9, 64
 def main() -> None:
     """Print the ratios of each round, and their medians."""
     torch.set_num_threads(2)
-    rows = list(chat_rows(SyntheticCorpus(USERS, 12, 10)))
+    rows = list(made_up_rows(SyntheticCorpus(USERS, 12, 10), MadeUpRows.CHATS))
     template = ChatTemplate(CHATML, {})
     whole = [template.document(Conversation(row["messages"])) for row in rows]
     answers = [document.counting(Counting.ASSISTANT) for document in whole]

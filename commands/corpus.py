@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -308,16 +308,20 @@ def example(
         bool,
         typer.Option("--models", help="Also train a small base model and a fine-tuned one (two minutes on two cores)."),
     ] = False,
-    chat: Annotated[bool, typer.Option("--chat", help="Rows are chats of two turns instead of texts.")] = False,
+    rows: Annotated[
+        Literal["mails", "chats", "pairs"],
+        typer.Option(help="Texts, chats of two turns, or preference pairs."),
+    ] = "mails",
     quiet: Quiet = False,
     json: AsJson = False,
 ) -> None:
     """Write example files for all commands, and print their use."""
     from heldin.base.progress import reporter_for_this_terminal
+    from heldin.corpus.made_up.chats import MadeUpRows
     from heldin.jobs.example import lines, write_example
 
     reporter = reporter_for_this_terminal()
-    files = write_example(out, users=users, seed=seed, models=models, chats=chat, reporter=reporter)
+    files = write_example(out, users=users, seed=seed, models=models, rows=MadeUpRows(rows), reporter=reporter)
     if json:
         named = [{"file": str(file.path), "holds": file.holds, "try": file.command} for file in files]
         typer.echo(json_text({"files": named}))

@@ -16,6 +16,8 @@ from enum import StrEnum
 
 # What ends a turn: blanks, and markers such as <|im_end|>, </s> or [/INST].
 _ENDS = re.compile(r"(\s|<[^<>\s]*>|\[/?[A-Z_]+\])+$")
+# Between the answers of a pair, so that no word of one joins a word of the other.
+_BETWEEN = "\n\n"
 Spans = tuple[tuple[int, int], ...]  # parts of a text: first character, and the one after the last
 
 
@@ -46,7 +48,7 @@ class TurnLayout:
         completion: where what follows the prompt begins; None where there is no prompt.
         framed: whether a chat template wrote the text: it has all the tokens that a model reads, and none is put before
             or behind it.
-        second: where the rejected answer of a preference pair begins; its chosen answer ends there. None: no pair.
+        second: where the rejected answer of a preference pair begins, behind what separates the two. None: no pair.
     """
 
     turns: tuple[Turn, ...]
@@ -120,7 +122,9 @@ class Document:
         if layout is None or layout.second is None:
             return (self,)
         assert layout.completion is not None
-        return self._without(layout.second, len(self.text)), self._without(layout.completion, layout.second)
+        # De-identification may have taken what separates them into a name.
+        apart = len(_BETWEEN) if self.text[: layout.second].endswith(_BETWEEN) else 0
+        return self._without(layout.second - apart, len(self.text)), self._without(layout.completion, layout.second)
 
     def _without(self, begin: int, end: int) -> "Document":
         """The document without a part, and with the places of what is left; it is no pair."""
@@ -197,22 +201,15 @@ def forked(chosen: Document, rejected: Document) -> Document:
     fork = min(first.completion, second.completion)
     if chosen.text[:fork] != rejected.text[:fork]:
         raise ValueError("the two answers are written behind different texts of one prompt")
-    end = len(chosen.text)
+    text = chosen.text + _BETWEEN
+    end = len(text)
 
     def behind(spans: Spans) -> Spans:
         return tuple((max(begin, fork) - fork + end, last - fork + end) for begin, last in spans if last > fork)
 
     turns = (*first.turns, *second.moved(behind, lambda place: place).turns)
-    spans = _merged((*chosen.spans, *behind(rejected.spans)))
-    return Document(chosen.text + rejected.text[fork:], spans, TurnLayout(turns, fork, first.framed, end))
-
-
-def _merged(spans: Spans) -> Spans:
-    """Parts of which each that begins where another ends is one with it."""
-    merged: list[tuple[int, int]] = []
-    for begin, end in spans:
-        if merged and merged[-1][1] == begin:
-            merged[-1] = (merged[-1][0], end)
-        else:
-            merged.append((begin, end))
-    return tuple(merged)
+    spans, others = chosen.spans, behind(rejected.spans)
+    # What separates two parts that count counts with them, as it does where all of a text does.
+    if spans and others and (spans[-1][1], others[0][0]) == (len(chosen.text), end):
+        spans, others = (*spans[:-1], (spans[-1][0], others[0][1])), others[1:]
+    return Document(text + rejected.text[fork:], (*spans, *others), TurnLayout(turns, fork, first.framed, end))

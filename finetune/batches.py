@@ -50,24 +50,14 @@ def encode(
     Raises:
         InputError: a text without tokens, or see ``tokens_of``.
     """
-    written = list(documents)
+    written, truncation = list(documents), truncation or Truncation()
     branches = [branch for document in written for branch in document.branches()]
     numbers = [number for number, document in enumerate(written, start=done + 1) for _ in document.branches()]
-    rows = iter(_encode(tokenizer, branches, numbers, sequence_length, truncation or Truncation()))
-    return [Pair.of(next(rows), next(rows)) if document.is_pair else next(rows) for document in written]
-
-
-def _encode(
-    tokenizer: PreTrainedTokenizerBase,
-    documents: Sequence[Document],
-    numbers: Sequence[int],
-    sequence_length: int | None,
-    truncation: "Truncation",
-) -> Iterator[Tokens]:
     start = start_token(tokenizer, "the model")
     end = [] if tokenizer.eos_token_id is None else [int(tokenizer.eos_token_id)]
     longest = None if sequence_length is None else sequence_length + 1
-    for number, document, tokens in zip(numbers, documents, tokens_of(tokenizer, documents), strict=True):
+    rows = []
+    for number, document, tokens in zip(numbers, branches, tokens_of(tokenizer, branches), strict=True):
         if len(tokens) < 1 + document.framed:
             raise InputError(
                 f"training text number {number} has no tokens: remove texts of blanks or unknown characters"
@@ -82,7 +72,9 @@ def _encode(
             tokens = Tokens(tokens.ids, np.concatenate([[False], tokens.counted[1:]]))
         if longest is not None and len(tokens) > longest:
             tokens = truncation.cut(tokenizer, document, tokens, longest)
-        yield tokens
+        rows.append(tokens)
+    left = iter(rows)
+    return [Pair.of(next(left), next(left)) if document.is_pair else next(left) for document in written]
 
 
 @dataclass

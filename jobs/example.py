@@ -16,12 +16,13 @@ from heldin.base.errors import InputError
 from heldin.base.files import whole_directory
 from heldin.base.progress import Reporter
 from heldin.base.wording import counted
-from heldin.corpus.made_up.chats import chat_of
+from heldin.corpus.made_up.chats import MadeUpRows
 from heldin.corpus.made_up.synthetic import SyntheticCorpus, SyntheticRecord, generate
 from heldin.stages.run_config import RunConfig
 from heldin.stages.starting.files import starting_file
 
-COLUMNS, OF_CHATS = "--user author --text body", "--user author"
+COLUMNS, OF_TURNS = "--user author --text body", "--user author"
+_OWN = {MadeUpRows.MAILS: "own", MadeUpRows.CHATS: "own-chat", MadeUpRows.PAIRS: "own-preference"}
 LEAST_USERS = 20
 FRESH = 0.25  # share of a user's texts kept out of training
 DISTANCE = 1.0  # between the made-up scores of members and others, in standard deviations
@@ -53,7 +54,13 @@ class _Texts:
 
 
 def write_example(
-    to: Path, *, users: int = 400, seed: int = 0, models: bool = False, chats: bool = False, reporter: Reporter
+    to: Path,
+    *,
+    users: int = 400,
+    seed: int = 0,
+    models: bool = False,
+    rows: MadeUpRows = MadeUpRows.MAILS,
+    reporter: Reporter,
 ) -> list[ExampleFile]:
     """Write the example to the new folder ``to``, whole or not at all.
 
@@ -61,7 +68,7 @@ def write_example(
         users: number of users; every other one is public.
         seed: seed of texts, coins and scores; equal seeds give equal files.
         models: also train a base model on the public users and a model on the held-in ones (about two minutes).
-        chats: each text is the answer in a chat of two turns.
+        rows: what the rows hold.
 
     Raises:
         InputError: the folder holds something, or there are too few users for two groups.
@@ -80,18 +87,18 @@ def write_example(
     }
     with whole_directory(to) as folder:
         for name, records in files.items():
-            _write(folder / name, records, chats=chats)
+            _write(folder / name, records, rows)
         (folder / "scores.csv").write_text(_scores(texts, seed), encoding="utf-8")
         # With the final path, not the temporary one: the folder is renamed when all of it is there.
-        kind = "own-chat" if chats else "own"
+        kind = _OWN[rows]
         run = starting_file("run", kind, RunConfig, corpus=str(to / "corpus.jsonl"))
         (folder / "run.yaml").write_text(run, encoding="utf-8")
         if models:
             # Here, since only --models trains: the other files are written without torch.
             from heldin.jobs.example_models import train_models
 
-            train_models(folder, texts.public, texts.training, reporter, chats=chats)
-    return _described(to, files, models, chats=chats)
+            train_models(folder, texts.public, texts.training, reporter, rows)
+    return _described(to, files, models, rows)
 
 
 def _texts(users: int, seed: int) -> _Texts:
@@ -123,13 +130,9 @@ def _texts(users: int, seed: int) -> _Texts:
     )
 
 
-def _write(path: Path, records: Iterable[SyntheticRecord], *, chats: bool) -> None:
-    rows: Iterable[dict[str, object]]
-    if chats:
-        rows = ({"author": r.user, "messages": chat_of(r), "id": r.id, "date": r.date} for r in records)
-    else:
-        rows = ({"author": r.user, "body": r.text, "id": r.id, "date": r.date} for r in records)
-    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+def _write(path: Path, records: Iterable[SyntheticRecord], rows: MadeUpRows) -> None:
+    made = ({"author": r.user, **rows.content(r, "body"), "id": r.id, "date": r.date} for r in records)
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in made), encoding="utf-8")
 
 
 def _scores(texts: _Texts, seed: int) -> str:
@@ -147,7 +150,7 @@ def _scores(texts: _Texts, seed: int) -> str:
 
 
 def _described(
-    to: Path, files: Mapping[str, Sequence[SyntheticRecord]], models: bool, *, chats: bool
+    to: Path, files: Mapping[str, Sequence[SyntheticRecord]], models: bool, rows: MadeUpRows
 ) -> list[ExampleFile]:
     """Return each file, what it holds, and a command to try."""
 
@@ -158,7 +161,7 @@ def _described(
     def at(name: str) -> str:
         return shlex.quote(str(to / name))
 
-    columns = OF_CHATS if chats else COLUMNS
+    columns = OF_TURNS if rows.have_turns else COLUMNS
     model, base = (at("model"), at("base")) if models else ("MODEL", "BASE")
     audit = (
         f"heldin audit --model {model} --reference {base} --held-in {at('held_in.jsonl')} --held-out"
@@ -174,7 +177,7 @@ def _described(
             "public.jsonl",
             holds("public.jsonl", "users who are not protected"),
             f"heldin corpus stats {at('public.jsonl')} {columns}"
-            if chats
+            if rows.have_turns
             else f"{clip} {at('public.jsonl')} --model {base} {columns}",
         ),
         ("training.jsonl", holds("training.jsonl", "what a model may be fine-tuned on"), audit),

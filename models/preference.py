@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from heldin.base.errors import InputError
-from heldin.models.objective import Objective, TokenBatch, row_losses, target_counts
+from heldin.models.objective import TokenBatch, row_losses, target_counts
 from heldin.models.preference_name import BETA, PreferenceName
 from heldin.models.token_scores import TokenScores
 from heldin.models.tokens import IGNORED
@@ -31,6 +31,7 @@ class DirectPreference:
         label_smoothing: the share of pairs whose preference is taken to be wrong, at least 0 and below 0.5.
     """
 
+    name: ClassVar[PreferenceName] = PreferenceName.DPO
     rows: ClassVar[int] = 2
     needs_reference: ClassVar[bool] = True
 
@@ -74,8 +75,10 @@ class OddsRatioPreference:
         beta: weight of the odds ratio (lambda in the paper).
     """
 
+    name: ClassVar[PreferenceName] = PreferenceName.ORPO
     rows: ClassVar[int] = 2
     needs_reference: ClassVar[bool] = False
+    label_smoothing: ClassVar[float] = 0.0
 
     beta: float = BETA
 
@@ -112,7 +115,10 @@ def _of_pairs(losses: Tensor) -> Tensor:
     return losses.repeat_interleave(2)
 
 
-def preference_objective(name: PreferenceName, beta: float, label_smoothing: float) -> Objective:
+Preference = DirectPreference | OddsRatioPreference
+
+
+def preference_objective(name: PreferenceName, beta: float, label_smoothing: float) -> Preference:
     """Return the objective of this name. Raises InputError for a value that it does not take."""
     if name is PreferenceName.DPO:
         return DirectPreference(beta, label_smoothing)

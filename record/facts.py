@@ -450,6 +450,22 @@ class DeclaredFacts(Facts):
         return Guaranteed.DECLARED(package=package, audit=AUDITS[self.audit]())
 
 
+class PreferenceFacts(Facts):
+    """The objective of a training on preference pairs.
+
+    Attributes:
+        objective: dpo or orpo.
+        beta: beta of dpo, or the weight of the odds ratio.
+        label_smoothing: share of the pairs that are taken to be the wrong way round.
+        reference: whether the model before training is the reference.
+    """
+
+    objective: str
+    beta: float
+    label_smoothing: float
+    reference: bool
+
+
 class TrainingFacts(Facts):
     """The training of the target, and its guarantee.
 
@@ -479,6 +495,7 @@ class TrainingFacts(Facts):
         fit: the plan held against the data; null without noise.
         earlier: earlier releases about the same people; null if the config does not say whether there are any.
         declared_by: the package that declares what the steps do; null where heldin does them.
+        preference: the objective of preference pairs; null for other rows.
     """
 
     defense: str
@@ -506,6 +523,7 @@ class TrainingFacts(Facts):
     fit: PlanFit | None = None
     earlier: EarlierReleases | None = None
     declared_by: DeclaredFacts | None = None
+    preference: PreferenceFacts | None = None
 
     @property
     def is_plain(self) -> bool:

@@ -147,6 +147,10 @@ def _of_training(t: TrainingFacts) -> list[tuple[str, str]]:
         ("fine-tuning", f"{t.steps:,} steps ({chosen}) in {t.seconds:,.0f} s; defense: {t.defense}"),
         ("trained on", f"{counted(t.records, 'text')} of {counted(t.users, 'user')}"),
     ]
+    if (p := t.preference) is not None:
+        smoothed = f", label smoothing {p.label_smoothing:g}" if p.label_smoothing else ""
+        compared = "; reference: the model before training" if p.reference else ""
+        rows.append(("objective of the pairs", f"{p.objective}, beta {p.beta:g}{smoothed}{compared}"))
     if t.uncounted:
         rows.append(("without a counted token", f"{t.uncounted:,} of these texts, which add nothing to training"))
     rows.append(("guarantee", t.guarantee))

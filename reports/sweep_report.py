@@ -72,8 +72,8 @@ def tabulate_differences(result: SweepResult) -> Table | None:
     note = (
         "AUROC: of the primary attack, 0.5 is guessing. epsilon ≥: the largest certified lower bound of its training"
         " runs, valid for all at once. Loss: on non-members' test texts, nats per token (of preference pairs, per"
-        " pair), mean over users. Perplexity: the exponential of the mean loss over all tokens of these texts. Differences: to"
-        " the first variant of the group, within repetitions, which share members and non-members;"
+        " pair), mean over users. Perplexity: the exponential of the mean loss over all tokens of these texts."
+        " Differences: to the first variant of the group, within repetitions, which share members and non-members;"
         f" {describe_intervals(result)}. Of plan: units in training and gradients a step, over those that the plan"
         " states."
     )

@@ -1,7 +1,8 @@
-"""Two-turn chats of made-up people: somebody asks for a mail, and the assistant writes it as that person would."""
+"""Rows of made-up people: mails, chats in which the assistant writes a mail as they would, and preference pairs."""
 
 import random
 from collections.abc import Iterator
+from enum import StrEnum
 from typing import Any
 
 from heldin.corpus.made_up.synthetic import SyntheticCorpus, SyntheticRecord, generate
@@ -48,16 +49,41 @@ def chat_of(mail: SyntheticRecord) -> list[dict[str, str]]:
     return [{"role": "user", "content": asked}, {"role": "assistant", "content": mail.text}]
 
 
-def chat_rows(spec: SyntheticCorpus) -> Iterator[dict[str, Any]]:
-    """Yield a row for each mail of a made-up corpus, with user, messages, id and date."""
-    for mail in generate(spec):
-        yield {"user": mail.user, "messages": chat_of(mail), "id": mail.id, "date": mail.date}
+class MadeUpRows(StrEnum):
+    """The rows that a made-up corpus has for its mails.
 
+    mails: the text. chats: two turns, of which the mail is the answer. pairs: a request with two answers; the mail is
+    chosen, and an empty phrase rejected.
+    """
 
-def pair_rows(spec: SyntheticCorpus) -> Iterator[dict[str, Any]]:
-    """Yield a preference pair for each mail of a made-up corpus: the mail is chosen, and an empty phrase rejected."""
-    for mail in generate(spec):
+    MAILS = "mails"
+    CHATS = "chats"
+    PAIRS = "pairs"
+
+    @property
+    def have_turns(self) -> bool:
+        """Return whether rows have turns."""
+        return self is not MadeUpRows.MAILS
+
+    def content(self, mail: SyntheticRecord, column: str = "text") -> dict[str, Any]:
+        """Return the columns of a mail's row besides user, id and date.
+
+        Args:
+            mail: what is written.
+            column: for the text of a mail.
+        """
         asked, chosen = chat_of(mail)
-        rejected = {"role": "assistant", "content": refusal(random.Random(f"{mail.id} rejected"))}
-        pair = {"prompt": [asked], "chosen": [chosen], "rejected": [rejected]}
-        yield {"user": mail.user, **pair, "id": mail.id, "date": mail.date}
+        match self:
+            case MadeUpRows.MAILS:
+                return {column: mail.text}
+            case MadeUpRows.CHATS:
+                return {"messages": [asked, chosen]}
+            case MadeUpRows.PAIRS:
+                rejected = {"role": "assistant", "content": refusal(random.Random(f"{mail.id} rejected"))}
+                return {"prompt": [asked], "chosen": [chosen], "rejected": [rejected]}
+
+
+def made_up_rows(spec: SyntheticCorpus, kind: MadeUpRows) -> Iterator[dict[str, Any]]:
+    """Yield a row for each mail of a made-up corpus, with user, id and date."""
+    for mail in generate(spec):
+        yield {"user": mail.user, **kind.content(mail), "id": mail.id, "date": mail.date}

@@ -8,8 +8,8 @@ import pyarrow as pa
 from pydantic import PrivateAttr
 
 from heldin.base.files import text_sha256
-from heldin.corpus.made_up.chats import chat_rows
-from heldin.corpus.made_up.synthetic import SyntheticCorpus, generate
+from heldin.corpus.made_up.chats import MadeUpRows, made_up_rows
+from heldin.corpus.made_up.synthetic import SyntheticCorpus
 from heldin.corpus.sources.bad_rows import BadRows
 from heldin.corpus.sources.contract import SourceConfig, SourceSize
 from heldin.corpus.sources.rows import Columns, Source, batched
@@ -23,16 +23,16 @@ class Synthetic(Source):
 
     spec: SyntheticCorpus = field(default_factory=SyntheticCorpus)
     columns: Columns = _COLUMNS
+    rows: MadeUpRows = MadeUpRows.MAILS
 
     def fingerprint(self) -> str:
-        """Hash of the generator's parameters, and of how chats are read."""
-        chats = () if self.columns == _COLUMNS else (repr(self.columns),)
-        return text_sha256("synthetic", repr(self.spec), *chats)
+        """Hash of the generator's parameters, and of how turns are read."""
+        turns = (repr(self.columns), self.rows) if self.rows.have_turns else ()
+        return text_sha256("synthetic", repr(self.spec), *turns)
 
     def batches(self, bad: BadRows) -> Iterator[pa.RecordBatch]:
         """Yield generated records; none is ever bad."""
-        mails = ({"user": r.user, "text": r.text, "id": r.id, "date": r.date} for r in generate(self.spec))
-        rows = mails if self.columns == _COLUMNS else chat_rows(self.spec)
+        rows = made_up_rows(self.spec, self.rows)
         return batched(enumerate(rows, start=1), "synthetic", "row", self.columns, bad)
 
 
@@ -43,24 +43,25 @@ class SyntheticCorpusConfig(SourceConfig):
     kind: Literal["synthetic"]
     parameters: SyntheticCorpus = SyntheticCorpus()
     """How many users write, and how much they differ."""
-    chats: bool = False
-    """Each mail as a chat of two turns: a request, and the mail as the assistant's answer."""
+    rows: MadeUpRows = MadeUpRows.MAILS
+    """mails: texts. chats: two turns, a request and the mail as the assistant's answer. pairs: preference pairs, whose
+    chosen answer is the mail."""
 
     def source(self) -> Source:
         """The source that generates it."""
-        return Synthetic(self.parameters, self._columns)
+        return Synthetic(self.parameters, self._columns, self.rows)
 
     def first_row(self) -> Mapping[str, Any] | None:
-        """Return the first chat; None for mails."""
-        return next(chat_rows(self.parameters), None) if self.chats else None
+        """Return the first row; None for mails."""
+        return next(made_up_rows(self.parameters, self.rows), None) if self.rows.have_turns else None
 
     def named_columns(self) -> Columns:
         """Return the generator's own."""
         return _COLUMNS
 
     def reading(self, columns: Columns) -> SourceConfig:
-        """Return the same corpus, whose chats are read by these columns. Raises InputError if it has mails."""
-        if not self.chats:
+        """Return the same corpus, whose turns are read by these columns. Raises InputError if it has mails."""
+        if not self.rows.have_turns:
             return super().reading(columns)
         read = self.model_copy()
         read._columns = columns

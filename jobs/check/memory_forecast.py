@@ -10,6 +10,8 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from heldin.base.wording import counted, in_bytes
+from heldin.corpus.chat.columns import found_format
+from heldin.corpus.chat.conversation import RowFormat
 from heldin.defenses.mechanisms.contract import DefenseConfig
 from heldin.finetune.batches import plain_batch_gradient
 from heldin.finetune.holding import PlainClipping, clipped_batch_gradient
@@ -24,8 +26,9 @@ from heldin.finetune.sharding import Spread
 from heldin.models.devices import Planned
 from heldin.models.loading import context_length
 from heldin.models.tiny import tiny_config
-from heldin.models.tokens import Tokens
+from heldin.models.tokens import Pair, Tokens
 from heldin.stages.run_config import RunConfig
+from heldin.stages.train.training import preference_of
 
 
 def run_memory(config: RunConfig, device: Planned, say: Callable[[str], None] = lambda _: None) -> dict[str, Peak]:
@@ -123,14 +126,22 @@ def shape_of(config: RunConfig) -> PretrainedConfig | None:
 
 def step_of(config: RunConfig) -> Step | None:
     """Return the step of a run's fine-tuning, for a rehearsal or a measurement; None for one that is not rehearsed."""
-    defense = config.defense
+    defense, recipe = config.defense, recipe_of_rows(config)
     if defense.is_private:
-        return None if defense.cohort_size is None else _sampled(config.finetune, defense, defense.cohort_size)
+        return None if defense.cohort_size is None else _sampled(recipe, defense, defense.cohort_size)
     clip = defense.clips_plainly
     if clip is None:
-        return plain_step(config.finetune)
+        return plain_step(recipe)
     # A copy of the base model waits while a plain run measures the norm.
-    return replace(_clipped(config.finetune, clip), copies=int(defense.measured_clip is not None))
+    return replace(_clipped(recipe, clip), copies=int(defense.measured_clip is not None))
+
+
+def recipe_of_rows(config: RunConfig) -> Recipe:
+    """Return the recipe of fine-tuning with the objective that the first row of the corpus asks for."""
+    source, stated = config.corpus.source, config.corpus.format
+    form, _ = found_format(source.first_row(), source.named_columns(), stated)
+    pairs = form is RowFormat.PREFERENCE
+    return replace(config.finetune, objective=preference_of(config.finetune).name if pairs else None)
 
 
 def plain_step(recipe: Recipe) -> Step:
@@ -220,4 +231,7 @@ def _put(model: PreTrainedModel, total: dict[str, torch.Tensor]) -> None:
 
 def _records(count: int, recipe: Recipe) -> list[Tokens]:
     # One id more than is predicted.
-    return [Tokens([1] * (recipe.sequence_length + 1))] * count
+    record = Tokens([1] * (recipe.sequence_length + 1))
+    if recipe.objective is None:
+        return [record] * count
+    return [replace(Pair.of(record, record), objective=preference_of(recipe))] * count

@@ -27,7 +27,7 @@ _CORPUS = "example/corpus.jsonl"
 _KINDS: dict[str, tuple[str, ...]] = {
     "run": (
         *("none", "uls", "els", "group", "example", "user-entity", "uedp", "filter", "clip"),
-        *("canaries", "chat", "own", "own-chat"),
+        *("canaries", "chat", "preference", "own", "own-chat", "own-preference"),
     ),
     "audit": ("files", "endpoint"),
     "plant": ("users", "canaries"),
@@ -77,7 +77,7 @@ def needed(command: str, kind: str, folder: Path = Path()) -> Needed | None:
         return Needed((base,), "heldin init run" + ("" if base == "run.yaml" else f" --out {shlex.quote(base)}"))
     content = contents(f"{command}-{kind}")
     files = tuple(dict.fromkeys(text for text in _texts(content) if text.startswith("example/")))
-    option = "--chat" if kind == "own-chat" else "--models"
+    option = {"own-chat": "--rows chats", "own-preference": "--rows pairs"}.get(kind, "--models")
     return Needed(files, f"heldin corpus example --out example {option}") if files else None
 
 
@@ -99,7 +99,7 @@ def starting_file(command: str, kind: str, model: type[BaseModel], corpus: str =
         command: "run", "audit", "plant" or "sweep".
         kind: one of ``kinds(command)``.
         model: the model of such files, whose meanings become comments.
-        corpus: the corpus file of kinds "own" and "own-chat".
+        corpus: the corpus file of the kinds that begin with "own".
 
     Raises:
         InputError: an unknown kind.
@@ -109,7 +109,7 @@ def starting_file(command: str, kind: str, model: type[BaseModel], corpus: str =
         meant = f"did you mean {near[0]}? " if near else ""
         raise InputError(f"no starting file '{kind}' for {command}: {meant}choose from {', '.join(kinds(command))}")
     title, content = _title(f"{command}-{kind}"), _whole(command, kind)
-    if kind in ("own", "own-chat"):
+    if kind.startswith("own"):
         content["corpus"]["source"]["path"] = corpus
     looked_over = {"audit": "heldin audit --config THIS-FILE reads it"}.get(
         command, f"heldin {command} THIS-FILE --check looks it over"

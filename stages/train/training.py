@@ -30,7 +30,7 @@ from heldin.finetune.units import PrivateRecords, PrivateTraining, plan_private_
 from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import score_documents
 from heldin.models.objective import LANGUAGE_MODELLING, Objective
-from heldin.models.preference import preference_objective
+from heldin.models.preference import Preference, preference_objective
 from heldin.models.preference_name import BETA, PreferenceName
 from heldin.models.tokens import Tokens
 from heldin.stages.run_config import RunConfig
@@ -176,13 +176,18 @@ def measured_clip_norm(
     return measured
 
 
+def preference_of(recipe: Recipe) -> Preference:
+    """Return the objective of preference pairs. Raises InputError for a key that it does not take."""
+    return preference_objective(recipe.objective or PreferenceName.DPO, recipe.beta or BETA, recipe.label_smoothing)
+
+
 def objective_of(recipe: Recipe, form: RowFormat) -> Objective:
     """Return what a training on rows of this form is for.
 
     Raises InputError for an objective of preference pairs where rows are none.
     """
     if form is RowFormat.PREFERENCE:
-        return preference_objective(recipe.objective or PreferenceName.DPO, recipe.beta or BETA, recipe.label_smoothing)
+        return preference_of(recipe)
     stated = {"objective": recipe.objective, "beta": recipe.beta, "label_smoothing": recipe.label_smoothing or None}
     if wrong := next((key for key, value in stated.items() if value is not None), None):
         raise InputError(
@@ -213,8 +218,11 @@ def training_records(
             " choose another"
         )
     tokens = training_tokens(data, base, length, recipe.truncate, out / TOKENS, reporter)
-    if objective.rows == 1:
+    if not isinstance(objective, Preference):
         return tokens
+    smoothed = f", label smoothing {objective.label_smoothing:g}" if objective.label_smoothing else ""
+    compared = ", reference: the base model" if objective.needs_reference else ""
+    reporter.say(f"objective: {objective.name}, beta {objective.beta:g}{smoothed}{compared}")
     with reporter.track("reference of the pairs", len(tokens), "pairs") as advance:
         return preference_records(
             base,

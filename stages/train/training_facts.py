@@ -12,6 +12,7 @@ import numpy.typing as npt
 from heldin.audit.coarse import brief, significant
 from heldin.base.coins import keyed_order, seed_key
 from heldin.base.files import finite
+from heldin.corpus.chat.conversation import RowFormat
 from heldin.corpus.split import Part
 from heldin.defenses.accounting.guarantees import ceiling_of
 from heldin.defenses.data_side.apply import as_trained
@@ -30,6 +31,7 @@ from heldin.record.facts import (
     DeclaredFacts,
     ExposedShare,
     GradientNorms,
+    PreferenceFacts,
     RemovalFacts,
     TrainingFacts,
 )
@@ -38,6 +40,7 @@ from heldin.stages.sides.data import RunData
 from heldin.stages.sides.panels import claims_on
 from heldin.stages.train.plan import plan_fit
 from heldin.stages.train.previous import earlier_facts
+from heldin.stages.train.training import preference_of
 from heldin.stages.train.validation import gap_auroc_correlation
 
 if TYPE_CHECKING:
@@ -81,6 +84,19 @@ def training_facts(
         ceiling_of_entities=Ceiling.of(claims[0].ceiling) if claims else None,
         fit=plan_fit(config, mechanism, counts, gradients=round(result.gradients / max(1, result.steps), 1)),
         earlier=earlier_facts(config, mechanism, out),
+        preference=_preference_facts(config, data),
+    )
+
+
+def _preference_facts(config: RunConfig, data: RunData) -> PreferenceFacts | None:
+    if data.corpus.reading.format is not RowFormat.PREFERENCE:
+        return None
+    objective = preference_of(config.finetune)
+    return PreferenceFacts(
+        objective=objective.name,
+        beta=objective.beta,
+        label_smoothing=objective.label_smoothing,
+        reference=objective.needs_reference,
     )
 
 

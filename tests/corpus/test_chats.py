@@ -304,7 +304,7 @@ def test_a_table_may_hold_messages_as_json(tmp_path):
 def test_what_one_row_says_is_in_no_canary_row():
     """The first row tells the form of all; nothing of what it says goes further."""
     found = reading({"messages": chat("a secret", "another secret", system="a third secret")})
-    made = found.made("asked", "answered")
+    made = found.made("asked", "answered", "rejected")
     assert "secret" not in made.text
     assert made.counted == "answered<|im_end|>\n"
 

@@ -9,7 +9,7 @@ import yaml
 
 import heldin
 from heldin.corpus.chat.template import CHATML
-from heldin.corpus.made_up.chats import chat_rows
+from heldin.corpus.made_up.chats import MadeUpRows, made_up_rows
 from heldin.corpus.made_up.synthetic import SyntheticCorpus
 from heldin.models.loading import load_tokenizer
 from heldin.models.model_config import TinyModel
@@ -18,11 +18,11 @@ from heldin.record.document import read_record
 from tests.conftest import SMALL
 from tests.refusals import names
 
-ROWS = list(chat_rows(SyntheticCorpus(40, 9, 8, distinctiveness=0.9, seed=4)))
+ROWS = list(made_up_rows(SyntheticCorpus(40, 9, 8, distinctiveness=0.9, seed=4), MadeUpRows.CHATS))
 CHATS = {
     **SMALL,
     "corpus": {
-        "source": {"kind": "synthetic", "chats": True, "parameters": SMALL["corpus"]["source"]["parameters"]},
+        "source": {"kind": "synthetic", "rows": "chats", "parameters": SMALL["corpus"]["source"]["parameters"]},
         "users": SMALL["corpus"]["users"],
     },
     "canaries": [{"kind": "rare_phrase", "users": 4, "documents": [3]}],

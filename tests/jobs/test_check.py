@@ -9,6 +9,7 @@ import torch
 import yaml
 
 from heldin.base.progress import LineReporter
+from heldin.corpus.made_up.chats import MadeUpRows
 from heldin.defenses.guarantee import Guarantee
 from heldin.finetune.memory import Peak
 from heldin.jobs import run as pipeline
@@ -33,9 +34,9 @@ def _nothing_is_read(monkeypatch):
 @pytest.mark.parametrize("kind", kinds("run"))
 def test_every_starting_file_passes(call, tmp_path, monkeypatch, kind):
     monkeypatch.chdir(tmp_path)
-    if kind in ("own", "own-chat"):
-        chats, quiet = kind == "own-chat", LineReporter(lambda line: None)
-        write_example(tmp_path / "example", users=20, chats=chats, reporter=quiet)
+    if kind.startswith("own"):
+        rows = {"own": "mails", "own-chat": "chats", "own-preference": "pairs"}[kind]
+        write_example(tmp_path / "example", users=20, rows=MadeUpRows(rows), reporter=LineReporter(lambda line: None))
     (tmp_path / "start.yaml").write_text(starting_file("run", kind, RunConfig), encoding="utf-8")
     before = sorted(tmp_path.rglob("*"))
     code, out, err = call("run", "start.yaml", "--check")
