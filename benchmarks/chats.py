@@ -1,5 +1,8 @@
-"""What masks cost: a user-level step on chats of which answers count against the same tokens of which all do, and the
-scoring of answers against bare forward passes over the same conversations. All take turns in one run.
+"""What masks and pairs cost, all taking turns in one run.
+
+A user-level step on chats of which answers count is held against the same tokens of which all do; a step of direct
+preference optimisation against supervised fine-tuning on the same tokens, the reference's passes included as they are
+over three epochs; and the scoring of answers against bare forward passes over the same conversations.
 
     .venv/bin/python benchmarks/chats.py
 """
@@ -8,8 +11,11 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
+import numpy as np
 import torch
+from transformers import PreTrainedTokenizerBase
 
 from heldin.base.coins import seed_key
 from heldin.corpus.chat.conversation import Conversation
@@ -21,15 +27,17 @@ from heldin.defenses.choices import ConstantDivisor, FlatClip, NoiseGenerator
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.samplers import PoissonSampler
 from heldin.finetune.batches import encode
+from heldin.finetune.preferences import PreferenceRecords, reference_of
 from heldin.finetune.private import private_gradient
 from heldin.finetune.units import PrivateRecords, PrivateTraining, plan_private_training
 from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import batches_by_length, score_documents, tokens_per_batch
 from heldin.models.model_config import TinyModel
+from heldin.models.preference import DirectPreference
 from heldin.models.tiny import new_tiny_model, train_tokenizer
 from heldin.models.tokens import Tokens
 
-PAIRS, USERS = 9, 64
+PAIRS, USERS, EPOCHS = 9, 64, 3
 
 
 def main() -> None:
@@ -45,22 +53,53 @@ def main() -> None:
     users = [row["user"] for row in rows]
     steps = [_steps(users, sequences) for sequences in (plain, masked)]
     lm = LanguageModel(model, tokenizer, "tiny", "")
-    of_steps, of_scores = [], []
+    pairs, singles = _pairs_and_singles(tokenizer, template)
+    # All records of a user, so that both have the same tokens.
+    paired, supervised = (_steps(users_of, records, 1000) for users_of, records in (pairs, singles))
+    reference = partial(reference_of, LanguageModel(model, tokenizer, "tiny", ""), advance=lambda _: None)
+    of_steps, of_scores, of_pairs = [], [], []
     for number in range(PAIRS):
         seconds = [_timed(partial(private_gradient, model, training, number, its)) for training, its in steps]
         of_steps.append(seconds[1] / seconds[0])
         bare = _timed(lambda: _forward(lm, plain))
         of_scores.append(_timed(lambda: score_documents(lm, answers)) / bare)
-        print(f"masked step / unmasked step {of_steps[-1]:.3f}, scoring / bare passes {of_scores[-1]:.3f}")
-    print(f"medians: {statistics.median(of_steps):.3f} and {statistics.median(of_scores):.3f}")
+        dpo, sft = (_timed(partial(private_gradient, model, t, number, its)) for t, its in (paired, supervised))
+        drawn = [pair for unit in paired[0].drawn(number) for pair in paired[0].contribution(unit, number, pairs[1])]
+        once = _timed(partial(reference, drawn, "fp32")) / EPOCHS
+        of_pairs.append((dpo + once) / sft)
+        print(
+            f"masked step / unmasked step {of_steps[-1]:.3f}, scoring / bare passes {of_scores[-1]:.3f},"
+            f" DPO / SFT {of_pairs[-1]:.3f} ({once / sft:.3f} of it the reference)"
+        )
+    print("medians: {:.3f}, {:.3f} and {:.3f}".format(*map(statistics.median, (of_steps, of_scores, of_pairs))))
 
 
-def _steps(users: Sequence[str], sequences: list[Tokens]) -> tuple[PrivateTraining, list[Tokens]]:
+def _pairs_and_singles(tokenizer: PreTrainedTokenizerBase, template: ChatTemplate) -> list[tuple[list[str], Any]]:
+    """Users and records of preference pairs, and of their answers as records of their own."""
+    rows = list(made_up_rows(SyntheticCorpus(USERS, 12, 10), MadeUpRows.PAIRS))
+    documents = []
+    for row in rows:
+        before, chosen = row["prompt"], row["chosen"]
+        # An answer as long as the chosen one, as in real pairs.
+        rejected = [{"role": "assistant", "content": chosen[0]["content"][::-1]}]
+        conversation = Conversation(before + chosen, 1, before + rejected)
+        documents.append(template.document(conversation).counting(Counting.COMPLETION))
+    users = [row["user"] for row in rows]
+    pairs = encode(tokenizer, documents, 255)
+    values = np.zeros((len(pairs), 2), dtype=np.float32)
+    singles = [tokens for pair in pairs for tokens in pair.rows()]
+    both = [user for user in users for _ in range(2)]
+    return [(users, PreferenceRecords(pairs, DirectPreference(), values)), (both, singles)]
+
+
+def _steps(
+    users: Sequence[str], sequences: Sequence[Tokens], group_size: int = 8
+) -> tuple[PrivateTraining, Sequence[Tokens]]:
     mechanism = Mechanism(
         unit="user",
         sampled="user",
         sampler=PoissonSampler(rate=0.5),
-        group_size=8,
+        group_size=group_size,
         clip=FlatClip(norm=0.5),
         noise_multiplier=0.8,
         steps=PAIRS,

@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -25,6 +25,7 @@ from heldin.commands.options import (
     UserColumn,
     answer,
     json_text,
+    made_up_rows,
     rows_rule,
 )
 
@@ -308,20 +309,17 @@ def example(
         bool,
         typer.Option("--models", help="Also train a small base model and a fine-tuned one (two minutes on two cores)."),
     ] = False,
-    rows: Annotated[
-        Literal["mails", "chats", "pairs"],
-        typer.Option(help="Texts, chats of two turns, or preference pairs."),
-    ] = "mails",
+    chat: Annotated[bool, typer.Option("--chat", help="Rows are chats of two turns instead of texts.")] = False,
+    pairs: Annotated[bool, typer.Option("--pairs", help="Rows are preference pairs.")] = False,
     quiet: Quiet = False,
     json: AsJson = False,
 ) -> None:
     """Write example files for all commands, and print their use."""
     from heldin.base.progress import reporter_for_this_terminal
-    from heldin.corpus.made_up.chats import MadeUpRows
     from heldin.jobs.example import lines, write_example
 
-    reporter = reporter_for_this_terminal()
-    files = write_example(out, users=users, seed=seed, models=models, rows=MadeUpRows(rows), reporter=reporter)
+    rows, reporter = made_up_rows(chat, pairs), reporter_for_this_terminal()
+    files = write_example(out, users=users, seed=seed, models=models, rows=rows, reporter=reporter)
     if json:
         named = [{"file": str(file.path), "holds": file.holds, "try": file.command} for file in files]
         typer.echo(json_text({"files": named}))

@@ -15,6 +15,7 @@ from heldin.base.machine import be_quiet, is_quiet, version
 
 if TYPE_CHECKING:
     from heldin.audit.decision import DecisionConfig
+    from heldin.corpus.made_up.chats import MadeUpRows
     from heldin.corpus.sources.bad_rows import OnBadRows
 
 
@@ -239,6 +240,15 @@ def dtype_option(default: str) -> Any:
         rich_help_panel=RUNNING,
         hidden=True,
     )
+
+
+def made_up_rows(chat: bool, pairs: bool) -> "MadeUpRows":
+    """Return the rows that --chat or --pairs ask for. Raises InputError for both."""
+    from heldin.corpus.made_up.chats import MadeUpRows
+
+    if chat and pairs:
+        raise InputError("--chat and --pairs are two kinds of rows: give one")
+    return MadeUpRows.PAIRS if pairs else MadeUpRows.CHATS if chat else MadeUpRows.MAILS
 
 
 def rows_rule(skip_bad_rows: bool, strict: bool) -> "OnBadRows":

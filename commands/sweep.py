@@ -20,6 +20,7 @@ from heldin.commands.options import (
     SkipBad,
     Strict,
     answer,
+    made_up_rows,
     rows_set,
 )
 
@@ -96,6 +97,7 @@ def demo(
         bool, typer.Option("--all", help="Compare plain training and four defenses, which takes about twice as long.")
     ] = False,
     chat: Annotated[bool, typer.Option("--chat", help="Train on chats instead of mails.")] = False,
+    pairs: Annotated[bool, typer.Option("--pairs", help="Train on preference pairs, by DPO.")] = False,
     html: AsHtml = False,
     quiet: Quiet = False,
     device: DeviceOption = None,
@@ -108,7 +110,7 @@ def demo(
     """
     from heldin.sweeps.load import demo_sweep
 
-    loaded = demo_sweep(every=every, chats=chat)
+    loaded = demo_sweep(every=every, rows=made_up_rows(chat, pairs))
     folder = out or Path("runs") / loaded.config.name
     _run(loaded, folder, mirror=None, ray_address=None, html=html, json=json, csv=False)
 

@@ -11,6 +11,7 @@ from heldin.audit.shipping import LEAST_BLOCKS, MOST_CANDIDATES
 from heldin.base.config_errors import checked
 from heldin.base.errors import InputError
 from heldin.base.wording import counted
+from heldin.corpus.made_up.chats import MadeUpRows
 from heldin.corpus.split import Audited
 from heldin.stages.config_files import merged, read_config, with_overrides
 from heldin.stages.run_config import RunConfig, parse_config
@@ -84,20 +85,29 @@ def sweep_of(config: SweepConfig, base: dict[str, Any], where: str) -> Sweep:
     return Sweep(config, variants, tuning, tried)
 
 
-def demo_sweep(*, every: bool = False, chats: bool = False) -> Sweep:
+# In names of folders, and the file of the run.
+_DEMO_ROWS: dict[MadeUpRows, tuple[list[str], str]] = {
+    MadeUpRows.MAILS: ([], "small"),
+    MadeUpRows.CHATS: (["chat"], "run-chat"),
+    MadeUpRows.PAIRS: (["pairs"], "run-preference"),
+}
+
+
+def demo_sweep(*, every: bool = False, rows: MadeUpRows = MadeUpRows.MAILS) -> Sweep:
     """Return the sweep of ``heldin demo``: no defense and two, or ``every`` one of the four.
 
     Args:
         every: all of them.
-        chats: on chats in place of mails.
+        rows: what is trained on.
     """
-    name = "-".join(["demo", *(["chat"] if chats else []), *(["all"] if every else [])])
+    kind, file = _DEMO_ROWS[rows]
+    name = "-".join(["demo", *kind, *(["all"] if every else [])])
     content = {**contents("sweep-defenses"), "name": name, "base": _DEMO}
     if every:
         of_two = content["variants"]
         further = {"example": changes("example"), "els": changes("els")}
         content["variants"] = {"none": {}, "dedup-cap": of_two["dedup-cap"], **further, "uls": of_two["uls"]}
-    base = {**contents("run-chat" if chats else "small"), "name": "demo"}
+    base = {**contents(file), "name": "demo"}
     return sweep_of(checked(SweepConfig, content, _DEMO), base, _DEMO)
 
 

@@ -77,7 +77,7 @@ def needed(command: str, kind: str, folder: Path = Path()) -> Needed | None:
         return Needed((base,), "heldin init run" + ("" if base == "run.yaml" else f" --out {shlex.quote(base)}"))
     content = contents(f"{command}-{kind}")
     files = tuple(dict.fromkeys(text for text in _texts(content) if text.startswith("example/")))
-    option = {"own-chat": "--rows chats", "own-preference": "--rows pairs"}.get(kind, "--models")
+    option = {"own-chat": "--chat", "own-preference": "--pairs"}.get(kind, "--models")
     return Needed(files, f"heldin corpus example --out example {option}") if files else None
 
 

@@ -384,11 +384,6 @@ def test_an_empty_first_row_is_of_the_form_of_its_column(value):
     assert format_of_row({"user": "ann", "messages": value}, Columns()) == (RowFormat.MESSAGES, "messages")
 
 
-def test_preference_pairs_say_what_can_be_done():
-    with refused("format_of_row", ("'chosen'", "heldin plant")):
-        format_of_row({"prompt": "a", "chosen": "b", "rejected": "c"}, Columns())
-
-
 def test_a_template_of_which_trl_trains_on_another_text_is_said():
     trl = pytest.importorskip("trl")
     folder = Path(trl.__file__).parent / "chat_templates"

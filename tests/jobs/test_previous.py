@@ -149,3 +149,23 @@ def test_a_base_model_that_is_one_of_the_earlier_releases_saw_the_people(tmp_pat
             require_previous(config_of([str(week)], base=base), tmp_path / "run")
         require_previous(config_of([str(week)], base=base, base_model_saw_protected=True), tmp_path / "run")
     require_previous(config_of([str(week)], base=other), tmp_path / "run")
+
+
+def test_a_training_that_begins_with_an_earlier_release_adds_to_its_epsilon(tmp_path):
+    """Such as preference tuning after a private fine-tuning on the same people."""
+    week, other = write_release(tmp_path / "week"), write_release(tmp_path / "other", weights=1.0)
+    config = config_of([str(week)], base=week, base_model_saw_protected=True)
+    facts = facts_of(config, tmp_path)
+    # Alone it guarantees nothing; together both have what two releases have.
+    assert not hasattr(mechanism_in(config).guarantee(), "epsilon")
+    together = heldin.compose([week, mechanism_in(config_of([str(week)]))], delta=1e-3)
+    assert facts.epsilon == pytest.approx(together.epsilon, rel=1e-9)
+    assert facts.epsilon > mechanism_in(config_of([str(week)])).guarantee().epsilon
+    # The folder may be gone when the record is checked.
+    shutil.rmtree(week)
+    assert earlier_facts(config, mechanism_in(config), tmp_path) == facts
+    # A base that is none of the releases that are named saw whatever it saw.
+    unknown = config_of(
+        [str(other)], base=write_release(tmp_path / "third", weights=2.0), base_model_saw_protected=True
+    )
+    assert facts_of(unknown, tmp_path / "run").epsilon is None
