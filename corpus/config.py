@@ -30,7 +30,8 @@ class CorpusConfig(Section):
     format: RowFormat | None = None
     """How rows hold their text. text: a column of text. messages: a list of messages with role and content.
     conversations: the same with from and value. prompt-completion: the columns prompt and completion, of text or of
-    messages. null: the columns of the first row tell; ``columns.text`` may name the column of messages."""
+    messages. preference: the columns chosen and rejected, and a prompt. null: the columns of the first row tell;
+    ``columns.text`` may name the column of messages."""
     turns: Counting | None = None
     """Which turns of a row deduplication, caps, statistics and canary users work on; null: those that bear the loss
     (finetune.loss_on). Entities are searched in all turns, since a model reads them."""

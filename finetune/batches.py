@@ -20,7 +20,7 @@ from heldin.finetune.precision import Arithmetic, autocast
 from heldin.finetune.ranks import own_share, processes, sum_over_ranks
 from heldin.finetune.recipe import Truncate
 from heldin.models.devices import moved
-from heldin.models.objective import TokenBatch
+from heldin.models.objective import LANGUAGE_MODELLING, TokenBatch
 from heldin.models.repeated import is_short, records, repeated, sums_of_recorded, without_compiling
 from heldin.models.tokens import IGNORED, Ids, Pair, Tokens, start_token, tokens_of, tokens_within
 
@@ -198,9 +198,9 @@ class Asked(Tokens):
 def collate(records: Sequence[Tokens], device: torch.device) -> TokenBatch:
     """The batch of these records, padded on the right: a row for each, or two for a pair.
 
-    Raises ValueError for records of several objectives.
+    Raises ValueError for records of several objectives, or pairs without any.
     """
-    objectives = {record.objective if isinstance(record, Pair) else None for record in records}
+    objectives = {record.objective if isinstance(record, Pair) else LANGUAGE_MODELLING for record in records}
     if len(objectives) > 1:
         raise ValueError(f"a batch of records with several objectives: {objectives}")
     pairs = [tokens.inputs_and_targets() for record in records for tokens in record.rows()]
@@ -213,9 +213,12 @@ def collate(records: Sequence[Tokens], device: torch.device) -> TokenBatch:
         both[1, row, : len(asked)] = asked
     inputs, targets = moved(torch.from_numpy(both), device)
     objective = objectives.pop()
+    # Trained as texts, both answers of a pair would be made likelier.
     if objective is None:
-        return TokenBatch.of(inputs, targets)
+        raise ValueError("a batch of pairs without an objective")
     reference = [value for record in records if isinstance(record, Pair) for value in record.reference]
+    if not reference:
+        return TokenBatch.of(inputs, targets)
     return TokenBatch(inputs, targets, torch.tensor(reference, device=device), objective)
 
 

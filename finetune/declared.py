@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from transformers import PreTrainedModel
@@ -108,6 +109,6 @@ def _drawn(training: PrivateTraining, unit: SampledUnit, step: int, sequences: S
     if unit.canary is None:
         records = training.contribution(unit, step, sequences)
         # As plain numbers, whatever the store has on disk.
-        return DrawnUnit(tuple(Tokens([int(token) for token in record.ids], record.counted) for record in records))
+        return DrawnUnit(tuple(replace(record, ids=[int(token) for token in record.ids]) for record in records))
     assert training.canaries is not None
     return DrawnUnit((), training.canaries.gradient(unit.canary))

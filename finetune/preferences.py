@@ -144,8 +144,9 @@ def reference_of(
     try:
         with autocast(arithmetic, lm.device):
             for batch in batches_by_length(lengths_of(pairs).tolist(), max_tokens=tokens_per_batch(lm.model)):
-                rows = row_losses(lm.model, collate([pairs[i] for i in batch], lm.device), once=True)
-                values[batch] = -rows.float().cpu().numpy().reshape(-1, 2)
+                rows = collate([row for i in batch for row in pairs[i].rows()], lm.device)
+                losses = row_losses(lm.model, rows, once=True)
+                values[batch] = -losses.float().cpu().numpy().reshape(-1, 2)
                 advance(len(batch))
     finally:
         lm.model.train(training)

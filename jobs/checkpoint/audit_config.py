@@ -62,8 +62,8 @@ class RowsConfig(Section):
     """How rows that are turns are read."""
 
     format: RowFormat | None = None
-    """How rows hold their text: text, messages, conversations or prompt-completion; see corpus.format of a run. null:
-    the columns of the first row tell."""
+    """How rows hold their text: text, messages, conversations, prompt-completion or preference; see corpus.format of a
+    run. null: the columns of the first row tell."""
     template: ExpandedPath | None = None
     """File with the chat template that writes messages, in Jinja; null: that of the audited model's tokenizer."""
     template_options: dict[str, str | bool] | None = None

@@ -10,6 +10,7 @@ from heldin.base.files import text_sha256
 from heldin.base.progress import Reporter
 from heldin.bounds.trainings import WORST_CASE_USER
 from heldin.canaries.unseen_token import UnseenTokenCanaries, rare_tokens, token_counts, unseen_token_users
+from heldin.corpus.chat.conversation import RowFormat
 from heldin.corpus.document import Document
 from heldin.corpus.entities.incidence import Incidence
 from heldin.corpus.row_parts import RowParts
@@ -136,6 +137,11 @@ def training_job(
             the model's context.
     """
     config = audit.trained()
+    if corpus.reading.format is RowFormat.PREFERENCE:
+        raise InputError(
+            "independent trainings plant a worst-case user of texts, and the rows are preference pairs: use heldin run"
+            " with canaries"
+        )
     defense, recipe, store = config.defense, config.finetune, corpus.store
     _require_room(recipe, base, store.users)
     # All records of everybody else, with no set-asides: there is no held-out side that would need fresh texts.

@@ -181,12 +181,13 @@ def _require_seen(users: Sequence[CanaryUser], base: LanguageModel, config: RunC
     length, most = config.finetune.sequence_length, config.attack.max_characters
     for user in users:
         documents, kind = [record.document for record in user.records], user.canary.kind
-        if not all(tokens.bearing for tokens in encode(base.tokenizer, documents, length)):
+        rows = (row for tokens in encode(base.tokenizer, documents, length) for row in tokens.rows())
+        if not all(row.bearing for row in rows):
             raise InputError(
                 f"canaries: training sees no token that counts of a row of {kind} canaries: raise"
                 f" finetune.sequence_length = {length}"
             )
-        if not all(document.cut(most).counted for document in documents):
+        if not all(branch.counted for document in documents for branch in document.cut(most).branches()):
             raise InputError(
                 f"canaries: the attack sees nothing that counts of a row of {kind} canaries: raise"
                 f" attack.max_characters = {most}"

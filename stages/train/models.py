@@ -1,6 +1,5 @@
 """The models of a run: its base, its target, and the references."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,12 +10,9 @@ from heldin.base.artefacts import is_whole
 from heldin.base.errors import InputError
 from heldin.base.files import cache_directory, keep_in_use, text_sha256
 from heldin.base.progress import LineReporter, Reporter
-from heldin.corpus.chat.conversation import RowFormat
 from heldin.corpus.store import documents_of
 from heldin.corpus.user_filter import UserFilter, select_users
-from heldin.finetune.batches import Truncation, encode
 from heldin.finetune.precision import arithmetic_of
-from heldin.finetune.preferences import preference_records
 from heldin.finetune.pretraining import pretrain, pretrained_folder, train_once
 from heldin.finetune.ranks import same_as_first
 from heldin.finetune.recipe import Select
@@ -24,10 +20,9 @@ from heldin.models.devices import default_device, spreads
 from heldin.models.loading import LanguageModel, require_text_alone
 from heldin.models.model_names import require_model
 from heldin.models.opening import load_language_model
-from heldin.models.tokens import Tokens
 from heldin.stages.run_config import RunConfig
 from heldin.stages.sides.corpus import CorpusData
-from heldin.stages.train.training import preference_of
+from heldin.stages.train.training import as_trained_on
 
 
 def base_model(config: RunConfig, corpus: CorpusData, reporter: Reporter) -> tuple[str, LanguageModel]:
@@ -151,12 +146,7 @@ class _RunTraining(ReferenceTraining):
         # The run's own recipe without its defense; there are no validation users to choose a checkpoint by.
         recipe = replace(self.config.finetune, select=Select.LAST, patience=None, shard=None)
         documents = self.corpus.bearing_loss(documents_of(self.corpus.store, rows))
-        sequences: Sequence[Tokens] = encode(
-            base.tokenizer, documents, recipe.sequence_length, truncation=Truncation(recipe.truncate)
-        )
-        if self.corpus.reading.format is RowFormat.PREFERENCE:
-            arithmetic = arithmetic_of(recipe.precision, base.device)
-            sequences = list(preference_records(base, sequences, preference_of(recipe), arithmetic))
+        sequences = as_trained_on(base, documents, recipe, self.corpus.reading.format)
         # Everything that its weights depend on; "1" is raised if training itself changes.
         name = text_sha256("1", base.fingerprint, repr(recipe), repr(sequences))[:24]
         folder = cache_directory() / "references" / name

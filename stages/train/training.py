@@ -15,8 +15,9 @@ from heldin.base.files import kept_text, text_sha256
 from heldin.base.progress import Reporter
 from heldin.base.wording import counted
 from heldin.corpus.chat.conversation import RowFormat
+from heldin.corpus.document import Document
 from heldin.defenses.mechanism import Mechanism
-from heldin.finetune.batches import Truncation, encoded
+from heldin.finetune.batches import Truncation, encode, encoded
 from heldin.finetune.checkpoints import finished_state
 from heldin.finetune.holding import PlainClipping, plain_clipping
 from heldin.finetune.loop import TrainingResult, train
@@ -233,6 +234,18 @@ def training_records(
             alone=recipe.shard is None,
             advance=advance,
         )
+
+
+def as_trained_on(
+    base: LanguageModel, documents: Sequence[Document], recipe: Recipe, form: RowFormat
+) -> Sequence[Tokens]:
+    """Return documents as a training of this recipe takes them, in memory. Raises InputError: see ``objective_of``."""
+    truncation = Truncation(recipe.truncate)
+    tokens = encode(base.tokenizer, documents, recipe.sequence_length, truncation=truncation)
+    objective = objective_of(recipe, form)
+    if not isinstance(objective, Preference):
+        return tokens
+    return list(preference_records(base, tokens, objective, arithmetic_of(recipe.precision, base.device)))
 
 
 def training_tokens(

@@ -18,7 +18,6 @@ from heldin.defenses.accounting.guarantees import ceiling_of
 from heldin.defenses.data_side.apply import as_trained
 from heldin.defenses.guarantee import Guarantee, NoGuarantee
 from heldin.defenses.mechanism import Mechanism
-from heldin.finetune.batches import encode
 from heldin.finetune.gradient_norms import gradient_norms
 from heldin.finetune.loop import TrainingResult
 from heldin.models.loading import LanguageModel
@@ -40,7 +39,7 @@ from heldin.stages.sides.data import RunData
 from heldin.stages.sides.panels import claims_on
 from heldin.stages.train.plan import plan_fit
 from heldin.stages.train.previous import earlier_facts
-from heldin.stages.train.training import preference_of
+from heldin.stages.train.training import as_trained_on, preference_of
 from heldin.stages.train.validation import gap_auroc_correlation
 
 if TYPE_CHECKING:
@@ -219,10 +218,10 @@ def canary_gradient_norms(config: RunConfig, data: RunData, base: LanguageModel)
     )
 
 
-def _sequences(config: RunConfig, data: RunData, base: LanguageModel, users: Sequence[str]) -> list[Tokens]:
+def _sequences(config: RunConfig, data: RunData, base: LanguageModel, users: Sequence[str]) -> Sequence[Tokens]:
     by_id = {data.store.id(row): row for user in users for row in data.ledger.parts[user][Part.TRAIN]}
     chosen = keyed_order(seed_key(config.seed), "gradient norms", list(by_id))[:RECORDS]
     # As training would see them, also those of users who are held out.
     stored = {id_: data.store.document(by_id[id_]) for id_ in chosen}
     documents = data.corpus.bearing_loss(as_trained(config.data_defenses, stored))
-    return encode(base.tokenizer, documents, config.finetune.sequence_length)
+    return as_trained_on(base, documents, config.finetune, data.corpus.reading.format)

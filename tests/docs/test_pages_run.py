@@ -17,7 +17,7 @@ import pytest
 
 from tests.docs.test_theory import PAGES, ROOT
 
-TUTORIALS = ("tutorial-checkpoint", "tutorial-training", "tutorial-trl", "chat")
+TUTORIALS = ("tutorial-checkpoint", "tutorial-training", "tutorial-trl", "chat", "preferences")
 FROM_NOTHING = ("README.md", *(f"docs/{name}.md" for name in TUTORIALS))
 WITH_EXAMPLE = tuple(
     f"docs/{name}.md"

@@ -123,3 +123,15 @@ def test_a_white_box_audit_watches_the_step_and_the_next_run_says_so(call, packa
     record = read_record(tmp_path / "lying" / "record.json")
     assert record.training.epsilon is None
     assert states(record.training.promise, NoGuaranteeReason.WHITE_BOX_FAILED)
+
+
+def test_its_step_is_given_the_loss_of_preference_pairs(call, package, tmp_path):
+    path = _config(tmp_path / "config.yaml")
+    content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    content["corpus"]["source"]["rows"] = "pairs"
+    path.write_text(yaml.safe_dump(content), encoding="utf-8")
+    code, _, err = call("run", path, "--out", tmp_path / "run")
+    assert code == 0, err
+    state = json.loads(next((tmp_path / "run" / "checkpoints" / "resume").rglob("state.json")).read_text("utf-8"))
+    # A model that is its own reference guesses, at log 2; as texts, its answers would cost nats for each token.
+    assert state["state"]["history"][0]["train_loss"] == pytest.approx(0.693, abs=0.05)

@@ -299,3 +299,8 @@ def test_some_pairs_of_a_series_are_the_same_as_all(make_lm, pairs):
     assert isinstance(records, PreferenceRecords)
     assert [list(pair.ids) for pair in records[2:5]] == [list(records[i].ids) for i in range(2, 5)]
     assert records[3].reference == tuple(records.reference[3].tolist())
+
+
+def test_pairs_without_an_objective_are_not_trained_on_as_texts():
+    with pytest.raises(ValueError, match="objective"):
+        collate(made_pairs(2), CPU)
