@@ -86,9 +86,9 @@ def format_of_row(row: Mapping[str, Any], columns: Columns) -> tuple[RowFormat, 
     """
     named = value_at(row, columns.text)
     if columns.text in row or named is not None:
-        return _format_of_value(named) or RowFormat.TEXT, columns.text
+        return format_of_value(named) or RowFormat.TEXT, columns.text
     for name in (RowFormat.MESSAGES, RowFormat.CONVERSATIONS):
-        if (form := _format_of_value(row.get(name))) is not None:
+        if (form := format_of_value(row.get(name))) is not None:
             return form, str(name)
         if name in row and not row[name]:  # an empty row is one of its form
             return name, str(name)
@@ -111,7 +111,8 @@ def column_of_format(form: RowFormat, row: Mapping[str, Any], columns: Columns) 
     return str(form)
 
 
-def _format_of_value(value: object) -> RowFormat | None:
+def format_of_value(value: object) -> RowFormat | None:
+    """Return the form of a value that is a list of messages, or JSON of one; None for any other value."""
     first = _listed(value)
     if not isinstance(first, list) or not first or not isinstance(first[0], dict):
         return None
@@ -216,6 +217,15 @@ def _of_sharegpt(turn: object, column: str) -> Message:
             f"a turn in column '{column}' is from '{turn['from']}', which is none of {', '.join(_SHAREGPT)}"
         )
     return {"role": role, "content": turn["value"]}
+
+
+def sharegpt_name(role: str, like: object) -> str:
+    """Return the name that ShareGPT turns give a role: as other turns name it, else the usual one."""
+    turns = _listed(like)
+    theirs = (turn.get("from") for turn in turns if isinstance(turn, dict)) if isinstance(turns, list) else ()
+    same = (name for name in theirs if isinstance(name, str) and _SHAREGPT.get(name.lower()) == role)
+    usual = (name for name, its_role in _SHAREGPT.items() if its_role == role)
+    return next(same, next(usual))
 
 
 def require_format(stated: str) -> RowFormat:

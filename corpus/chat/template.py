@@ -87,8 +87,8 @@ class ChatTemplate:
             source = source.get("default")
         if not source:
             raise InputError(
-                f"the tokenizer of '{name}' has no chat template: name a file with one (--template, or corpus.template"
-                " in a config)"
+                f"the tokenizer of '{name}' has no chat template: name a file with one (--template, or the key"
+                " 'template' in a config)"
             )
         if _DATE in source and not {"date_string"} & set(options or ()):
             raise InputError(
