@@ -106,9 +106,25 @@ def column_of_format(form: RowFormat, row: Mapping[str, Any], columns: Columns) 
     """Return the column for a form that is stated: the one that is named for texts, else the form's usual one."""
     if form is RowFormat.PROMPT_COMPLETION:
         return PROMPT
-    if not form.has_turns or columns.text in row or value_at(row, columns.text) is not None:
+    if not form.has_turns:
         return columns.text
-    return str(form)
+    named = value_at(row, columns.text)
+    is_there = columns.text in row or named is not None
+    # A row may have a text besides the messages that are asked for.
+    return columns.text if is_there and (format_of_value(named) or form not in row) else str(form)
+
+
+def form_besides(row: Mapping[str, Any], column: str) -> RowFormat | None:
+    """Return in which other form a row holds turns; None if it holds them in none, or nothing else.
+
+    Args:
+        row: by name of column.
+        column: that is read.
+    """
+    for form in (RowFormat.MESSAGES, RowFormat.CONVERSATIONS):
+        if form != column and format_of_value(row.get(form)) is not None:
+            return form
+    return RowFormat.PROMPT_COMPLETION if {PROMPT, COMPLETION} <= row.keys() and column != PROMPT else None
 
 
 def format_of_value(value: object) -> RowFormat | None:
