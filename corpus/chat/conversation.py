@@ -5,6 +5,7 @@ texts, or two lists of messages.
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -41,6 +42,7 @@ PROMPT, COMPLETION = "prompt", "completion"  # names of columns, as TRL has them
 # What a template may be handed besides role and content. A template that does not write it would lose it in silence.
 _WRITTEN = ("name", "tool_calls", "reasoning_content", "thinking")
 _OURS = ("tools", "chat_template", "add_generation_prompt", "continue_final_message", "tokenize")  # heldin hands these
+_OF_PYTHON = re.compile(r"""\s*\[\s*\{\s*['"](role|content|from|value)['"]""")  # text of a list of messages
 _SHAREGPT = {
     **dict.fromkeys(("human", "user"), "user"),
     **dict.fromkeys(("gpt", "assistant", "chatgpt", "model", "bing", "bard"), "assistant"),
@@ -128,8 +130,10 @@ def form_besides(row: Mapping[str, Any], column: str) -> RowFormat | None:
 
 
 def format_of_value(value: object) -> RowFormat | None:
-    """Return the form of a value that is a list of messages, or JSON of one; None for any other value."""
+    """Return the form of a value that is a list of messages, or text of one; None for any other value."""
     first = _listed(value)
+    if isinstance(first, str) and (key := _OF_PYTHON.match(first)):
+        return RowFormat.MESSAGES if key[1] in ("role", "content") else RowFormat.CONVERSATIONS
     if not isinstance(first, list) or not first or not isinstance(first[0], dict):
         return None
     if {"role", "content"} <= first[0].keys():
@@ -147,6 +151,12 @@ def _listed(value: object) -> object:
     return value
 
 
+def is_of_texts(row: Mapping[str, Any], prompt: str) -> bool:
+    """Return whether the prompt of a row, which is in this column, and its completion are texts and not messages."""
+    pair = (row.get(prompt), row.get(COMPLETION))
+    return all(isinstance(part, str) and format_of_value(part) is None for part in pair)
+
+
 def conversation_of(row: Mapping[str, Any], form: RowFormat, column: str) -> Conversation | tuple[str, str] | None:
     """Return the messages of a row; prompt and completion where these are texts; None for a row that has no turn.
 
@@ -160,9 +170,9 @@ def conversation_of(row: Mapping[str, Any], form: RowFormat, column: str) -> Con
     """
     asked = None
     if form is RowFormat.PROMPT_COMPLETION:
-        prompt, completion = (_listed(row.get(name)) for name in (column, COMPLETION))
-        if isinstance(prompt, str) and isinstance(completion, str):
-            return (prompt, completion) if completion.strip() else None
+        prompt, completion = row.get(column), row.get(COMPLETION)
+        if is_of_texts(row, column):
+            return (str(prompt), str(completion)) if str(completion).strip() else None
         before, after = _messages(prompt, column), _messages(completion, COMPLETION)
         messages, asked = [*before, *after], len(before)
         if not after:
@@ -193,6 +203,11 @@ def _without_nulls(value: Any) -> Any:
 
 def _turns(value: object, column: str) -> list[Any]:
     turns = _listed(value)
+    if isinstance(turns, str) and _OF_PYTHON.match(turns):
+        raise ValueError(
+            f"column '{column}' holds a list that is not JSON, as pandas writes lists to CSV: write each cell with"
+            " json.dumps, or save JSON lines or Parquet"
+        )
     if not isinstance(turns, list):
         raise ValueError(f"column '{column}' holds {kind_of(value)}, not a list of messages")
     return turns

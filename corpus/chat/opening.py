@@ -6,7 +6,7 @@ from typing import Any
 
 from heldin.base.errors import InputError
 from heldin.corpus.chat.columns import TurnColumns, found_format, text_pair
-from heldin.corpus.chat.conversation import COMPLETION, Conversation, RowFormat, form_besides
+from heldin.corpus.chat.conversation import Conversation, RowFormat, form_besides, is_of_texts
 from heldin.corpus.chat.template import ChatTemplate
 from heldin.corpus.document import Counting, Document
 from heldin.corpus.sources.rows import Columns
@@ -150,8 +150,8 @@ def reading_of(
     if columns.spans is not None:
         raise InputError(f"columns.spans is for texts, and the rows are {form}: leave it out")
     # Two texts need no template.
-    of_texts = row is not None and isinstance(row.get(column), str) and isinstance(row.get(COMPLETION), str)
-    written = None if form is RowFormat.PROMPT_COMPLETION and of_texts else template()
+    of_texts = form is RowFormat.PROMPT_COMPLETION and row is not None and is_of_texts(row, column)
+    written = None if of_texts else template()
     turns = TurnColumns.of(columns, form, column, written, stored)
     return RowReading(form, turns, stored, loss, attack, written, besides)
 

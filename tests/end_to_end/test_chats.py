@@ -134,6 +134,22 @@ def test_chats_without_a_template_and_turns_of_texts_are_one_line(call, files, t
     assert call.refused(by="_require", naming=("attack.turns", "assistant"))
 
 
+def test_files_of_two_formats_are_named_with_what_differs(call, files, tmp_path):
+    rows = [json.loads(line) for line in (files / "out.jsonl").read_text(encoding="utf-8").splitlines()]
+    other = tmp_path / "sharegpt.jsonl"
+    names_of = {"user": "human", "assistant": "gpt"}
+    for row in rows:
+        talk = row.pop("messages")
+        row["conversations"] = [{"from": names_of[turn["role"]], "value": turn["content"]} for turn in talk]
+    other.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    models = ("--model", files / "model", "--reference", files / "base")
+    for sides in (("--held-out", other), ("--held-out", files / "out.jsonl", "--training", other)):
+        code, _, _ = call("audit", *models, "--held-in", files / "in.jsonl", *sides, "--out", tmp_path / "audit")
+        assert code == 2
+        both = (f"'{other}'", "conversations", f"'{files / 'in.jsonl'}'", "messages", "one format")
+        assert call.refused(by="CheckpointConfig._require_same_form", naming=both)
+
+
 def test_a_reference_with_another_template_is_named(call, files, tmp_path):
     other = tmp_path / "other"
     shutil.copytree(files / "base", other)
