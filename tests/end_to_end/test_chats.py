@@ -154,6 +154,22 @@ def test_files_of_two_formats_are_named_with_what_differs(call, files, tmp_path)
         assert call.refused(by="CheckpointConfig._require_same_form", naming=both)
 
 
+def test_words_of_a_held_out_user_in_a_prompt_of_the_training_file_are_found(call, files, tmp_path):
+    trained, other = (files / f"{name}.jsonl" for name in ("in", "out"))
+    said = [json.loads(line) for line in other.read_text(encoding="utf-8").splitlines()]
+    # What two held-out users said, once as what a held-in user was asked.
+    asked = [{"role": "user", "content": said[row]["messages"][1]["content"]} for row in (0, -1)]
+    held_in = json.loads(trained.read_text(encoding="utf-8").splitlines()[0])["user"]
+    rows = [{"user": held_in, "messages": [one, {"role": "assistant", "content": "Noted by me."}]} for one in asked]
+    (tmp_path / "training.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    assert _audit(call, files, tmp_path / "audit", "--training", tmp_path / "training.jsonl", "--json")[0] == 0
+    overlaps = read_record(tmp_path / "audit" / "record.json").split.overlaps
+    counts = (overlaps.scored_texts_in_other_users_training, overlaps.held_out_texts_in_training)
+    assert [count.count for count in counts] == [2, 2]
+    assert overlaps.held_out_users_in_training.count == 0
+    assert call("verify", tmp_path / "audit")[0] == 0
+
+
 def test_a_reference_with_another_template_is_named(call, files, tmp_path):
     other = tmp_path / "other"
     shutil.copytree(files / "base", other)
