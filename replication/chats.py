@@ -18,7 +18,8 @@ from typing import Any
 from heldin.base.errors import InputError
 from heldin.base.files import whole_file
 
-LONGEST = 1000  # characters of a speech that are kept, from its beginning
+LONGEST = 1000  # characters of a speech or an answer that are kept, from its beginning
+QUESTION = 200  # of a mail that is answered, so that a small model's window has room for the answer
 
 
 def chats_of_plays(speeches: Iterable[Mapping[str, str]]) -> Iterator[dict[str, Any]]:
@@ -69,7 +70,7 @@ def chats_of_mails(mails: Iterable[Mapping[str, str]], *, least: int = 8) -> Ite
     for thread, asked, said in answers:
         # Two people may have written the same words, or one person under two addresses.
         if said["user"] in kept and not wrote[asked["text"]] & kept.keys():
-            yield {"user": said["user"], "id": said["id"], "thread": thread, "messages": _pair(asked, said)}
+            yield {"user": said["user"], "id": said["id"], "thread": thread, "messages": _pair(asked, said, QUESTION)}
 
 
 _REPLY = re.compile(r"(\s*(re|fwd?)\s*:)+\s*", re.IGNORECASE)  # what is put before the subject of a thread
@@ -94,9 +95,9 @@ def _answers(thread: Sequence[Mapping[str, str]]) -> Iterator[tuple[Mapping[str,
             yield asked, said
 
 
-def _pair(asked: Mapping[str, str], said: Mapping[str, str]) -> list[dict[str, str]]:
-    turns = (("user", asked), ("assistant", said))
-    return [{"role": role, "content": speech["text"][:LONGEST]} for role, speech in turns]
+def _pair(asked: Mapping[str, str], said: Mapping[str, str], most: int = LONGEST) -> list[dict[str, str]]:
+    turns = (("user", asked, most), ("assistant", said, LONGEST))
+    return [{"role": role, "content": speech["text"][:longest]} for role, speech, longest in turns]
 
 
 Made = Callable[[Iterable[Mapping[str, str]]], Iterator[dict[str, Any]]]
@@ -130,7 +131,7 @@ def write_chats(source: Path, to: Path, made: Made = chats_of_plays) -> tuple[in
                 file.write(json.dumps(chat, ensure_ascii=False) + "\n")
     except (OSError, ValueError, KeyError) as error:
         raise InputError(
-            f"'{source}' is no .jsonl.gz file of speeches (user, text, id, play) or mails (user, text, id, date, subject):"
-            f" {error}"
+            f"'{source}' is no .jsonl.gz file of speeches (user, text, id, play) or of mails (user, text, id, date,"
+            f" subject): {error}"
         ) from error
     return len(users), written
