@@ -73,8 +73,8 @@ def artefact_folder(path: Path, *, made_from: str = "") -> Iterator[Path]:
     """
     with whole_directory(path, same=lambda: bool(made_from) and is_whole(path, made_from)) as temporary:
         yield temporary
-        for file in temporary.iterdir():
-            file.chmod(0o600)
+        for path_in in temporary.rglob("*"):
+            path_in.chmod(0o700 if path_in.is_dir() else 0o600)
         seal(temporary, made_from=made_from)
 
 
@@ -86,8 +86,13 @@ def write_artefact(path: Path, text: str, *, made_from: str = "") -> None:
 
 def seal(folder: Path, *, made_from: str = "") -> None:
     """List the files of a folder, with their digests, in the folder."""
-    files = sorted(path for path in folder.iterdir() if path.is_file() and path.name != INDEX)
-    write_index(folder, {path.name: [file_sha256(path), made_from] for path in files})
+    write_index(folder, {name: [file_sha256(folder / name), made_from] for name in files_in(folder)})
+
+
+def files_in(folder: Path) -> list[str]:
+    """Return the names of the files in a folder, sorted, those in folders within as ``adapter/config.json``."""
+    files = (path for path in folder.rglob("*") if path.is_file() and path != folder / INDEX)
+    return sorted(path.relative_to(folder).as_posix() for path in files)
 
 
 def state_of(path: Path, made_from: str | None = None) -> State:
@@ -98,7 +103,7 @@ def state_of(path: Path, made_from: str | None = None) -> State:
     """
     if path.is_dir():
         listed = read_index(path)
-        names = {child.name for child in path.iterdir() if child.is_file() and child.name != INDEX}
+        names = {*files_in(path)}
         if not listed:
             return State.UNLISTED
         # A further file may change what a folder is: an adapter's config beside a model's weights.
@@ -159,7 +164,13 @@ def state_of_file(path: Path) -> State:
 
 def listed_files(folder: Path) -> list[str]:
     """Return the names of the files that were written to a folder as artefacts, there or not."""
-    return [name for name in read_index(folder) if Path(name).name == name]
+    return [name for name in read_index(folder) if is_within(name)]
+
+
+def is_within(name: str) -> bool:
+    """Return whether a name is that of a file in a folder, or in a folder within, and of no file elsewhere."""
+    path = Path(name)
+    return path.as_posix() == name and name.isprintable() and not path.is_absolute() and ".." not in path.parts
 
 
 def folder_digest(folder: Path) -> str:

@@ -26,6 +26,7 @@ from heldin.commands.options import (
     Set,
     SkipBad,
     Strict,
+    TemplateFile,
     Verbose,
     dtype_option,
     fail_on_of,
@@ -47,9 +48,6 @@ Text = Annotated[str | None, typer.Option("--text", help="Column of the text (de
 Turns = Annotated[
     Literal["all", "user", "assistant", "completion"] | None,
     typer.Option("--turns", hidden=True, help="Scored turns of chats (default: assistant)."),
-]
-TemplateFile = Annotated[
-    Path | None, typer.Option("--template", dir_okay=False, hidden=True, help="Chat template (default: the model's).")
 ]
 Config = Annotated[Path | None, typer.Option("--config", dir_okay=False, help="YAML with these keys and further ones.")]
 # The words are here and not from ``bounds.design``, whose import takes seconds: a mistyped one should not wait for it.

@@ -21,6 +21,7 @@ from heldin.commands.options import (
     RowsField,
     SkipBad,
     Strict,
+    TemplateFile,
     TextColumn,
     UserColumn,
     answer,
@@ -30,6 +31,7 @@ from heldin.commands.options import (
 )
 
 if TYPE_CHECKING:
+    from heldin.corpus.chat.template import ChatTemplate
     from heldin.corpus.sources.bad_rows import OnBadRows
     from heldin.corpus.sources.rows import Columns, Source
     from heldin.corpus.sources.text_files import TextFormat
@@ -68,6 +70,7 @@ def build(
     encoding: Encoding = None,
     delimiter: Delimiter = None,
     field: RowsField = None,
+    template: TemplateFile = None,
     ray: Annotated[bool, typer.Option("--ray", help="Build with Ray, one task per file.")] = False,
     ray_address: Annotated[
         str | None,
@@ -119,7 +122,7 @@ def build(
             on_bad=rule,
         )
     else:
-        store = _store(_source(paths, preset, tokenizer, columns, form), aliases, rule)
+        store = _store(_source(paths, preset, tokenizer, columns, form, template), aliases, rule)
     _say_missing_names(store)
     if out is not None:
         write_corpus(store, out)
@@ -151,6 +154,7 @@ def stats(
     encoding: Encoding = None,
     delimiter: Delimiter = None,
     field: RowsField = None,
+    template: TemplateFile = None,
     tokenizer: Annotated[
         str | None, typer.Option(metavar="MODEL", help="Count tokens of this tokenizer (default: words).")
     ] = None,
@@ -163,7 +167,7 @@ def stats(
 
     reporter = reporter_for_this_terminal()
     form = _form(encoding, delimiter, field)
-    source = _source(paths, preset, tokenizer, _columns(user, text, id, date), form)
+    source = _source(paths, preset, tokenizer, _columns(user, text, id, date), form, template)
     store = _store(source, aliases, rows_rule(skip_bad_rows, strict))
     if tokenizer is None:
         statistics = corpus_statistics(store, reporter=reporter)
@@ -236,6 +240,7 @@ def entities(
     encoding: Encoding = None,
     delimiter: Delimiter = None,
     field: RowsField = None,
+    template: TemplateFile = None,
     quiet: Quiet = False,
     json: AsJson = False,
     csv: AsCsv = False,
@@ -253,7 +258,8 @@ def entities(
 
     if (group_size is None) != (entity_cap is None):
         raise InputError("caps go together: give both --group-size and --entity-cap")
-    records = _source(paths, None, None, _columns(user, text, id, date), _form(encoding, delimiter, field))
+    columns, form = _columns(user, text, id, date), _form(encoding, delimiter, field)
+    records = _source(paths, None, None, columns, form, template)
     known = load_aliases(aliases) if aliases else None
     counted_categories = known_categories(category or [])
     source = Sentences(records) if sentences else records
@@ -361,18 +367,19 @@ def _source(
     tokenizer: str | None,
     columns: "Columns",
     form: "TextFormat",
+    template: Path | None,
 ) -> "Source":
     from heldin.corpus.chat.opening import StatedRows, reading_of
-    from heldin.corpus.chat.template import CHATML, ChatTemplate
     from heldin.corpus.sources.open import open_sources
 
     if preset is None:
         source = open_sources(paths, columns, form)
-        # No model is named whose template could write messages; what counts of them is the same under any.
-        reading = reading_of(source.first_row(), columns, StatedRows(), lambda: ChatTemplate(CHATML, {}))
-        if (line := reading.line(trains=False)) is not None:
+        reading = reading_of(source.first_row(), columns, StatedRows(), lambda: _template(template, tokenizer))
+        for line in reading.lines(trains=False):
             typer.echo(str(line), err=True)
         return open_sources(paths, reading.columns, form) if reading.has_turns else source
+    if template is not None:
+        raise InputError("--preset reads texts, which no chat template writes: leave --template out")
     if form != _form(None, None, None):
         raise InputError("--preset knows how its files are written: leave --encoding, --delimiter and --field out")
     # Defaults tell that no option was given; an option that repeats its default does no harm.
@@ -384,6 +391,23 @@ def _source(
     from heldin.corpus.presets.source import preset_tokens
 
     return PresetSource(preset_named(preset), paths[0], preset_tokens(tokenizer))
+
+
+def _template(file: Path | None, tokenizer: str | None) -> "ChatTemplate":
+    """Return the template in the file, else that of the tokenizer; ChatML where neither is there.
+
+    What counts of messages is the same under any.
+    """
+    from heldin.base.files import existing
+    from heldin.corpus.chat.template import CHATML, ChatTemplate
+
+    if tokenizer is not None:
+        from heldin.models.loading import load_tokenizer
+
+        loaded = load_tokenizer(tokenizer)
+        if file is not None or loaded.chat_template:
+            return ChatTemplate.of(loaded, tokenizer, file=file)
+    return ChatTemplate(CHATML if file is None else existing(file).read_text(encoding="utf-8"), {})
 
 
 def _store(source: "Source", aliases: Path | None, rule: "OnBadRows") -> "CorpusStore":

@@ -236,7 +236,7 @@ def export(
 ) -> None:
     """Write the files that may be released, and nothing else.
 
-    These are the model folder with a model card, and the public plan.
+    These are the model folder with its adapter and a model card, and the public plan.
     """
     from heldin.jobs.export import export_run
 

@@ -222,6 +222,9 @@ _reading = partial(typer.Option, rich_help_panel=READING, hidden=True)
 Strict = Annotated[bool, _reading("--strict", help="Refuse rows without text, which are skipped otherwise.")]
 Encoding = Annotated[str | None, _reading("--encoding", metavar="NAME", help="Of text files, such as cp1252.")]
 Delimiter = Annotated[str | None, _reading("--delimiter", metavar="WORD", help="Sign between the fields of CSV.")]
+TemplateFile = Annotated[
+    Path | None, typer.Option("--template", dir_okay=False, hidden=True, help="Chat template (default: the model's).")
+]
 RowsField = Annotated[str | None, _reading("--field", metavar="NAME", help="Key of the list of rows in a JSON object.")]
 ExcludeAuroc = Annotated[
     float | None, typer.Option(help="Answer 'no leak found' only if it rules out a larger AUROC (default: 0.60).")

@@ -1,25 +1,57 @@
-"""Forms of a row with a document: one column of text, a prompt and its completion, or chat messages.
+"""Forms of a row with a document: one column of text, a prompt and its completion, or messages.
 
 Of the text all counts, or the parts that training counts the loss on: the completion, or the turns of one role.
 """
 
-import re
+import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from jinja2 import TemplateError
-from transformers import PreTrainedTokenizerBase
+import pyarrow as pa
 
 from heldin.base.errors import InputError
-from heldin.corpus.document import Document, Spans
-from heldin.models.tokens import token_places
+from heldin.corpus.chat.columns import answered_text
+from heldin.corpus.chat.conversation import (
+    COMPLETION,
+    Conversation,
+    RowFormat,
+    conversation_of,
+    format_of_value,
+    sharegpt_name,
+)
+from heldin.corpus.chat.template import ChatTemplate
+from heldin.corpus.document import Counting, Document
+from heldin.corpus.sources.rows import LAYOUT, PARTS, SCHEMA, Columns, Record
+from heldin.words.statement import Statement
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 Row = dict[str, Any]
-_GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 _USER, _ASSISTANT = "\ue000", "\ue001"  # in no text: what stands around them is the template's
+_FOR_TEMPLATE = ("tools", "chat_template_kwargs")  # columns that a template reads besides the messages
+
+
+class KeptColumns(Columns):
+    """The columns of records that heldin kept with the parts of their documents (``with_parts``)."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Return the columns of the batches of a source with these columns."""
+        return pa.schema([*SCHEMA, *PARTS])
+
+    @property
+    def beside(self) -> tuple[str, ...]:
+        """Return the column of the places of turns."""
+        return (LAYOUT.name,)
+
+    def record(self, row: dict[str, Any], *, untyped: bool = False) -> tuple[Record, Statement | None]:
+        """Return a row as a record of ``schema``; see ``usable_record``."""
+        record, wrong = super().record(row, untyped=untyped)
+        return {**record, LAYOUT.name: row.get(LAYOUT.name)}, wrong
 
 
 class Form(Protocol):
@@ -77,7 +109,7 @@ class Plain:
 
 @dataclass(frozen=True)
 class Completion:
-    """A prompt and a completion, which a model reads one after the other.
+    """A prompt and a completion of text, which a model reads one after the other.
 
     Attributes:
         alone: whether the completion alone counts.
@@ -111,43 +143,39 @@ class Completion:
 
     def document(self, row: Row) -> Document:
         """Return the text. Raises ValueError where nothing that counts is read, such as of an empty completion."""
-        text = self.of(row)
-        begin = len(_text(row, self.prompt)) if self.alone else 0
-        return _read(text, ((begin, len(text)),), self.most, f"column '{self.completion}'")
+        pair = answered_text(_text(row, self.prompt), _text(row, self.completion))
+        counting = Counting.COMPLETION if self.alone else Counting.ALL
+        return _read(pair.counting(counting), self.most, f"column '{self.completion}'")
 
-    def within(self, tokens: int, tokenizer: PreTrainedTokenizerBase) -> "Completion":
+    def within(self, tokens: int, tokenizer: "PreTrainedTokenizerBase") -> "Completion":
         """Return the same, with made-up prompts so short that a completion begins within so many tokens."""
         return replace(self, room=_room(tokens, ""))
 
 
 @dataclass(frozen=True)
 class Chat:
-    """Chat messages, as the tokenizer's chat template writes them.
+    """Messages, as a chat template writes them.
 
     Attributes:
-        column: a list of messages, each with role and content.
-        tokenizer: with a chat template.
+        columns: that of the messages (or of the turns of ShareGPT), or those of a prompt and its completion.
+        template: writes messages.
         system: content of the system message that all rows begin with; None: there is none.
-        role: whose turns alone count; None: all of the text does.
+        counted: what counts: all, the completion, or the turns of a role.
         most: characters of a text that are read.
         room: characters of a made-up first turn, at most; None: half of the text.
     """
 
-    column: str
-    tokenizer: PreTrainedTokenizerBase
+    columns: tuple[str, ...]
+    template: ChatTemplate
     system: str | None = None
-    role: str | None = None
+    counted: str = Counting.ALL
     most: int = sys.maxsize
     room: int | None = None
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Return the column."""
-        return (self.column,)
-
     def of(self, row: Row) -> str:
         """Return the conversation, rendered."""
-        return self._rendered(self._messages(row))
+        conversation = self._conversation(row)
+        return self.template.text(conversation.messages, conversation)
 
     def made(self, text: str) -> str:
         """Return a conversation of two turns: the halves of the text."""
@@ -156,45 +184,51 @@ class Chat:
         return f"{before}{text[:place].strip()}{between}{text[place:].strip()}{after}"
 
     def put(self, row: Row, text: str) -> Row:
-        """Return the row with the two turns, under the system message that all rows share."""
+        """Return the row with the two turns, under the system message that all rows share, in the form of the row."""
         before, between, after = self._frame
-        turns = text[len(before) : len(text) - len(after)].split(between, 1)
-        return {**row, self.column: self._two(*turns)}
+        *asked, answered = self._two(*text[len(before) : len(text) - len(after)].split(between, 1))
+        parts = [[*asked, answered]] if len(self.columns) == 1 else [asked, [answered]]
+        # What the template reads of the row besides would be written into the made-up conversation.
+        unread = {name: "[]" if isinstance(row[name], str) else None for name in _FOR_TEMPLATE if name in row}
+        written = {name: like_messages(part, row.get(name)) for name, part in zip(self.columns, parts, strict=True)}
+        return {**row, **unread, **written}
 
     def document(self, row: Row) -> Document:
         """Return the conversation. Raises ValueError if no turn that counts is there, or the first is too late."""
-        messages = self._messages(row)
-        text = self._rendered(messages)
-        if self.role is None:
-            return _read(text, ((0, len(text)),), self.most, f"column '{self.column}'")
-        spans = self._marked(messages) if self._marks_turns else self._between(messages, text)
-        return _read(text, spans, self.most, f"the turns of '{self.role}' in column '{self.column}'")
+        document = self.template.document(self._conversation(row))
+        where = " and ".join(f"'{column}'" for column in self.columns)
+        if self.counted in (Counting.ALL, Counting.COMPLETION):
+            return _read(document.counting(Counting(self.counted)), self.most, f"column {where}")
+        assert document.layout is not None
+        spans = tuple((turn.begin, turn.end) for turn in document.layout.turns if turn.role == self.counted)
+        return _read(replace(document, spans=spans), self.most, f"the turns of '{self.counted}' in column {where}")
 
     def with_system(self, rows: Sequence[Row]) -> "Chat":
         """Return the same, with the system message that all of these rows begin with, if they do."""
-        first = {
-            messages[0]["content"] if messages[0]["role"] == "system" else None
-            for row in rows
-            if isinstance(messages := row.get(self.column), list) and messages and _is_message(messages[0])
-        }
+        first = {message["content"] if message["role"] == "system" else None for message in self._first_messages(rows)}
         return replace(self, system=first.pop() if len(first) == 1 else None)
 
-    def within(self, tokens: int, tokenizer: PreTrainedTokenizerBase) -> "Chat":
+    def within(self, tokens: int, tokenizer: "PreTrainedTokenizerBase") -> "Chat":
         """Return the same, with made-up first turns so short that the second begins within so many tokens."""
         before, between, _ = self._frame
         taken = len(tokenizer(before + between, add_special_tokens=False)["input_ids"])
         return replace(self, room=_room(tokens - taken, ", since the template with its system message is longer"))
 
-    def _messages(self, row: Row) -> list[Row]:
-        messages = row.get(self.column)
-        if not isinstance(messages, list) or not messages:
-            raise ValueError(f"column '{self.column}' holds no list of messages")
-        for message in messages:
-            if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-                raise ValueError(f"a message without a role in column '{self.column}'")
-            if not isinstance(message.get("content"), str):
-                raise ValueError(f"a message without text content in column '{self.column}'")
-        return messages
+    def _conversation(self, row: Row) -> Conversation:
+        """Return the messages of a row. Raises ValueError for a row without any."""
+        column, *completion = self.columns
+        if completion:
+            conversation = conversation_of(
+                {**row, COMPLETION: row.get(completion[0])}, RowFormat.PROMPT_COMPLETION, column
+            )
+        else:
+            conversation = conversation_of(row, format_of_value(row.get(column)) or RowFormat.MESSAGES, column)
+        if not isinstance(conversation, Conversation):
+            raise ValueError(f"column '{self.columns[-1]}' holds {'no messages' if conversation is None else 'text'}")
+        return conversation
+
+    def _first_messages(self, rows: Sequence[Row]) -> Sequence[Mapping[str, Any]]:
+        return [self._conversation(row).messages[0] for row in rows]
 
     def _two(self, asked: str, answered: str) -> list[Row]:
         system = [] if self.system is None else [{"role": "system", "content": self.system}]
@@ -203,7 +237,10 @@ class Chat:
     @cached_property
     def _frame(self) -> tuple[str, str, str]:
         """Return what the template writes before, between and after two turns."""
-        rendered = self._rendered(self._two(_USER, _ASSISTANT))
+        try:
+            rendered = self.template.text(self._two(_USER, _ASSISTANT))
+        except ValueError as error:
+            raise InputError(f"a made-up conversation of two turns: {error}") from error
         before, user, rest = rendered.partition(_USER)
         between, assistant, after = rest.partition(_ASSISTANT)
         if not (user and assistant and between):
@@ -212,59 +249,13 @@ class Chat:
             )
         return before, between, after
 
-    @property
-    def _marks_turns(self) -> bool:
-        """Check if the template marks the assistant's turns, so that trainers take these marks for their labels."""
-        return self.role == "assistant" and _GENERATION.search(str(self.tokenizer.chat_template)) is not None
 
-    def _marked(self, messages: list[Row]) -> Spans:
-        """Parts whose tokens transformers' own mask of the assistant's turns holds."""
-        encoded = self.tokenizer.apply_chat_template(
-            messages,
-            tokenize=True,
-            return_dict=True,
-            return_assistant_tokens_mask=True,
-            return_tensors=None,
-            tokenizer_kwargs={"return_offsets_mapping": True},
-        )
-        begins, ends = token_places(encoded["offset_mapping"])
-        mask = encoded["assistant_masks"]
-        spans, before = [], 0
-        for begin, end, counts in zip(begins.tolist(), ends.tolist(), mask, strict=True):
-            # Tokens that share a character, such as the bytes of one, are one part.
-            if counts and max(begin, before) < end:
-                spans.append((max(begin, before), end))
-                before = end
-        return tuple(spans)
-
-    def _between(self, messages: list[Row], whole: str) -> Spans:
-        """Return the parts from where the template lets the role begin to the end of the turn."""
-        places = []
-        for i, message in enumerate(messages):
-            if message["role"] != self.role:
-                continue
-            asked = message["role"] == "assistant"
-            # Of no message at all most templates make nothing, and some an error.
-            before = self._rendered(messages[:i], prompt=asked) if i else ""
-            turn = self._rendered(messages[: i + 1])
-            if not (whole.startswith(turn) and turn.startswith(before)):
-                raise ValueError(
-                    f"the chat template writes a turn in column '{self.column}' otherwise where another follows, so"
-                    " that it is not known which part of the text it is"
-                )
-            places.append((len(before), len(turn)))
-        return tuple(places)
-
-    def _rendered(self, messages: list[Row], *, prompt: bool = False) -> str:
-        try:
-            text: str = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=prompt)
-        except (TemplateError, TypeError, ValueError, AttributeError) as error:
-            raise ValueError(f"the chat template refuses the messages in column '{self.column}' ({error})") from error
-        return text
-
-
-def _is_message(message: object) -> bool:
-    return isinstance(message, dict) and {"role", "content"} <= message.keys()
+def like_messages(messages: list[Row], old: object) -> object:
+    """Return messages in the form of an old value: turns of ShareGPT, and JSON where the old value is text."""
+    new: list[Row] = messages
+    if format_of_value(old) is RowFormat.CONVERSATIONS:
+        new = [{"from": sharegpt_name(m["role"], old), "value": m["content"]} for m in messages]
+    return json.dumps(new, ensure_ascii=False) if isinstance(old, str) else new
 
 
 def _text(row: Row, column: str) -> str:
@@ -274,11 +265,11 @@ def _text(row: Row, column: str) -> str:
     return value
 
 
-def _read(text: str, spans: Spans, most: int, part: str) -> Document:
+def _read(document: Document, most: int, part: str) -> Document:
     """Return the document, if any part that counts begins within the characters that are read."""
-    if not any(begin < min(end, most) for begin, end in spans):
+    if not any(begin < min(end, most) for begin, end in document.spans):
         raise ValueError(f"nothing of {part} is in the first {most:,} characters, which the attack reads")
-    return Document(text, spans)
+    return document
 
 
 def _room(tokens: int, taken: str) -> int:

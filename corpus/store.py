@@ -246,10 +246,11 @@ def documents_in(batch: pa.RecordBatch) -> list[Document]:
 def _documents(texts: Sequence[str], parts: Mapping[str, Sequence[Any]]) -> list[Document]:
     """The documents of these texts; ``parts`` has the columns that say more of them, by name, where there are any."""
     none = [None] * len(texts)
-    return list(map(_document, texts, parts.get(SPANS.name, none), parts.get(LAYOUT.name, none)))
+    return list(map(document_of, texts, parts.get(SPANS.name, none), parts.get(LAYOUT.name, none)))
 
 
-def _document(text: str, spans: list[list[int]] | None, layout: dict[str, Any] | None) -> Document:
+def document_of(text: str, spans: list[list[int]] | None, layout: dict[str, Any] | None) -> Document:
+    """Return a document from its text and the two columns that a store keeps of its parts."""
     counted = ((0, len(text)),) if spans is None else tuple((begin, end) for begin, end in spans)
     if layout is None:
         return Document(text, counted)

@@ -10,12 +10,14 @@ from pathlib import Path
 
 import yaml
 
+from heldin.base.artefacts import files_in, is_within
 from heldin.base.errors import InputError
-from heldin.base.files import file_sha256, private_directory, whole_directory
+from heldin.base.files import file_sha256, private_directory, read_json, whole_directory
 from heldin.base.wording import counted
 from heldin.defenses.guarantee import Guarantee
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.plan_file import EXPORTED, covers, plan_document, read_plan
+from heldin.finetune.checkpoints import ADAPTER
 from heldin.models.model_names import fingerprinted_files
 from heldin.models.opening import load_language_model
 from heldin.record.differences import compared
@@ -39,11 +41,11 @@ MODEL_FILES = (
     "merges.txt",
     "tokenizer.model",
 )
-PLAN, CARD = "plan.json", "README.md"
+PLAN, CARD, ADAPTER_CONFIG = "plan.json", "README.md", "adapter_config.json"
 
 
 def export_run(run: Path, to: Path) -> list[str]:
-    """Write model, model card and public plan of a finished run to ``to``; return the names of the files.
+    """Write model, adapter, model card and public plan of a finished run to ``to``; return the names of the files.
 
     The record, the scores, the ledger and the report stay: they contain exact statistics about private users.
 
@@ -64,13 +66,16 @@ def export_run(run: Path, to: Path) -> list[str]:
     _require_trained_here(run, model, record, record.training, plan)
     private_directory(to.parent)
     document = plan_document(plan)  # rebuilt, not copied: whatever else was written to the file stays
+    public_base = _public_base(record)
     with whole_directory(to) as temporary:
         for file in fingerprinted_files(model):
             if _leaves(file):
                 shutil.copyfile(file, temporary / file.name)
+        if (model / ADAPTER).is_dir():
+            _copy_adapter(model / ADAPTER, temporary / ADAPTER, public_base)
         (temporary / CARD).write_text(_card(record, plan), encoding="utf-8")
         # After card and model were written, and of the copies: what is named is what leaves.
-        hashes = {file.name: file_sha256(file) for file in sorted(temporary.iterdir())}
+        hashes = {name: file_sha256(temporary / name) for name in files_in(temporary)}
         (temporary / PLAN).write_text(json.dumps({**document, EXPORTED: hashes}, indent=1) + "\n", encoding="utf-8")
         # Made owner-only, like every folder of a run; this one is to be read by others.
         temporary.chmod(0o755)
@@ -99,7 +104,7 @@ def verify_exported(folder: Path) -> str:
     for name, stated in hashes.items():
         file = folder / name
         # No path, or a strange plan could have files outside of the folder read and compared.
-        if Path(name).name != name or not name.isprintable():
+        if not is_within(name):
             raise InputError(
                 f"'{folder / PLAN}' names {name!r}, which is not a file of this folder: do not use the folder"
             )
@@ -108,7 +113,7 @@ def verify_exported(folder: Path) -> str:
         if file_sha256(file) != stated:
             raise InputError(f"'{file}' is not the file that plan.json names (SHA-256 differs): do not use the folder")
     # A further file may change what a model is: a custom tokenizer, an adapter, other weights.
-    stray = next((p.name for p in sorted(folder.iterdir()) if p.name not in {*hashes, PLAN}), None)
+    stray = next((name for name in files_in(folder) if name not in {*hashes, PLAN}), None)
     if stray is not None:
         raise InputError(f"'{folder / stray}' is not named by plan.json: remove it, or fetch the folder again")
     label = plan.guarantee().label
@@ -117,6 +122,27 @@ def verify_exported(folder: Path) -> str:
 
 def _leaves(file: Path) -> bool:
     return _is_weights(file.name) or file.name.endswith(".safetensors.index.json") or file.name in MODEL_FILES
+
+
+def _copy_adapter(adapter: Path, to: Path, base: str | None) -> None:
+    """Copy the adapter that is merged in the model's weights.
+
+    Its config names a public base, and no path of this machine.
+    """
+    to.mkdir()
+    to.chmod(0o755)
+    for file in fingerprinted_files(adapter):
+        if _leaves(file):
+            shutil.copyfile(file, to / file.name)
+    config = read_json(adapter / ADAPTER_CONFIG)
+    text = json.dumps({**config, "base_model_name_or_path": base}, indent=2, sort_keys=True)
+    (to / ADAPTER_CONFIG).write_text(text + "\n", encoding="utf-8")
+
+
+def _public_base(record: Record) -> str | None:
+    """Return the hub name of the base model; None for a folder, whose path may say who made the model."""
+    base = (record.config.get("model") or {}).get("base")
+    return base if base and not Path(base).exists() else None
 
 
 def _is_weights(name: str) -> bool:
@@ -253,9 +279,7 @@ def _card(record: Record, plan: Mechanism) -> str:
     """Return a model card, for the public and without any number measured on private users."""
     release, promise = release_of(record.config), plan.guarantee()
     owner, purpose = (release.owner, release.purpose) if release else (None, None)
-    private, base = isinstance(promise, Guarantee), (record.config.get("model") or {}).get("base")
-    # The path of a folder says nothing to the public, and may say who made the model.
-    public_base = base if base and not Path(base).exists() else None
+    private, public_base = isinstance(promise, Guarantee), _public_base(record)
     tags = ["heldin", *(["differential-privacy"] if private else [])]
     metadata = {"library_name": "transformers", "pipeline_tag": "text-generation", "tags": tags}
     if public_base is not None:

@@ -13,16 +13,19 @@ from heldin.base.errors import InputError
 from heldin.base.files import cache_directory, one_process_at_a_time, private_directory
 from heldin.base.kinds import origins_in
 from heldin.base.progress import LineReporter, Reporter, logged
+from heldin.base.wording import counted
 from heldin.bounds.power import forecast
 from heldin.corpus.chat.conversation import RowFormat
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.plan_file import read_plan
+from heldin.finetune.checkpoints import ADAPTER
 from heldin.finetune.loop import TrainingResult
 from heldin.finetune.ranks import first_process_first, joined, rank, require_like_devices, require_shared_folder
+from heldin.models.adapters import require_losses_of
 from heldin.models.loading import LanguageModel
 from heldin.models.model_names import fingerprint_in
 from heldin.models.opening import load_language_model
-from heldin.models.tokens import same_tokens
+from heldin.models.tokens import as_read, same_tokens
 from heldin.record.document import Body, Record, masked, read_record, without_names, write_new_record
 from heldin.record.facts import GradientNorms, ScoredTexts
 from heldin.stages.environment import environment
@@ -55,6 +58,8 @@ from heldin.stages.train.training import (
 )
 from heldin.stages.train.training_facts import canary_gradient_norms, effort_facts, training_facts
 from heldin.words.guarantee import ModelText
+
+_RECORDS_OF_ADAPTER = 8
 
 
 def run(config: RunConfig, out: Path, reporter: Reporter, *, command: str) -> Record | None:
@@ -225,6 +230,8 @@ def _body(config: RunConfig, trained: _Trained, folder: MeasureFolder) -> Body:
     data, mechanism = trained.data, trained.mechanism
     with folder.timed("scoring"):
         models = _models(config, trained)
+        if config.finetune.lora is not None and not folder.read_only:
+            _check_adapter(config, trained, models, folder.reporter)
     scores = scores_of_run(config, data, models, mechanism, folder.path)
     statistics = folder.values_of(scores)
     facts = folder.facts_of(measures_of_run(config, data, models), data.ledger.membership)
@@ -262,6 +269,21 @@ def _body(config: RunConfig, trained: _Trained, folder: MeasureFolder) -> Body:
         effort=effort_facts(trained.result),
         measures=facts,
         kinds=origins_in(config),
+    )
+
+
+def _check_adapter(config: RunConfig, trained: _Trained, models: RunModels, reporter: Reporter) -> None:
+    """Load the adapter as its users will, and compare its losses on a few records with those of the trained model."""
+    assert isinstance(models.target, LanguageModel)
+    rows = trained.data.training_rows[:_RECORDS_OF_ADAPTER]
+    documents = trained.data.corpus.bearing_loss(trained.data.store.documents_at(rows))
+    texts = [as_read(document.cut(config.attack.max_characters)) for document in documents]
+    precision = config.attack.precision
+    base = load_language_model(trained.base_name, revision=config.model.revision, precision=precision)
+    apart = require_losses_of(models.target, trained.result.folder / ADAPTER, base, texts, precision)
+    reporter.say(
+        f"adapter: loaded again on its base, the losses of {counted(len(texts), 'record')} are those of the trained"
+        f" model, to {apart:.1g} nats per token"
     )
 
 

@@ -10,11 +10,14 @@ was drawn, and only warns; such an adapter scores as its base.
 
 import re
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from heldin.base.errors import InputError
@@ -27,11 +30,13 @@ from heldin.models.loading import (
     load_tokenizer,
     with_tokens_of,
 )
+from heldin.models.logprobs import score_texts
 from heldin.models.model_config import ScoringPrecision
 from heldin.models.model_names import fingerprint_folder
 from heldin.models.reading import reading
 
 # Put before a parameter's name by training on several GPUs, by ``torch.compile`` and by Opacus.
+_MOST_APART = {True: 1e-3, False: 0.05}  # nats per token, in float32 and in coarser arithmetic
 _WRAPPERS = re.compile(r"(^|\.)(module|_orig_mod|_fsdp_wrapped_module|_module)\.")
 
 
@@ -62,6 +67,38 @@ def load_adapter(folder: Path, at: AdapterBase, base: LanguageModel, precision: 
         model = adapted.merge_and_unload() if precision == "fp32" and base.stored.format is None else base.model
     name = text_sha256(base.fingerprint, fingerprint_folder(folder))
     return replace(base, model=model, tokenizer=tokenizer, name=str(folder), fingerprint=name, adapter=at)
+
+
+def require_losses_of(
+    merged: LanguageModel, folder: Path, base: LanguageModel, texts: Sequence[str], precision: ScoringPrecision
+) -> float:
+    """Load the adapter in a folder on its base, and compare its losses on some texts with those of the merged model.
+
+    Args:
+        merged: the model that was trained, with its adapter in its weights.
+        folder: of the adapter.
+        base: loaded for this alone, since its layers are changed.
+        texts: at least one.
+        precision: of both models.
+
+    Returns:
+        The largest difference of a text's mean loss, nats per token.
+
+    Raises:
+        InputError: the losses are others, or are those of the base.
+    """
+    before, wanted = _losses(base, texts), _losses(merged, texts)
+    loaded = _losses(load_adapter(folder, AdapterBase(base.name, None, None, ()), base, precision), texts)
+    apart = float(np.abs(loaded - wanted).max())
+    is_base = np.array_equal(loaded, before)
+    if is_base or apart > _MOST_APART[precision == "fp32"]:
+        fault = "has the losses of its base" if is_base else f"is {apart:.2g} nats per token from the trained model"
+        raise InputError(f"'{folder}', loaded again, {fault}: do not use it; check finetune.lora and train again")
+    return apart
+
+
+def _losses(lm: LanguageModel, texts: Sequence[str]) -> NDArray[np.float64]:
+    return np.array([-scores.logprobs.mean(dtype=np.float64) for scores in score_texts(lm, texts)])
 
 
 def check_adapter_keys(adapted: Any, folder: Path) -> None:

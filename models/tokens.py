@@ -10,7 +10,6 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -64,16 +63,22 @@ def token_lists(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str]) -> l
     if not texts:
         return []
     if tokenizer.is_fast:
-        backend = tokenizer.backend_tokenizer
-        # A tokenizer that was saved with them would cut or pad.
-        backend.no_truncation()
-        backend.no_padding()
+        backend = _backend(tokenizer)
         with _all_cores(len(texts)):
             return [encoding.ids for encoding in backend.encode_batch_fast(list(texts), add_special_tokens=False)]
     ids: list[list[int]] = tokenizer(list(texts), add_special_tokens=False, return_attention_mask=False, verbose=False)[
         "input_ids"
     ]
     return ids
+
+
+def _backend(tokenizer: "PreTrainedTokenizerBase") -> Any:
+    """Return the tokenizer of the tokenizers library, which neither cuts nor pads."""
+    backend = tokenizer.backend_tokenizer
+    # One that was saved with them would.
+    backend.no_truncation()
+    backend.no_padding()
+    return backend
 
 
 class TokenMemo:
@@ -314,14 +319,11 @@ def scored_tokens_of(tokenizer: "PreTrainedTokenizerBase", documents: Iterable[P
 def _of_parted(tokenizer: "PreTrainedTokenizerBase", documents: Sequence[Parted]) -> Iterator[Tokens]:
     if not tokenizer.is_fast:
         raise InputError("parts of texts need a tokenizer that says where tokens stand (a fast one): score whole texts")
-    encoded = tokenizer(
-        [document.text for document in documents],
-        add_special_tokens=False,
-        return_attention_mask=False,
-        return_offsets_mapping=True,
-        verbose=False,
-    )
-    for ids, offsets, document in zip(encoded["input_ids"], encoded["offset_mapping"], documents, strict=True):
+    texts = [document.text for document in documents]
+    with _all_cores(len(texts)):
+        encoded = _backend(tokenizer).encode_batch(texts, add_special_tokens=False)
+    for encoding, document in zip(encoded, documents, strict=True):
+        ids, offsets = encoding.ids, encoding.offsets
         begins, ends = token_places(offsets)
         counted = np.zeros(len(ends), dtype=np.bool_)
         for begin, end in document.spans:
@@ -347,10 +349,10 @@ def tokens_within(tokenizer: "PreTrainedTokenizerBase", text: str, ends: Sequenc
 
 def token_places(offsets: Sequence[tuple[int, int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """First character of each token and the one after its last, blanks included: each begins where the last ended."""
+    places = np.array(offsets, dtype=np.int64).reshape(-1, 2)
     # Some tokenizers leave a token's blank out of its offsets, and a character of several bytes has several tokens.
-    ends = list(accumulate((end for _, end in offsets), max))
-    begins = [min(begin, before) for (begin, _), before in zip(offsets, [0, *ends], strict=False)]
-    return np.array(begins, dtype=np.int64), np.array(ends, dtype=np.int64)
+    ends = np.maximum.accumulate(places[:, 1])
+    return np.minimum(places[:, 0], np.concatenate([[0], ends[:-1]])[: len(ends)]), ends
 
 
 def start_token(tokenizer: "PreTrainedTokenizerBase", name: str) -> int:

@@ -6,7 +6,7 @@ Rows that no training uses, such as a test set, are ``unseen`` rows: they show w
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,9 @@ from heldin.base.progress import Reporter
 from heldin.corpus.document import Document
 from heldin.corpus.sources.bad_rows import BadRows, OnBadRows
 from heldin.corpus.split import Part, Role
+from heldin.corpus.store import document_of
 from heldin.models.score_cache import ScoreCache
-from heldin.models.tokens import Tokens, tokens_of
+from heldin.models.tokens import Tokens, as_read, scored_tokens_of
 from heldin.planting.plant_config import PlantConfig
 from heldin.planting.plant_data import MOST_ROWS
 from heldin.planting.positive_control import positive_control
@@ -65,7 +66,7 @@ class Control(Measure[dict[str, float]]):
     def compute(self, reporter: Reporter) -> dict[str, float]:
         """Score the sample under both models."""
         documents, length = self.sample.documents(), self.length
-        texts = [document.text for document in documents]
+        texts = [as_read(document) for document in documents]
         models = [loaded_here(model) for model in self.models]
         with (
             closing(ScoreCache(cache_directory() / "scores")) as cache,
@@ -75,7 +76,7 @@ class Control(Measure[dict[str, float]]):
         means = [
             [_mean(scores.logprobs, tokens, length) for scores, tokens in zip(scored, of_model, strict=True)]
             for scored, of_model in zip(
-                (target, reference), (tokens_of(model.tokenizer, documents) for model in models), strict=True
+                (target, reference), (scored_tokens_of(model.tokenizer, documents) for model in models), strict=True
             )
         ]
         return {text_digest(text): float(own - other) for text, own, other in zip(texts, *means, strict=True)}
@@ -188,7 +189,7 @@ def unseen_rows(config: PlantConfig, source: TrainingSet) -> Iterator[Document]:
 
 def write_unseen(documents: Sequence[Document], ledger: Path) -> str:
     """Keep the documents in the folder of secrets, and return the file's hash."""
-    write_text(ledger / _FILE, json.dumps([(document.text, document.spans) for document in documents]), private=True)
+    write_text(ledger / _FILE, json.dumps([asdict(document) for document in documents]), private=True)
     return file_sha256(ledger / _FILE)
 
 
@@ -200,4 +201,4 @@ def read_unseen(ledger: Path, sha256: str | None) -> list[Document]:
     if not path.is_file() or file_sha256(path) != sha256:
         raise InputError(f"'{path}' is gone or was changed after it was written: restore it, or plant again")
     kept = json.loads(path.read_text(encoding="utf-8"))
-    return [Document(text, tuple((begin, end) for begin, end in spans)) for text, spans in kept]
+    return [document_of(document["text"], document["spans"], document["layout"]) for document in kept]

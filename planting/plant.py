@@ -26,11 +26,13 @@ from heldin.base.progress import Reporter
 from heldin.corpus.forms import Row
 from heldin.corpus.sources.bad_rows import BadRows, OnBadRows
 from heldin.corpus.split import Part
+from heldin.corpus.store import document_of
 from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import score_texts
 from heldin.models.model_names import require_model
 from heldin.models.opening import load_language_model
 from heldin.models.token_scores import TokenScores
+from heldin.models.tokens import as_read
 from heldin.planting.beforehand import control_lines, planned_power, said_beforehand
 from heldin.planting.control import unseen_rows, write_unseen
 from heldin.planting.plant_config import PlantConfig
@@ -235,9 +237,12 @@ def length_correlations(config: PlantConfig, source: TrainingSet, base: Language
     A likelihood ratio is taken to the reference's own likelihood: what length does to either side, it does to both.
     """
     rows = itertools.islice(source.rows(BadRows(OnBadRows.SKIP)), _FIRST)
-    texts = {f"{number}": str(record["text"]) for number, (record, _) in enumerate(rows)}
-    chosen = [texts[number] for number in keyed_order(seed_key(config.seed), "lengths", list(texts))[:_TEXTS]]
-    chosen = [text[: config.attack.max_characters] for text in chosen]
+    every = {
+        f"{number}": document_of(record["text"], record.get("spans"), record.get("layout"))
+        for number, (record, _) in enumerate(rows)
+    }
+    drawn = keyed_order(seed_key(config.seed), "lengths", list(every))[:_TEXTS]
+    chosen = [as_read(every[number].cut(config.attack.max_characters)) for number in drawn]
     attacks = {name: get_attack(name) for name in _PREFERRED if name in config.attack.names}
     moments = any(attack.needs_moments for attack in attacks.values())
     scores = score_texts(base, chosen, moments=moments)

@@ -14,7 +14,9 @@ from heldin.base.config_errors import checked
 from heldin.base.errors import InputError
 from heldin.base.section import ExpandedName, ExpandedPath, JobName, Section
 from heldin.canaries.kinds import CanarySpec
+from heldin.corpus.chat.conversation import RowFormat
 from heldin.corpus.config import CorpusConfig
+from heldin.corpus.forms import KeptColumns
 from heldin.corpus.sources.bad_rows import OnBadRows
 from heldin.corpus.sources.files import FileCorpus
 from heldin.corpus.sources.open import format_named, format_of
@@ -67,14 +69,14 @@ class PlantColumns(Section):
     text: str = "text"
     """Column that holds the text, where neither ``prompt`` nor ``messages`` is given."""
     prompt: str | None = None
-    """Column that holds a prompt; its completion follows it."""
+    """Column that holds a prompt, as text or as messages; its completion follows it."""
     completion: str | None = None
     """Column that holds the completion of ``prompt``."""
     rejected: str | None = None
     """Column of texts that training prefers the completion to, as for DPO. A canary user's row gets a made-up one."""
     messages: str | None = None
-    """Column that holds chat messages, each with role and content, which are read as the reference's chat template
-    writes them."""
+    """Column that holds chat messages, each with role and content, or turns of ShareGPT, each with from and value. They
+    are read as the chat template writes them."""
     id: str | None = None
     """Column with unique row ids; null: made from user and text."""
     date: str | None = None
@@ -129,6 +131,10 @@ class PlantConfig(MeasureKeys):
     """Which column holds what. Names of users, and ids if there are any, are replaced in what is written."""
     format: TextFormat = TextFormat()
     """How a JSON or CSV file is written; the planted file is written in the same way."""
+    template: ExpandedPath | None = None
+    """File with the chat template that writes messages, in Jinja; null: that of the reference's tokenizer."""
+    template_options: dict[str, str | bool] | None = None
+    """What else the chat template is given, such as {date_string: 26 Jul 2024}; null: nothing."""
     bad_rows: OnBadRows = OnBadRows.SKIP_EMPTY
     """Which rows are left out and counted. skip-empty: rows without text. skip: all rows that cannot be used. strict:
     none. The first other row that cannot be used is an error."""
@@ -230,6 +236,11 @@ class PlantConfig(MeasureKeys):
         return self
 
     @property
+    def in_parts(self) -> bool:
+        """Return whether a row has turns, and its text parts: a prompt and a completion, or messages."""
+        return self.columns.messages is not None or self.columns.prompt is not None
+
+    @property
     def scored_part(self) -> Statement | None:
         """Return which part of a text is scored; None: all of it."""
         match self.score:
@@ -246,11 +257,8 @@ class PlantConfig(MeasureKeys):
         Args:
             records: the copy of the training set's records (``TrainingSet.copy_records``).
         """
-        columns = Columns(
-            id="id" if self.columns.id else None,
-            date="date" if self.columns.date else None,
-            spans=None if self.score == "all" else "spans",
-        )
+        id_, date = ("id" if self.columns.id else None), ("date" if self.columns.date else None)
+        columns = KeptColumns(id=id_, date=date, spans="spans") if self.in_parts else Columns(id=id_, date=date)
         source = FileCorpus(kind="parquet", path=records, columns=columns)
         # Each look pays its share; more redraws, that the smallest p-value stays below the levels.
         by, looks = self.decision, self.looks
@@ -259,7 +267,7 @@ class PlantConfig(MeasureKeys):
         return RunConfig(
             name=self.name,
             seed=self.seed,
-            corpus=CorpusConfig(source=source, users=self.users),
+            corpus=CorpusConfig(source=source, format=RowFormat.TEXT, users=self.users),
             split=SplitConfig(**self.split.model_dump(exclude={"canaries_only", "control_rows"})),
             model=ModelConfig(base=self.reference, revision=self.revision),
             finetune=Recipe(sequence_length=self.sequence_length),

@@ -18,7 +18,7 @@ from heldin.base.errors import InputError
 from heldin.base.files import text_digest, whole_file
 from heldin.base.progress import Reporter
 from heldin.corpus.sources.bad_rows import BadRows, OnBadRows, Skipped
-from heldin.corpus.sources.rows import BATCH_ROWS, SCHEMA, SPANS
+from heldin.corpus.sources.rows import BATCH_ROWS, PARTS, SCHEMA
 from heldin.planting.plant_config import PlantConfig
 from heldin.planting.training_set import TrainingSet
 from heldin.record.planted_files import content_sha256
@@ -139,7 +139,7 @@ def copy_records(
     bad, users = BadRows(on_bad), set[str]()
     reporter.say("training set: reading")
     named = {name for name in (source.columns.user, source.columns.id) if name is not None}
-    schema = SCHEMA.append(SPANS) if source.in_parts else SCHEMA
+    schema = pa.schema([*SCHEMA, *PARTS]) if source.in_parts else SCHEMA
     with whole_file(ledger / CORPUS, private=True) as temporary, pq.ParquetWriter(temporary, schema) as writer:
         unparted: list[int] = []
         late: set[str] = set()

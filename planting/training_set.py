@@ -5,7 +5,6 @@ import difflib
 import io
 import itertools
 import json
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -21,15 +20,25 @@ from heldin.base.errors import InputError
 from heldin.base.files import text_digest
 from heldin.canaries.made_up import mail_with
 from heldin.canaries.users import public_dice
-from heldin.corpus.document import Document, Spans
-from heldin.corpus.forms import Chat, Completion, Form, Plain, Row
+from heldin.corpus.chat.columns import with_parts
+from heldin.corpus.chat.conversation import format_of_value
+from heldin.corpus.chat.template import ChatTemplate
+from heldin.corpus.document import Counting, Document
+from heldin.corpus.forms import Chat, Completion, Form, Plain, Row, like_messages
 from heldin.corpus.sorting import ROWS_PER_BATCH, make_table, sorting_database, take_in
 from heldin.corpus.sources.bad_rows import BadRows, OnBadRows
 from heldin.corpus.sources.csv_rows import CsvHeader, csv_header
 from heldin.corpus.sources.hub import HuggingFace
 from heldin.corpus.sources.json_rows import is_lines
 from heldin.corpus.sources.open import is_table, rows_of_file
-from heldin.corpus.sources.rows import BATCH_ROWS, Columns, Record, kind_of, require_columns, usable_record
+from heldin.corpus.sources.rows import (
+    BATCH_ROWS,
+    Columns,
+    Record,
+    kind_of,
+    require_columns,
+    usable_record,
+)
 from heldin.corpus.sources.text_files import TextFormat, first_line, is_unicode
 from heldin.models.tokens import tokens_of
 from heldin.planting.plant_config import PlantColumns, PlantConfig, is_dataset
@@ -55,8 +64,8 @@ class TrainingSet:
         text: how rows hold their text.
         split: of a folder with several.
         copied_splits: others of them, to be copied as they are.
-        in_parts: whether parts of texts are scored, so that a row without any cannot be used.
-        unparted: numbers of the rows without any, as an earlier pass found them; None: each pass checks again.
+        in_parts: whether texts have parts (``PlantConfig.in_parts``). A row without a scored one cannot be used.
+        unparted: numbers of those rows, as an earlier pass found them; None: each pass checks again.
         visible: tokens of a row that training sees, start and end token included.
         tokenizer: of the reference model; None if no row is read.
         form: how a JSON or CSV file is written.
@@ -108,7 +117,7 @@ class TrainingSet:
     @property
     def _wanted(self) -> list[str]:
         beside = [] if self.columns.rejected is None else [self.columns.rejected]
-        return [*self.columns.others().values(), *self.text.columns, *beside]
+        return [*self.columns.others().values(), *self.columns.text_columns, *beside]
 
     def check(self) -> None:
         """Raise InputError if the columns cannot be sorted, or a split to copy is missing."""
@@ -165,6 +174,10 @@ class TrainingSet:
         """Return the names of the splits of a folder with several; empty for others."""
         return splits_of(self.path)
 
+    def first_row(self) -> Row:
+        """Return the first row, of which the form of all is known; empty if there is none."""
+        return next((row for _, row in self._numbered(BadRows(OnBadRows.SKIP)) if isinstance(row, dict)), {})
+
     def rows(
         self, bad: BadRows, unparted: list[int] | None = None, late: set[str] | None = None
     ) -> Iterator[tuple[Record, Row]]:
@@ -194,13 +207,13 @@ class TrainingSet:
                 require_named(self.columns, row, where)
                 checked = True
             try:
-                text, spans = self.text.of(row), self._spans(row, number, unparted, late)
+                text, document = self.text.of(row), self._document(row, number, unparted, late)
             except ValueError as error:
                 bad.report(where, RowFault.OTHER_FORM(reason=str(error)))
                 continue
             record, wrong = usable_record({**row, label: text}, roles, untyped=is_table(self.path))
-            if spans is not None:
-                record["spans"] = spans
+            if document is not None:
+                record = with_parts(record, document)
             if nobody:
                 record["user"] = f"row {number:09d}"
             if wrong:
@@ -208,13 +221,13 @@ class TrainingSet:
             else:
                 yield record, {name: value for name, value in row.items() if name not in self.columns.drop}
 
-    def _spans(self, row: Row, number: int, unparted: list[int] | None, late: set[str] | None) -> Spans | None:
-        """Return the parts that count; None where all does, or they were found before.
+    def _document(self, row: Row, number: int, unparted: list[int] | None, late: set[str] | None) -> Document | None:
+        """Return the text with its parts; None where it has none, or they were found before.
 
         Raises ValueError for a row of which nothing is scored, whose number is noted; notes texts scored too late.
         """
         if not self.in_parts or (self.unparted is not None and number not in self.unparted):
-            # A template that marks turns is rendered and tokenized for the answer: a millisecond for each turn.
+            # A chat template is rendered several times for the answer: a millisecond for each turn.
             return None
         try:
             document = self.text.document(row)
@@ -224,10 +237,12 @@ class TrainingSet:
             raise
         if late is not None and not self.is_visible(document):
             late.add(text_digest(document.text))
-        return document.spans
+        return document
 
     def is_visible(self, document: Document) -> bool:
         """Return whether training sees a scored token of a document."""
+        if document.is_plain:
+            return True
         assert self.tokenizer is not None
         (tokens,) = tokens_of(self.tokenizer, [document])
         seen = max(0, self.visible - ENDS)
@@ -305,62 +320,52 @@ def training_set(config: PlantConfig, tokenizer: PreTrainedTokenizerBase) -> Tra
     Raises:
         InputError: it cannot be read, or its messages cannot be written as text.
     """
-    text = form_of_rows(
-        config.columns,
-        tokenizer,
-        completion=config.score == "completion",
-        role=config.role if config.score == "turns" else None,
-        most=config.attack.max_characters,
-    )
     training = TrainingSet(
         config.training,
         config.columns,
-        text,
+        Plain(config.columns.text),
         config.dataset_split,
         config.copied_splits,
-        config.score != "all",
+        config.in_parts,
         visible=config.sequence_length,
         tokenizer=tokenizer,
         form=config.format,
     )
     training.check()
+    training = replace(training, text=form_of_rows(config, training.first_row(), tokenizer))
     if isinstance(training.text, Chat):
-        first = [row for _, row in itertools.islice(training.rows(BadRows(OnBadRows.SKIP)), _FIRST)]
+        # For a system message alone the parts of texts need not be found.
+        rows = replace(training, unparted=frozenset()).rows(BadRows(OnBadRows.SKIP))
+        first = [row for _, row in itertools.islice(rows, _FIRST)]
         training = replace(training, text=training.text.with_system(first))
-    if training.in_parts and isinstance(training.text, Chat | Completion):
+    if config.score != "all" and isinstance(training.text, Chat | Completion):
         training = replace(training, text=training.text.within(config.sequence_length - ENDS, tokenizer))
     return training
 
 
-def form_of_rows(
-    columns: PlantColumns,
-    tokenizer: PreTrainedTokenizerBase,
-    *,
-    completion: bool = False,
-    role: str | None = None,
-    most: int = sys.maxsize,
-) -> Form:
+def form_of_rows(config: PlantConfig, row: Row, tokenizer: PreTrainedTokenizerBase) -> Form:
     """Return the form in which the rows of a training set hold their text.
 
     Args:
+        config: names the columns, and what is scored.
+        row: the first; shows whether a prompt is text or messages.
         tokenizer: whose chat template writes messages.
-        completion: whether completions alone count.
-        role: whose turns alone count; None: whole conversations.
-        most: characters of a text that are read.
 
     Raises:
-        InputError: there are messages, but the tokenizer has no chat template.
+        InputError: there are messages, but no chat template.
     """
-    if columns.messages is not None:
-        if tokenizer.chat_template is None:
-            raise InputError(
-                "columns.messages: the reference's tokenizer has no chat template: name the model whose template the"
-                " training uses, or write the texts into a column"
-            )
-        return Chat(columns.messages, tokenizer, role=role, most=most)
+    columns, most = config.columns, config.attack.max_characters
+    if not config.in_parts:
+        return Plain(columns.text)
     if columns.prompt is not None and columns.completion is not None:
-        return Completion(columns.prompt, columns.completion, completion, most)
-    return Plain(columns.text)
+        texts = (row.get(column) for column in (columns.prompt, columns.completion))
+        if not any(format_of_value(value) for value in texts):
+            return Completion(columns.prompt, columns.completion, config.score == "completion", most)
+    template = ChatTemplate.of(
+        tokenizer, config.reference, file=config.template, options=dict(config.template_options or {})
+    )
+    counted = {"all": Counting.ALL, "completion": Counting.COMPLETION}.get(config.score, config.role)
+    return Chat(columns.text_columns, template, counted=counted, most=most)
 
 
 REJECTED = "rejected"  # TRL's name of the column
@@ -379,9 +384,11 @@ def with_made_up_rejected(row: Row, columns: PlantColumns, record: str, seed: in
     """
     if columns.rejected is None:
         return row
-    dice, length = public_dice(seed, "rejected text", record), max(2, len(str(row.get(columns.rejected) or "")))
-    text = " ".join(mail for mail, _ in mail_with(lambda _: "", 1 + length // _SHORT_MAIL, dice))
-    return {**row, columns.rejected: text[:length]}
+    old = row.get(columns.rejected)
+    dice, length = public_dice(seed, "rejected text", record), max(2, len(str(old or "")))
+    text = " ".join(mail for mail, _ in mail_with(lambda _: "", 1 + length // _SHORT_MAIL, dice))[:length]
+    made = text if format_of_value(old) is None else like_messages([{"role": "assistant", "content": text}], old)
+    return {**row, columns.rejected: made}
 
 
 def require_named(columns: PlantColumns, row: Row, where: str) -> None:

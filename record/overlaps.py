@@ -3,6 +3,7 @@
 What was checked is counted; what was not checked is not known.
 """
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -36,21 +37,24 @@ class Seen:
     users: frozenset[str]
 
 
-def seen_in_training(texts: Mapping[str, Sequence[str]], training: Iterable[tuple[str, str]]) -> Seen:
+Parts = Sequence[str]  # of a text, which is found by any of them: its turns, or all of it as one
+
+
+def seen_in_training(texts: Mapping[str, Sequence[Parts]], training: Iterable[tuple[str, str]]) -> Seen:
     """Look for users and their texts among training records; memory grows only with the texts looked for.
 
-    An empty text, as of a document of which nothing counts, is never found.
+    An empty part, as of a document of which nothing counts, is never found.
 
     Args:
         texts: the texts to look for, by user.
-        training: (user, text) of every training record.
+        training: user and text of every training record, or of each of its turns.
     """
     # Digests of 16 bytes in place of texts, and the training records are read once, as
     # a stream. One text may be of several users.
     wanted: dict[bytes, set[str]] = {}
     for user, own_texts in texts.items():
-        for text in filter(None, own_texts):
-            wanted.setdefault(text_key(text), set()).add(user)
+        for part in filter(None, itertools.chain.from_iterable(own_texts)):
+            wanted.setdefault(text_key(part), set()).add(user)
     own: set[tuple[str, bytes]] = set()
     others: set[tuple[str, bytes]] = set()
     named: set[str] = set()
@@ -62,19 +66,20 @@ def seen_in_training(texts: Mapping[str, Sequence[str]], training: Iterable[tupl
         for writer in wanted.get(digest, ()):
             (own if writer == user else others).add((writer, digest))
     # By scored text, not by digest: a text that a user has twice is scored twice, and counts twice.
-    scored = [(user, text_key(text)) for user, own_texts in texts.items() for text in own_texts]
+    scored = [[(user, text_key(part)) for part in parts] for user, own_texts in texts.items() for parts in own_texts]
+    by_own, by_others = ([any(pair in there for pair in pairs) for pairs in scored] for there in (own, others))
     return Seen(
-        own=sum(pair in own for pair in scored),
-        others=sum(pair in others for pair in scored),
-        anywhere=sum(pair in own or pair in others for pair in scored),
+        own=sum(by_own),
+        others=sum(by_others),
+        anywhere=sum(map(max, by_own, by_others)),
         users=frozenset(named),
     )
 
 
-def texts_in(texts: Iterable[str], among: Iterable[str]) -> int:
-    """Return how many of the texts are among others."""
+def texts_in(texts: Iterable[Parts], among: Iterable[str]) -> int:
+    """Return how many of the texts have a part that is among others."""
     there = {text_key(text) for text in filter(None, among)}
-    return sum(text_key(text) in there for text in filter(None, texts))
+    return sum(any(text_key(part) in there for part in filter(None, parts)) for parts in texts)
 
 
 def measured(count: int) -> Count:

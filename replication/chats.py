@@ -1,13 +1,16 @@
-"""Plays as chats: a speech that a character hears, and the answer.
+"""Plays and mails as chats: a speech that a character hears, or a mail, and the answer.
 
-Of each play one character is a user: the one with the most answers. What others say stands in a user's prompts alone,
-and no user's words stand in a record of another: an audit of these users has no person on both sides.
+No user's words are in a record of another user, so an audit of these users has no person on both sides. Of each play
+one character is a user: the one with the most answers. Of people who write to each other, conversations in which a user
+is asked by another user are left out.
 """
 
 import gzip
 import json
+import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,7 +18,8 @@ from typing import Any
 from heldin.base.errors import InputError
 from heldin.base.files import whole_file
 
-LONGEST = 1000  # characters of a speech that are kept, from its beginning
+LONGEST = 1000  # characters of a speech or an answer that are kept, from its beginning
+QUESTION = 200  # of a mail that is answered, so that a small model's window has room for the answer
 
 
 def chats_of_plays(speeches: Iterable[Mapping[str, str]]) -> Iterator[dict[str, Any]]:
@@ -36,32 +40,98 @@ def chats_of_plays(speeches: Iterable[Mapping[str, str]]) -> Iterator[dict[str, 
         owner = min(counts, key=lambda user: (-counts[user], user))
         for heard, said in answers:
             if said["user"] == owner:
-                messages = [
-                    {"role": "user", "content": heard["text"][:LONGEST]},
-                    {"role": "assistant", "content": said["text"][:LONGEST]},
-                ]
-                yield {"user": owner, "id": said["id"], "play": play, "messages": messages}
+                yield {"user": owner, "id": said["id"], "play": play, "messages": _pair(heard, said)}
 
 
-def write_chats(plays: Path, to: Path) -> tuple[int, int]:
-    """Write the conversations of a file of plays (JSON lines, .gz); return the numbers of users and conversations.
+def chats_of_mails(mails: Iterable[Mapping[str, str]], *, least: int = 8) -> Iterator[dict[str, Any]]:
+    """Yield a conversation for each mail of a user that answers another person's, thread by thread.
 
-    Raises InputError for a file that is no such file.
+    An answer follows in a thread, within a week, another person's mail. Users are taken from the fewest answers on, so
+    that there are many: whoever keeps ``least`` answers to people who are no users, and takes them from no earlier one.
+
+    Args:
+        mails: with user, text, id, date and subject.
+        least: conversations of a user.
+    """
+    answers = [(thread, asked, said) for thread, own in _threads(mails) for asked, said in _answers(own)]
+    by_user: dict[str, Counter[str]] = defaultdict(Counter)
+    wrote: dict[str, set[str]] = defaultdict(set)
+    for _, asked, said in answers:
+        by_user[said["user"]][asked["user"]] += 1
+        wrote[asked["text"]].add(asked["user"])
+        wrote[said["text"]].add(said["user"])
+    kept: dict[str, int] = {}
+    for user in sorted(by_user, key=lambda name: (by_user[name].total(), name)):
+        left = sum(number for asker, number in by_user[user].items() if asker not in kept)
+        if left >= least and all(kept[other] - by_user[other][user] >= least for other in kept):
+            for other in kept:
+                kept[other] -= by_user[other][user]
+            kept[user] = left
+    for thread, asked, said in answers:
+        # Two people may have written the same words, or one person under two addresses.
+        if said["user"] in kept and not wrote[asked["text"]] & kept.keys():
+            yield {"user": said["user"], "id": said["id"], "thread": thread, "messages": _pair(asked, said, QUESTION)}
+
+
+_REPLY = re.compile(r"(\s*(re|fwd?)\s*:)+\s*", re.IGNORECASE)  # what is put before the subject of a thread
+_LATEST = timedelta(days=7)
+
+
+def _threads(mails: Iterable[Mapping[str, str]]) -> Iterator[tuple[str, list[Mapping[str, str]]]]:
+    """Yield each subject, without what replies put before it, with its mails by date."""
+    by_subject: dict[str, list[Mapping[str, str]]] = defaultdict(list)
+    for mail in mails:
+        subject = _REPLY.sub("", mail["subject"] or "", count=1).strip().lower()
+        if subject and mail["date"]:
+            by_subject[subject].append(mail)
+    for subject, own in by_subject.items():
+        yield subject, sorted(own, key=lambda mail: (mail["date"], mail["id"]))
+
+
+def _answers(thread: Sequence[Mapping[str, str]]) -> Iterator[tuple[Mapping[str, str], Mapping[str, str]]]:
+    for asked, said in pairwise(thread):
+        waited = datetime.fromisoformat(said["date"]) - datetime.fromisoformat(asked["date"])
+        if asked["user"] != said["user"] and _REPLY.match(said["subject"]) and waited <= _LATEST:
+            yield asked, said
+
+
+def _pair(asked: Mapping[str, str], said: Mapping[str, str], most: int = LONGEST) -> list[dict[str, str]]:
+    turns = (("user", asked, most), ("assistant", said, LONGEST))
+    return [{"role": role, "content": speech["text"][:longest]} for role, speech, longest in turns]
+
+
+Made = Callable[[Iterable[Mapping[str, str]]], Iterator[dict[str, Any]]]
+
+
+def write_chats(source: Path, to: Path, made: Made = chats_of_plays) -> tuple[int, int]:
+    """Write the conversations of a file of plays or mails (JSON lines, .gz).
+
+    Args:
+        source: the file.
+        to: the file to write.
+        made: makes conversations of its rows.
+
+    Returns:
+        The numbers of users and conversations.
+
+    Raises:
+        InputError: a file that is no such file.
     """
     users: set[str] = set()
     written = 0
     try:
         with (
-            gzip.open(plays, "rt", encoding="utf-8") as lines,
+            gzip.open(source, "rt", encoding="utf-8") as lines,
             whole_file(to) as temporary,
             temporary.open("w", encoding="utf-8") as file,
         ):
-            for chat in chats_of_plays(map(json.loads, lines)):
+            for chat in made(map(json.loads, lines)):
                 users.add(chat["user"])
                 written += 1
                 file.write(json.dumps(chat, ensure_ascii=False) + "\n")
     except (OSError, ValueError, KeyError) as error:
         raise InputError(
-            f"'{plays}' is no .jsonl.gz file of speeches with user, text, id and play ({error})"
+            f"'{source}' is no .jsonl.gz file of speeches (user, text, id, play) or of mails (user, text, id, date,"
+            f" subject): {error}"
         ) from error
     return len(users), written

@@ -318,14 +318,21 @@ def pretraining_without(
 
 @app.command("chats")
 def chats(
-    plays: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="Plays: engdracor_plays.jsonl.gz.")],
-    to: Annotated[Path, typer.Option("--out", help="For the chats.")] = Path("runs/plays-chats.jsonl"),
+    plays: Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="engdracor_plays.jsonl.gz.")] = None,
+    mails: Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="enron_by_sender.jsonl.gz.")] = None,
+    to: Annotated[Path | None, typer.Option("--out", help="For the chats (default: below runs/).")] = None,
 ) -> None:
-    """Make chats of plays: what a character hears, and what the one who answers most of its play answers."""
-    from replication.chats import write_chats
+    """Make chats of plays or mails, in which no user's words are in another user's records."""
+    from heldin.base.errors import InputError
+    from replication.chats import chats_of_mails, chats_of_plays, write_chats
 
+    if (plays is None) == (mails is None):
+        raise InputError("give --plays or --mails, and not both")
+    source, made = (mails, chats_of_mails) if plays is None else (plays, chats_of_plays)
+    assert source is not None
+    to = to or Path("runs") / f"{'mails' if plays is None else 'plays'}-chats.jsonl"
     to.parent.mkdir(parents=True, exist_ok=True)
-    users, written = write_chats(plays, to)
+    users, written = write_chats(source, to, made)
     typer.echo(f"{to}: {users:,} users, {written:,} chats")
 
 

@@ -49,6 +49,10 @@ class FileText(Code):
     ENCODING = "{file}: read as {encoding}, which its first bytes state"
     UTF_8 = "{file}: read as UTF-8, which all of its bytes are, and not as {encoding}"
     VALUES = "{file}: read as one JSON document, object by object"
+    BESIDES = (
+        "format {format} (column '{column}'). Rows have {besides} too, which is not read. To read it, set"
+        " corpus.format: {besides} (in the config of an audit rows.format), or name the column of the messages (--text)"
+    )
     TURNS = "format {format} (column '{column}'), loss on {loss}, scored: {attack}; turns found by {found_by}"
     TURNS_NOT_TRL = (
         "format {format} (column '{column}'), scored: {attack}; turns found by {found_by}. TRL has another text of this"

@@ -1,7 +1,7 @@
 """The columns of a source whose rows are turns, and the document that a row becomes."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +15,7 @@ from heldin.corpus.chat.conversation import (
 )
 from heldin.corpus.chat.template import ChatTemplate
 from heldin.corpus.document import Counting, Document, Turn, TurnLayout, forked
-from heldin.corpus.sources.rows import PARTS, SCHEMA, Columns, Record, usable_record, value_at
+from heldin.corpus.sources.rows import LAYOUT, PARTS, SCHEMA, SPANS, Columns, Record, usable_record, value_at
 from heldin.words.rows import RowFault
 from heldin.words.statement import Statement
 
@@ -84,12 +84,7 @@ class TurnColumns(Columns):
             return record, RowFault.NOTHING_COUNTS(counting=self.counting, roles=whose)
         checked, wrong = usable_record({"text": document.text}, {"text": "text"})
         record |= {"text": checked.get("text")}
-        record["spans"] = None if document.is_plain else [list(part) for part in document.spans]
-        assert document.layout is not None
-        turns = [{"role": turn.role, "begin": turn.begin, "end": turn.end} for turn in document.layout.turns]
-        places = {"completion": document.layout.completion, "second": document.layout.second}
-        record["layout"] = {"turns": turns, "framed": document.layout.framed, **places}
-        return record, wrong
+        return with_parts(record, document), wrong
 
     def _document(self, row: Mapping[str, Any]) -> Document | None:
         conversation = conversation_of(row, self.format, self.text)
@@ -102,6 +97,12 @@ class TurnColumns(Columns):
         if self.template is not None:
             raise ValueError("a prompt of text, and the first row has messages: write all rows in one form")
         return answered_text(*conversation).counting(self.counting)
+
+
+def with_parts(record: Record, document: Document) -> Record:
+    """Return a record of a text with the parts of its document, as a store keeps them."""
+    parts = None if document.is_plain else [list(part) for part in document.spans]
+    return {**record, SPANS.name: parts, LAYOUT.name: None if document.layout is None else asdict(document.layout)}
 
 
 def answered_text(prompt: str, *answers: str) -> Document:

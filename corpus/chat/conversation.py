@@ -6,6 +6,7 @@ of its own or the beginning of both.
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -49,6 +50,7 @@ PROMPT, COMPLETION, CHOSEN, REJECTED = "prompt", "completion", "chosen", "reject
 # What a template may be handed besides role and content. A template that does not write it would lose it in silence.
 _WRITTEN = ("name", "tool_calls", "reasoning_content", "thinking")
 _OURS = ("tools", "chat_template", "add_generation_prompt", "continue_final_message", "tokenize")  # heldin hands these
+_OF_PYTHON = re.compile(r"""\s*\[\s*\{\s*['"](role|content|from|value)['"]""")  # text of a list of messages
 _SHAREGPT = {
     **dict.fromkeys(("human", "user"), "user"),
     **dict.fromkeys(("gpt", "assistant", "chatgpt", "model", "bing", "bard"), "assistant"),
@@ -96,9 +98,9 @@ def format_of_row(row: Mapping[str, Any], columns: Columns) -> tuple[RowFormat, 
     """
     named = value_at(row, columns.text)
     if columns.text in row or named is not None:
-        return _format_of_value(named) or RowFormat.TEXT, columns.text
+        return format_of_value(named) or RowFormat.TEXT, columns.text
     for name in (RowFormat.MESSAGES, RowFormat.CONVERSATIONS):
-        if (form := _format_of_value(row.get(name))) is not None:
+        if (form := format_of_value(row.get(name))) is not None:
             return form, str(name)
         if name in row and not row[name]:  # an empty row is one of its form
             return name, str(name)
@@ -113,13 +115,35 @@ def column_of_format(form: RowFormat, row: Mapping[str, Any], columns: Columns) 
     """Return the column for a form that is stated: the one that is named for texts, else the form's usual one."""
     if form.answers:
         return CHOSEN if form is RowFormat.PREFERENCE else PROMPT
-    if not form.has_turns or columns.text in row or value_at(row, columns.text) is not None:
+    if not form.has_turns:
         return columns.text
-    return str(form)
+    named = value_at(row, columns.text)
+    is_there = columns.text in row or named is not None
+    # A row may have a text besides the messages that are asked for.
+    return columns.text if is_there and (format_of_value(named) or form not in row) else str(form)
 
 
-def _format_of_value(value: object) -> RowFormat | None:
+def form_besides(row: Mapping[str, Any], column: str) -> RowFormat | None:
+    """Return in which other form a row holds turns; None if it holds them in none, or nothing else.
+
+    Args:
+        row: by name of column.
+        column: that is read.
+    """
+    for form in (RowFormat.MESSAGES, RowFormat.CONVERSATIONS):
+        if form != column and format_of_value(row.get(form)) is not None:
+            return form
+    for form, first in ((RowFormat.PREFERENCE, CHOSEN), (RowFormat.PROMPT_COMPLETION, PROMPT)):
+        if {first, *form.answers} <= row.keys() and column != first:
+            return form
+    return None
+
+
+def format_of_value(value: object) -> RowFormat | None:
+    """Return the form of a value that is a list of messages, or text of one; None for any other value."""
     first = _listed(value)
+    if isinstance(first, str) and (key := _OF_PYTHON.match(first)):
+        return RowFormat.MESSAGES if key[1] in ("role", "content") else RowFormat.CONVERSATIONS
     if not isinstance(first, list) or not first or not isinstance(first[0], dict):
         return None
     if {"role", "content"} <= first[0].keys():
@@ -137,6 +161,24 @@ def _listed(value: object) -> object:
     return value
 
 
+def is_of_texts(row: Mapping[str, Any], form: RowFormat, column: str) -> bool:
+    """Return whether the prompt and the answers of a row are texts and not messages; no prompt is a text too.
+
+    Args:
+        row: by name of column.
+        form: with answers.
+        column: of the prompt, or of the chosen answer.
+    """
+    prompt = row.get(_prompt_in(form, column))
+    parts = [row.get(name) for name in form.answers]
+    parts += [prompt] if prompt is not None or form is not RowFormat.PREFERENCE else []
+    return all(isinstance(part, str) and format_of_value(part) is None for part in parts)
+
+
+def _prompt_in(form: RowFormat, column: str) -> str:
+    return PROMPT if form is RowFormat.PREFERENCE else column
+
+
 def conversation_of(row: Mapping[str, Any], form: RowFormat, column: str) -> Conversation | tuple[str, ...] | None:
     """Return the messages of a row; prompt and answers where these are texts; None for a row that has no turn.
 
@@ -150,12 +192,10 @@ def conversation_of(row: Mapping[str, Any], form: RowFormat, column: str) -> Con
     """
     asked, rejected = None, None
     if form.answers:
-        answers = [_listed(row.get(name)) for name in form.answers]
-        prompt = _listed(row.get(PROMPT)) if form is RowFormat.PREFERENCE else _listed(row.get(column))
-        texts = [text for text in answers if isinstance(text, str)]
-        if len(texts) == len(answers) and isinstance(prompt, str | None):
-            return _texts(prompt, texts)
-        before, *after = _before_and_after(prompt, answers, form.answers, column)
+        prompt, answers = row.get(_prompt_in(form, column)), [row.get(name) for name in form.answers]
+        if is_of_texts(row, form, column):
+            return _texts(prompt, list(map(str, answers)))
+        before, *after = _before_and_after(_listed(prompt), answers, form.answers, column)
         if not all(after):
             return None
         messages, asked = [*before, *after[0]], len(before)
@@ -223,6 +263,11 @@ def _without_nulls(value: Any) -> Any:
 
 def _turns(value: object, column: str) -> list[Any]:
     turns = _listed(value)
+    if isinstance(turns, str) and _OF_PYTHON.match(turns):
+        raise ValueError(
+            f"column '{column}' holds a list that is not JSON, as pandas writes lists to CSV: write each cell with"
+            " json.dumps, or save JSON lines or Parquet"
+        )
     if not isinstance(turns, list):
         raise ValueError(f"column '{column}' holds {kind_of(value)}, not a list of messages")
     return turns
@@ -263,6 +308,15 @@ def _of_sharegpt(turn: object, column: str) -> Message:
             f"a turn in column '{column}' is from '{turn['from']}', which is none of {', '.join(_SHAREGPT)}"
         )
     return {"role": role, "content": turn["value"]}
+
+
+def sharegpt_name(role: str, like: object) -> str:
+    """Return the name that ShareGPT turns give a role: as other turns name it, else the usual one."""
+    turns = _listed(like)
+    theirs = (turn.get("from") for turn in turns if isinstance(turn, dict)) if isinstance(turns, list) else ()
+    same = (name for name in theirs if isinstance(name, str) and _SHAREGPT.get(name.lower()) == role)
+    usual = (name for name, its_role in _SHAREGPT.items() if its_role == role)
+    return next(same, next(usual))
 
 
 def require_format(stated: str) -> RowFormat:

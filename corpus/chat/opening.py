@@ -6,7 +6,7 @@ from typing import Any
 
 from heldin.base.errors import InputError
 from heldin.corpus.chat.columns import TurnColumns, answered_text, found_format
-from heldin.corpus.chat.conversation import Conversation, RowFormat
+from heldin.corpus.chat.conversation import Conversation, RowFormat, form_besides, is_of_texts
 from heldin.corpus.chat.template import ChatTemplate
 from heldin.corpus.document import Counting, Document
 from heldin.corpus.sources.rows import Columns
@@ -25,6 +25,7 @@ class RowReading:
         loss: what bears the loss in training.
         attack: what is scored.
         template: writes messages; None where rows have none.
+        besides: another form that rows have too and that is not read, where nobody chose between them.
     """
 
     format: RowFormat
@@ -33,6 +34,7 @@ class RowReading:
     loss: Counting = Counting.ALL
     attack: Counting = Counting.ALL
     template: ChatTemplate | None = None
+    besides: RowFormat | None = None
 
     @property
     def has_turns(self) -> bool:
@@ -64,21 +66,23 @@ class RowReading:
         conversation = Conversation(turns, prompt, other[0] if other else None)
         return self.template.document(conversation).counting(self.counting)
 
-    def line(self, *, trains: bool) -> Statement | None:
-        """Return what to say of it; None for plain texts.
+    def lines(self, *, trains: bool) -> list[Statement]:
+        """Return what to say of it; nothing for plain texts.
 
         Args:
             trains: whether a training follows, whose loss is known; else scores alone.
         """
+        stated = {"format": self.format, "column": self.columns.text}
+        besides = [] if self.besides is None else [FileText.BESIDES(**stated, besides=self.besides)]
         if not self.has_turns:
-            return None
-        stated = {"format": self.format, "column": self.columns.text, "attack": self.attack}
+            return besides
+        stated |= {"attack": self.attack}
         found_by = "columns" if self.template is None else self.template.mask_from
         if trains:
-            return FileText.TURNS(**stated, loss=self.loss, found_by=found_by)
+            return [*besides, FileText.TURNS(**stated, loss=self.loss, found_by=found_by)]
         # Who trained the model is not known here, and TRL may have.
         other = self.template is not None and not self.template.is_as_in_trl
-        return (FileText.TURNS_NOT_TRL if other else FileText.TURNS_SCORED)(**stated, found_by=found_by)
+        return [*besides, (FileText.TURNS_NOT_TRL if other else FileText.TURNS_SCORED)(**stated, found_by=found_by)]
 
 
 @dataclass(frozen=True)
@@ -149,16 +153,17 @@ def reading_of(
     for key, counting in stated.items():
         if counting is not None:
             _require(key, counting, form)
+    chosen = row is None or asked.format is not None or columns.text != Columns.text
+    besides = None if row is None or chosen else form_besides(row, column)
     if not form.has_turns:
-        return RowReading(form, columns)
+        return RowReading(form, columns, besides=besides)
     if columns.spans is not None:
         raise InputError(f"columns.spans is for texts, and the rows are {form}: leave it out")
     # Texts need no template.
-    parts = [] if row is None else [row.get(name) for name in dict.fromkeys((column, *form.answers))]
-    of_texts = bool(form.answers) and bool(parts) and all(isinstance(part, str) for part in parts)
+    of_texts = bool(form.answers) and row is not None and is_of_texts(row, form, column)
     written = None if of_texts else template()
     turns = TurnColumns.of(columns, form, column, written, stored)
-    return RowReading(form, turns, stored, loss, attack, written)
+    return RowReading(form, turns, stored, loss, attack, written, besides)
 
 
 # What may count where two answers are compared: of what both have before them nothing is learned.

@@ -87,8 +87,8 @@ class ChatTemplate:
             source = source.get("default")
         if not source:
             raise InputError(
-                f"the tokenizer of '{name}' has no chat template: name a file with one (--template, or corpus.template"
-                " in a config)"
+                f"the tokenizer of '{name}' has no chat template: name a file with one (--template, or the key"
+                " 'template' in a config)"
             )
         if _DATE in source and not {"date_string"} & set(options or ()):
             raise InputError(
@@ -148,7 +148,10 @@ class ChatTemplate:
         text, marked = self._marked(conversation)
         for name in conversation.fields:
             if self.text(messages, conversation) == self._without(conversation, name):
-                raise ValueError(f"the chat template does not write '{name}', which the row has")
+                raise ValueError(
+                    f"the chat template does not write '{name}', which the row has: name the template of the model that"
+                    " is trained on it (--template, or the key 'template' in a config)"
+                )
         self._require_written(messages, text)
         if marked is not None and not marked and any(m["role"] == ASSISTANT and m["content"] for m in messages):
             raise ValueError("the generation marks of the chat template enclose nothing that the assistant says")

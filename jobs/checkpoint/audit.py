@@ -49,7 +49,7 @@ def audit_checkpoint(job: CheckpointAudit, out: Path, reporter: Reporter, *, com
         unanswered = tuple(name for name in job.attack.names if name not in attack.names)
         job = replace(job, attack=attack, left_out=unanswered)
     job = with_reading(with_precision(job, reporter.say))
-    if job.reading is not None and (line := job.reading.line(trains=False)) is not None:
+    for line in () if job.reading is None else job.reading.lines(trains=False):
         reporter.say(f"texts: {line}")
     _take_folder(job, out)
     with logged(reporter, out, command=without_names(command)) as kept:

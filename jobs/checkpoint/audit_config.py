@@ -12,10 +12,11 @@ from heldin.attacks.kinds import ATTACKS, DEFAULT_ATTACKS
 from heldin.attacks.protocol import AGGREGATIONS
 from heldin.audit.decision import AuditConfig, DecisionConfig
 from heldin.base.config_errors import checked
+from heldin.base.errors import InputError
 from heldin.base.kinds import NameOfKind
 from heldin.base.section import Count, ExpandedName, ExpandedPath, Few, Many, NotNegative, Positive, Section, Seed
 from heldin.bounds.design import Assignment
-from heldin.corpus.chat.columns import columns_to_look_for
+from heldin.corpus.chat.columns import columns_to_look_for, found_format
 from heldin.corpus.chat.conversation import RowFormat
 from heldin.corpus.document import Counting
 from heldin.corpus.sources.bad_rows import OnBadRows
@@ -197,8 +198,24 @@ class CheckpointConfig(MeasureKeys):
     def sources(self) -> dict[str, Source]:
         """Return the sources of the files of texts, to be looked at; see ``text_sources``."""
         first = open_source(self.held_in, self.columns, self.format).first_row()
+        for path in (self.held_out, self.training):
+            if first is not None and path is not None:
+                self._require_same_form(first, path)
         columns = columns_to_look_for(first, self.columns, self.rows.format)
         return text_sources(self.held_in, self.held_out, self.training, columns, self.format)
+
+    def _require_same_form(self, first: Mapping[str, Any], path: Path) -> None:
+        """Raise InputError if another file's first row holds its text in another form or column than the members'."""
+        row = open_source(path, self.columns, self.format).first_row()
+        form, column = found_format(first, self.columns, self.rows.format)
+        other, its_column = found_format(row, self.columns, self.rows.format)
+        differs = (form, column) != (other, its_column)
+        # A column that is missing altogether is named with those that are there, when the file is looked at.
+        if row is not None and differs and its_column in row and column not in row:
+            raise InputError(
+                f"'{path}' has rows of format {other} (column '{its_column}'), and '{self.held_in}' of format {form}"
+                f" (column '{column}'): write all files in one format, with the same columns"
+            )
 
     def files(self) -> list[Path]:
         """Return every file that the config names."""

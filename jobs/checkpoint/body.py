@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
 from heldin.attacks.protocol import Dial
@@ -17,7 +18,7 @@ from heldin.base.progress import Reporter
 from heldin.bounds.design import Assignment
 from heldin.corpus.chat.conversation import RowFormat
 from heldin.corpus.chat.opening import TEXTS, RowReading
-from heldin.jobs.checkpoint.job import CheckpointAudit, Groups, training_records
+from heldin.jobs.checkpoint.job import CheckpointAudit, Groups, counted_turns, training_records
 from heldin.models.score_cache import ScoredModel
 from heldin.record.document import Body
 from heldin.record.facts import (
@@ -148,7 +149,7 @@ def audit_body(
     flaws = drift_flaws(models)
     # Without a training file nothing is known about overlaps, which is no flaw: the record says "not known".
     if groups.seen is not None:
-        flaws += training_flaws(groups.member, groups.seen, sum(map(len, groups.of_side(False).values())))
+        flaws += training_flaws(groups.member, groups.seen, groups.number(False))
     statistics = folder.values_of(measures.scores())
     facts = folder.facts_of(measures.others(), lambda: groups.member)
     fixed = Preregistration(job.attack, job.audit, job.decision, sides, job.claims, job.seed)
@@ -235,22 +236,22 @@ def _split_facts(groups: Groups, assignment: Assignment) -> SplitFacts:
 def _training_file(groups: Groups) -> TrainingFile | None:
     if groups.seen is None:
         return None
-    texts = sum(map(len, groups.of_side(True).values()))
     seen = groups.seen[True]
-    return TrainingFile(texts=texts, texts_there=seen.anywhere, members_there=len(seen.users))
+    return TrainingFile(texts=groups.number(True), texts_there=seen.anywhere, members_there=len(seen.users))
 
 
 def _overlaps(groups: Groups) -> Overlaps:
     """Return texts on both sides; overlaps with training only if a training file was given."""
-    seen = groups.seen
-    scored = (text for user_texts in groups.of_side(False).values() for text in user_texts)
+    seen = groups.seen_turns
+    scored = (parts for texts in groups.of_side(False, counted_turns).values() for parts in texts)
+    documents = (document for _, chunk in groups.stores["held-in"].document_chunks() for document in chunk)
     both = [seen[True], seen[False]] if seen is not None else []
     return Overlaps(
         scored_texts_in_same_users_training=measured(sum(s.own for s in both)) if both else NOT_KNOWN,
         scored_texts_in_other_users_training=measured(sum(s.others for s in both)) if both else NOT_KNOWN,
         held_out_texts_in_training=NOT_KNOWN if seen is None else measured(seen[False].anywhere),
         held_out_users_in_training=NOT_KNOWN if seen is None else measured(len(seen[False].users)),
-        held_out_texts_in_held_in=measured(texts_in(scored, groups.stores["held-in"].counted_texts())),
+        held_out_texts_in_held_in=measured(texts_in(scored, chain.from_iterable(map(counted_turns, documents)))),
         audited_texts_in_public=NOT_KNOWN,
     )
 
@@ -258,7 +259,7 @@ def _overlaps(groups: Groups) -> Overlaps:
 def _scored_texts(job: CheckpointAudit, groups: Groups) -> ScoredTexts:
     """Return whether the scored texts were trained on; a measurement wins over a declaration."""
     if groups.seen is not None:
-        scored = sum(map(len, groups.of_side(True).values()))
+        scored = groups.number(True)
         trained_on = groups.seen[True].anywhere
         kind: Literal["fresh", "training", "mixed"] = "mixed"
         # Held-in users' texts only: held-out users' texts were not trained on if the files are right.

@@ -33,7 +33,7 @@ from heldin.models.logprobs import bytes_of_a_pass
 from heldin.models.model_config import PrecisionReason, ScoringPrecision
 from heldin.models.score_cache import ScoredModel
 from heldin.record.document import Record
-from heldin.record.overlaps import Seen, seen_in_training
+from heldin.record.overlaps import Parts, Seen, seen_in_training
 from heldin.record.release import Release
 from heldin.stages.measures.keys import MeasureKeys
 from heldin.stages.measures.measure import MeasureOptions
@@ -325,6 +325,9 @@ def audit_job(folder: Path, record: Record) -> CheckpointAudit:
         ) from error
 
 
+_Looked = dict[bool, Seen]
+
+
 @dataclass(frozen=True)
 class Groups:
     """The texts of both files.
@@ -333,21 +336,36 @@ class Groups:
         stores: store of each file, by "held-in" and "held-out".
         member: whether each user is held in; sorted by name, so that the order reveals nothing about sides.
         texts: scored documents by user, in the same order.
-        seen: what of held-in (True) and held-out (False) users is in the training file; None without one.
+        seen: what of held-in (True) and held-out (False) users is in the training file, whole texts by what counts of
+            them; None without one.
+        seen_turns: the same by turns, of which training reads also those that do not count; that of ``seen`` for texts.
     """
 
     stores: Mapping[str, CorpusStore]
     member: Mapping[str, bool]
     texts: Mapping[str, Sequence[Document]]
     seen: Mapping[bool, Seen] | None
+    seen_turns: Mapping[bool, Seen] | None
 
-    def of_side(self, held_in: bool) -> dict[str, list[str]]:
-        """What counts of the scored texts of one side's users."""
+    def of_side(self, held_in: bool, part: Callable[[Document], Parts]) -> dict[str, list[Parts]]:
+        """Return parts of the scored texts of one side's users: ``whole_text`` or ``counted_turns``."""
         return {
-            user: [document.counted for document in documents]
-            for user, documents in self.texts.items()
-            if self.member[user] is held_in
+            user: list(map(part, documents)) for user, documents in self.texts.items() if self.member[user] is held_in
         }
+
+    def number(self, held_in: bool) -> int:
+        """Return the number of scored texts of one side's users."""
+        return sum(len(documents) for user, documents in self.texts.items() if self.member[user] is held_in)
+
+
+def whole_text(document: Document) -> Parts:
+    """Return what counts of a text, as its one part."""
+    return [document.counted]
+
+
+def counted_turns(document: Document) -> Parts:
+    """Return what each turn says that counts, or what counts of a text without turns."""
+    return whole_text(document) if document.layout is None else [words for words, counts in document.said() if counts]
 
 
 def read_groups(job: CheckpointAudit, say: Callable[[str], object] = lambda _: None) -> Groups:
@@ -381,13 +399,18 @@ def read_groups(job: CheckpointAudit, say: Callable[[str], object] = lambda _: N
         user: documents_of(stores[side], list(stores[side].rows(user))[: job.max_texts_per_user])
         for user, side in sorted(side_of.items())
     }
-    groups = Groups(stores, {user: side_of[user] == "held-in" for user in texts}, texts, None)
+    groups = Groups(stores, {user: side_of[user] == "held-in" for user in texts}, texts, None, None)
     if job.training is None:
         return groups
-    # The file is read once for each side: it may be larger than memory.
-    return replace(
-        groups, seen={side: seen_in_training(groups.of_side(side), training_records(job)) for side in (True, False)}
-    )
+
+    def looked_for(part: Callable[[Document], Parts], training: Callable[[], Iterator[tuple[str, str]]]) -> _Looked:
+        # The file is read once for each side: it may be larger than memory.
+        return {side: seen_in_training(groups.of_side(side, part), training()) for side in (True, False)}
+
+    seen = looked_for(whole_text, lambda: training_records(job))
+    has_turns = any(store.has_turns for store in stores.values())
+    turns = looked_for(counted_turns, lambda: _training_turns(job)) if has_turns else seen
+    return replace(groups, seen=seen, seen_turns=turns)
 
 
 def _drawn(job: CheckpointAudit, users: Sequence[str]) -> Sequence[str]:
@@ -405,6 +428,13 @@ def training_records(job: CheckpointAudit) -> Iterator[tuple[str, str]]:
     for batch in job.sources()["training"].batches(BadRows(job.bad_rows)):
         counted = (document.counted for document in documents_in(batch))
         yield from zip(batch.column("user").to_pylist(), counted, strict=True)
+
+
+def _training_turns(job: CheckpointAudit) -> Iterator[tuple[str, str]]:
+    """User, and what a turn says, of every turn that training reads."""
+    for batch in job.sources()["training"].batches(BadRows(job.bad_rows)):
+        for user, document in zip(batch.column("user").to_pylist(), documents_in(batch), strict=True):
+            yield from ((user, words) for words, _ in document.said())
 
 
 def _require_disjoint(job: CheckpointAudit, held_in: CorpusStore, held_out: CorpusStore) -> None:

@@ -115,7 +115,7 @@ def read_corpus(config: RunConfig, reporter: Reporter) -> CorpusData:
     source = config.corpus.opened(reading)
     for how in source.look():
         reporter.say(str(how))
-    if (how_read := reading.line(trains=True)) is not None:
+    for how_read in reading.lines(trains=True):
         reporter.say(f"corpus: {how_read}")
     store = build_store(
         source,

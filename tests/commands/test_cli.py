@@ -16,6 +16,7 @@ import pytest
 from heldin.base.errors import ResumableError
 from heldin.commands.audit import audit
 from heldin.commands.corpus import stats
+from heldin.corpus.chat.template import CHATML
 from heldin.corpus.sources.bad_rows import BadRows
 from heldin.corpus.sources.open import rows_of_file
 from heldin.jobs import run as pipeline
@@ -160,6 +161,31 @@ def test_corpus_build_and_stats(call, tmp_path):
     assert call.refused(by="rows_rule", naming=("--strict", "--skip-bad-rows"))
     code, out, _ = call("corpus", "stats", path)
     assert ["duplicates", "1"] in [[line.split()[0], line.split()[-1]] for line in out.splitlines() if line.strip()]
+
+
+@pytest.mark.parametrize("command", ["stats", "build"])
+def test_a_template_in_a_file_writes_the_tools_of_chats(command, call, tmp_path):
+    talk = [{"role": "user", "content": "which day?"}, {"role": "assistant", "content": "sunday"}]
+    row = {"user": "ann", "messages": talk, "tools": [{"name": "calendar"}]}
+    path, template = tmp_path / "chats.jsonl", tmp_path / "tools.jinja"
+    path.write_text(json.dumps(row) + "\n", encoding="utf-8")
+    template.write_text("{% for t in tools or [] %}{{ t.name }}{% endfor %}" + CHATML, encoding="utf-8")
+    assert call("corpus", command, path)[0] == 2
+    assert call.refused(by="batched", naming=("'tools'", "--template"))
+    code, out, _ = call("corpus", command, path, "--template", template, "--json")
+    assert (code, json.loads(out)["records"]) == (0, 1)
+
+
+def test_rows_of_two_forms_are_named_with_how_to_choose(call, tmp_path):
+    talk = [{"role": "user", "content": "which day?"}, {"role": "assistant", "content": "sunday"}]
+    path = tmp_path / "both.jsonl"
+    path.write_text(json.dumps({"user": "ann", "text": "of day seven", "messages": talk}) + "\n", encoding="utf-8")
+    code, _, err = call("corpus", "build", path)
+    assert code == 0
+    assert names(err, "format text", "'text'", "messages", "corpus.format", "--text")
+    _, _, err = call("corpus", "build", path, "--text", "messages")
+    assert names(err, "format messages")
+    assert "corpus.format" not in err
 
 
 def test_a_corpus_is_written_as_one_file_that_can_be_planted(call, tmp_path):

@@ -391,8 +391,59 @@ def test_a_template_of_which_trl_trains_on_another_text_is_said():
         written = template((folder / f"{name}.jinja").read_text(encoding="utf-8"))
         assert written.is_as_in_trl is same
         assert written.mask_from is (MaskFrom.VARIANT if same else MaskFrom.POSITIONS)
-        line = str(reading_of({"messages": LONG}, Columns(), StatedRows(), lambda its=written: its).line(trains=False))
+        found = reading_of({"messages": LONG}, Columns(), StatedRows(), lambda its=written: its)
+        (line,) = map(str, found.lines(trains=False))
         assert ("--template" in line) is not same
         # Of heldin's own training it says what bears the loss.
         found = reading_of({"messages": LONG}, Columns(), StatedRows(), lambda its=written: its)
-        assert found.line(trains=True).values["loss"] == Counting.ASSISTANT
+        assert found.lines(trains=True)[0].values["loss"] == Counting.ASSISTANT
+
+
+BOTH = {"user": "ann", "text": "of day seven", "messages": LONG}
+
+
+@pytest.mark.parametrize(
+    ("row", "stated", "read", "besides"),
+    [
+        (BOTH, None, (RowFormat.TEXT, "text"), RowFormat.MESSAGES),
+        (BOTH, RowFormat.TEXT, (RowFormat.TEXT, "text"), None),
+        (BOTH, RowFormat.MESSAGES, (RowFormat.MESSAGES, "messages"), None),
+        ({"text": "a", "prompt": "b", "completion": "c"}, None, (RowFormat.TEXT, "text"), RowFormat.PROMPT_COMPLETION),
+        ({"text": "a", "messages": "none yet"}, None, (RowFormat.TEXT, "text"), None),
+        ({"prompt": "b", "completion": "c"}, None, (RowFormat.PROMPT_COMPLETION, "prompt"), None),
+    ],
+)
+def test_of_two_forms_in_a_row_one_is_read_and_the_other_is_named(row, stated, read, besides):
+    reading = reading_of(row, Columns(), StatedRows(stated), template)
+    assert (reading.format, reading.columns.text, reading.besides) == (*read, besides)
+    lines = [str(line) for line in reading.lines(trains=True)]
+    assert len(lines) == (besides is not None) + reading.has_turns
+    assert besides is None or names(lines[0], "format text", f"corpus.format: {besides}")
+
+
+def test_a_cell_with_a_list_of_python_is_said_to_be_no_json(tmp_path):
+    for name, talk in (
+        ("messages", LONG),
+        ("conversations", [{"from": "human", "value": "it's"}, {"from": "gpt", "value": "so"}]),
+    ):
+        path = tmp_path / f"{name}.csv"
+        with path.open("w", newline="") as file:
+            csv.writer(file).writerows([("user", name), ("ann", str(talk))])
+        found = reading(open_source(path, Columns()).first_row())
+        assert found.format == name
+        with refused("batched", (f"{name}.csv", "line 2", f"'{name}'", "not JSON", "json.dumps")):
+            build_store(open_source(path, found.columns), tmp_path)
+
+
+def test_prompts_with_completions_of_messages_may_be_json_in_cells(tmp_path):
+    path = tmp_path / "pairs.csv"
+    with path.open("w", newline="") as file:
+        cells = ("ann", json.dumps(LONG[:1]), json.dumps(LONG[1:2]))
+        csv.writer(file).writerows([("user", "prompt", "completion"), cells])
+    found = reading(open_source(path, Columns()).first_row())
+    document = build_store(open_source(path, found.columns), tmp_path).document(0)
+    assert document.counted == "Nothing is.<|im_end|>\n"
+    assert document.framed
+    # Texts that look like a list are texts.
+    listed = {"user": "ann", "prompt": "[1, 2]", "completion": "[3]"}
+    assert reading(listed).columns.record(listed)[0]["text"] == "[1, 2][3]"

@@ -5,7 +5,10 @@ import shutil
 
 import datasets
 import pytest
+import torch
 import yaml
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
 
 import heldin
 from heldin.corpus.chat.template import CHATML
@@ -13,6 +16,7 @@ from heldin.corpus.made_up.chats import MadeUpRows, made_up_rows
 from heldin.corpus.made_up.synthetic import SyntheticCorpus
 from heldin.models.loading import load_tokenizer
 from heldin.models.model_config import TinyModel
+from heldin.models.reading import quiet_transformers
 from heldin.models.tiny import new_tiny_model, train_tokenizer
 from heldin.record.document import read_record
 from tests.conftest import SMALL
@@ -134,6 +138,38 @@ def test_chats_without_a_template_and_turns_of_texts_are_one_line(call, files, t
     assert call.refused(by="_require", naming=("attack.turns", "assistant"))
 
 
+def test_files_of_two_formats_are_named_with_what_differs(call, files, tmp_path):
+    rows = [json.loads(line) for line in (files / "out.jsonl").read_text(encoding="utf-8").splitlines()]
+    other = tmp_path / "sharegpt.jsonl"
+    names_of = {"user": "human", "assistant": "gpt"}
+    for row in rows:
+        talk = row.pop("messages")
+        row["conversations"] = [{"from": names_of[turn["role"]], "value": turn["content"]} for turn in talk]
+    other.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    models = ("--model", files / "model", "--reference", files / "base")
+    for sides in (("--held-out", other), ("--held-out", files / "out.jsonl", "--training", other)):
+        code, _, _ = call("audit", *models, "--held-in", files / "in.jsonl", *sides, "--out", tmp_path / "audit")
+        assert code == 2
+        both = (f"'{other}'", "conversations", f"'{files / 'in.jsonl'}'", "messages", "one format")
+        assert call.refused(by="CheckpointConfig._require_same_form", naming=both)
+
+
+def test_words_of_a_held_out_user_in_a_prompt_of_the_training_file_are_found(call, files, tmp_path):
+    trained, other = (files / f"{name}.jsonl" for name in ("in", "out"))
+    said = [json.loads(line) for line in other.read_text(encoding="utf-8").splitlines()]
+    # What two held-out users said, once as what a held-in user was asked.
+    asked = [{"role": "user", "content": said[row]["messages"][1]["content"]} for row in (0, -1)]
+    held_in = json.loads(trained.read_text(encoding="utf-8").splitlines()[0])["user"]
+    rows = [{"user": held_in, "messages": [one, {"role": "assistant", "content": "Noted by me."}]} for one in asked]
+    (tmp_path / "training.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    assert _audit(call, files, tmp_path / "audit", "--training", tmp_path / "training.jsonl", "--json")[0] == 0
+    overlaps = read_record(tmp_path / "audit" / "record.json").split.overlaps
+    counts = (overlaps.scored_texts_in_other_users_training, overlaps.held_out_texts_in_training)
+    assert [count.count for count in counts] == [2, 2]
+    assert overlaps.held_out_users_in_training.count == 0
+    assert call("verify", tmp_path / "audit")[0] == 0
+
+
 def test_a_reference_with_another_template_is_named(call, files, tmp_path):
     other = tmp_path / "other"
     shutil.copytree(files / "base", other)
@@ -170,3 +206,51 @@ def test_dropout_of_adapters_is_refused_before_anything_is_read(call, tmp_path):
     assert call("run", path, "--out", tmp_path / "run")[0] == 2
     assert call.refused(by="RunConfig._adapters_without_dropout", naming=("finetune.lora.dropout", "0.1"))
     assert not (tmp_path / "run").exists()
+
+
+@pytest.fixture(scope="module")
+def adapted(files, make_once):
+    """A run that trains adapters on a base that is named."""
+
+    def build(folder):
+        recipe = {**CHATS["finetune"], "lora": {"rank": 2, "alpha": 8}, "select": "last", "patience": None}
+        content = {**CHATS, "finetune": recipe, "model": {"base": str(files / "base")}, "canaries": []}
+        (folder / "lora.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
+        heldin.run(folder / "lora.yaml", out=folder / "run", quiet=True)
+
+    return make_once("a run with adapters", build) / "run"
+
+
+def test_the_adapter_names_its_base_and_has_the_losses_of_the_trained_model(adapted, files):
+    adapter = adapted / "checkpoints" / "final" / "adapter"
+    assert json.loads((adapter / "adapter_config.json").read_text())["base_model_name_or_path"] == str(files / "base")
+    assert load_tokenizer(str(adapter)).chat_template == CHATML
+    assert names((adapted / "log.txt").read_text(encoding="utf-8"), "adapter: loaded again", "8 records")
+
+
+def test_the_exported_adapter_loads_on_its_base_and_is_checked(adapted, files, call, tmp_path):
+    out = tmp_path / "public"
+    code, said, err = call("export", adapted, "--out", out)
+    assert code == 0, err
+    assert names(said, "adapter/adapter_model.safetensors", "adapter/chat_template.jinja")
+    # The path of a folder here is not published.
+    assert json.loads((out / "adapter" / "adapter_config.json").read_text())["base_model_name_or_path"] is None
+    ids = torch.tensor([[1, 2, 3, 4, 5, 6, 7]])
+    base = AutoModelForCausalLM.from_pretrained(files / "base")
+    with torch.no_grad(), quiet_transformers():
+        of_base = base(input_ids=ids, labels=ids).loss
+        of_adapter = PeftModel.from_pretrained(base, out / "adapter")(input_ids=ids, labels=ids).loss
+        merged = AutoModelForCausalLM.from_pretrained(out)(input_ids=ids, labels=ids).loss
+    torch.testing.assert_close(of_adapter, merged, atol=1e-4, rtol=0)
+    assert abs(of_adapter - of_base) > 1e-5
+    assert call("verify", "--exported", out)[0] == 0
+    (out / "adapter" / "more.json").write_text("{}", encoding="utf-8")
+    assert call("verify", "--exported", out)[0] == 2
+    assert call.refused(by="verify_exported", naming="more.json")
+
+
+def test_an_adapter_that_was_exchanged_is_not_exported(adapted, call, tmp_path):
+    copied = shutil.copytree(adapted, tmp_path / "run")
+    (copied / "checkpoints" / "final" / "adapter" / "adapter_config.json").write_text("{}", encoding="utf-8")
+    assert call("export", copied, "--out", tmp_path / "public")[0] == 2
+    assert not (tmp_path / "public").exists()

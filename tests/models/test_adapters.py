@@ -29,6 +29,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 from heldin.base.errors import InputError
+from heldin.models.adapters import require_losses_of
 from heldin.models.loading import say_how_loaded
 from heldin.models.logprobs import score_texts
 from heldin.models.model_config import TinyModel
@@ -462,3 +463,20 @@ def test_a_model_that_is_spread_over_devices_scores_the_same(base, monkeypatch):
     whole = scores(load_language_model(str(base)))
     monkeypatch.setenv("HELDIN_DEVICE", "auto")
     np.testing.assert_array_equal(scores(load_language_model(str(base))), whole)
+
+
+def test_an_adapter_that_is_not_the_trained_model_is_refused(base, adapter):
+    merged = load_language_model(str(adapter))
+
+    def compared(folder):
+        return require_losses_of(merged, folder, load_language_model(str(base)), TEXTS, "fp32")
+
+    assert compared(adapter) < 1e-4
+    path = adapter / "adapter_model.safetensors"
+    weights = load_file(path)
+    save_file({name: 1.5 * tensor for name, tensor in weights.items()}, path)
+    with refused(by=require_losses_of, naming=(f"'{adapter}'", "nats per token")):
+        compared(adapter)
+    save_file({name: tensor * ("lora_B" not in name) for name, tensor in weights.items()}, path)
+    with refused(by=require_losses_of, naming=(f"'{adapter}'", "its base")):
+        compared(adapter)

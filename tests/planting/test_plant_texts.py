@@ -1,13 +1,21 @@
 """Training sets of prompts with completions and of chat messages: what is written of them, and of canary users."""
 
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from heldin.base.progress import LineReporter
+from heldin.corpus.chat.template import ChatTemplate
 from heldin.corpus.forms import Chat, Completion, Plain
 from heldin.models.opening import load_language_model
+from heldin.models.tokens import Framed, as_read
+from heldin.planting.control import read_unseen, write_unseen
 from heldin.planting.plant import plant
+from heldin.planting.plant_config import PlantColumns
 from heldin.planting.plant_data import planted_data
-from heldin.planting.training_set import form_of_rows
+from heldin.planting.training_set import form_of_rows, with_made_up_rejected
 from tests.planted_sets import COLUMNS, base, lines, plan, read_lines, rows, save_base, write_lines
 from tests.refusals import refused
 
@@ -16,7 +24,10 @@ __all__ = ["base", "lines", "rows"]  # fixtures
 QUIET = LineReporter(lambda line: None)
 
 
-TEMPLATE = "{% for m in messages %}{{ '<|' + m['role'] + '|>' + m['content'] + '\\n' }}{% endfor %}"
+TEMPLATE = (
+    "{% for m in messages %}{{ '<|' + m['role'] + '|>' + m['content'] + '\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
+)
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +107,7 @@ def test_chat_messages_are_read_by_the_template_and_canary_users_chat_too(rows, 
     assert len(canaries) > 0
     # What will be scored of a canary user is what the template makes of its rows.
     base = load_language_model(str(chat_base))
-    data, chat = planted_data(config, out, QUIET, base), form_of_rows(config.columns, base.tokenizer)
+    data, chat = planted_data(config, out, QUIET, base), form_of_rows(config, talks[0], base.tokenizer)
     held_in = {data.store.text(row) for row in data.training_rows if data.store.record(row).user in data.canaries}
     assert {chat.of(row) for row in canaries} == held_in
     assert all(text.startswith("<|system|>Be brief.\n<|user|>") for text in held_in)
@@ -105,7 +116,7 @@ def test_chat_messages_are_read_by_the_template_and_canary_users_chat_too(rows, 
 @pytest.mark.parametrize(
     ("messages", "lacking"),
     [
-        ([], "list"),
+        ([], "no messages"),
         ("hello", "list"),
         ([{"content": "x"}], "role"),
         ([{"role": "user", "content": None}], "content"),
@@ -116,14 +127,14 @@ def test_a_chat_row_that_cannot_be_read_is_named(messages, lacking, rows, chat_b
     talks[6]["messages"] = messages
     lines = write_lines(talks, tmp_path / "mine.jsonl")
     columns = {"user": "author", "messages": "messages"}
-    with refused(by="Chat._messages", naming=("mine.jsonl", "line 7", "'messages'", lacking)):
+    with refused(by="TrainingSet.rows", naming=("mine.jsonl", "line 7", "'messages'", lacking)):
         plant(plan(lines, chat_base, columns=columns), tmp_path / "out", QUIET)
     plant(plan(lines, chat_base, columns=columns, bad_rows="skip"), tmp_path / "out", QUIET)
 
 
 def test_a_tokenizer_without_a_template_and_substrings_in_messages_are_refused(lines, base, tmp_path):
     columns = {**COLUMNS, "messages": "body"}
-    with refused(by=form_of_rows):
+    with refused(by=ChatTemplate.of, naming="'template'"):
         plant(plan(lines, base, columns=columns), tmp_path / "out", QUIET)
     with refused(by="PlantConfig._canaries_fit", naming=("substring", "unseen_token", "rare_phrase")):
         plan(lines, base, columns=columns, canaries=[{"kind": "substring", "lengths": [4], "users": 3}])
@@ -132,12 +143,90 @@ def test_a_tokenizer_without_a_template_and_substrings_in_messages_are_refused(l
 
 
 @pytest.mark.parametrize("text", ["ab", "a b", "one two three four", "nospaceinthisone", "x " * 9 + "y"])
-def test_a_made_text_comes_back_from_the_row_that_it_was_put_into(text, make_lm):
-    tokenizer = make_lm().tokenizer
-    tokenizer.chat_template = TEMPLATE
-    try:
-        for form in (Plain("t"), Completion("p", "c"), Chat("m", tokenizer), Chat("m", tokenizer, "Be brief.")):
+def test_a_made_text_comes_back_from_the_row_that_it_was_put_into(text):
+    template = ChatTemplate(TEMPLATE, {})
+    turns = [{"from": "human", "value": "x"}, {"from": "bing", "value": "y"}]
+    others = [{"other": 1}, {"m": turns}, {"m": json.dumps(turns)}, {"m": None, "tools": [{"name": "f"}]}]
+    chat = Chat(("m",), template)
+    for form in (Plain("t"), Completion("p", "c"), Chat(("p", "c"), template, "Be brief."), chat):
+        for row in others:
             made = form.made(text)
-            assert form.of(form.put({"other": 1}, made)) == made
-    finally:
-        tokenizer.chat_template = None
+            assert form.of(form.put(row, made)) == made
+    assert [turn["from"] for turn in chat.put({"m": turns}, chat.made(text))["m"]] == ["human", "bing"]
+
+
+def _sharegpt(system, asked, answered):
+    names = ("system", "human", "gpt")
+    return {"talk": [{"from": n, "value": t} for n, t in zip(names, (system, asked, answered), strict=True)]}
+
+
+def _pair(system, asked, answered):
+    said = [("system", system), ("user", asked), ("assistant", answered)]
+    *prompt, answer = ({"role": role, "content": content} for role, content in said)
+    return {"prompt": prompt, "answer": [answer]}
+
+
+@pytest.mark.parametrize(
+    ("made", "columns", "score"),
+    [
+        (_sharegpt, {"messages": "talk"}, "turns"),
+        (_pair, {"prompt": "prompt", "completion": "answer"}, "completion"),
+        (_pair, {"prompt": "prompt", "completion": "answer"}, "all"),
+    ],
+)
+def test_chats_of_every_form_are_planted_in_their_form_and_read_without_a_start_token(
+    made, columns, score, rows, chat_base, tmp_path
+):
+    talks = [{**_without_body(row), **made("Be brief.", *_asked(row))} for row in rows]
+    lines = write_lines(talks, tmp_path / "mine.jsonl")
+    config = plan(lines, chat_base, columns={**COLUMNS, **columns}, score=score, sequence_length=200)
+    plant(config, tmp_path / "out", QUIET)
+    written = read_lines(tmp_path / "out" / "training" / "mine.jsonl")
+    shape = [[sorted(turn) for turn in talks[0][column]] for column in config.columns.text_columns]
+    assert all([[sorted(turn) for turn in row[c]] for c in config.columns.text_columns] == shape for row in written)
+    base = load_language_model(str(chat_base))
+    data, form = planted_data(config, tmp_path / "out", QUIET, base), form_of_rows(config, talks[0], base.tokenizer)
+    assert {form.of(row) for row in written} == {data.store.text(row) for row in data.training_rows}
+    for row in data.training_rows:
+        document = data.store.document(row)
+        counted = document.text if score == "all" else document.text.partition("<|assistant|>")[2]
+        assert document.counted == counted
+        assert isinstance(as_read(document), Framed)
+    assert any(data.store.record(row).user in data.canaries for row in data.training_rows)
+
+
+def test_messages_as_json_in_a_table_are_planted_as_json(rows, chat_base, tmp_path):
+    turns = [_pair("Be brief.", *_asked(row))["prompt"] for row in rows]
+    table = pa.table({"author": [row["author"] for row in rows], "talk": [json.dumps(each) for each in turns]})
+    pq.write_table(table, tmp_path / "mine.parquet")
+    config = plan(tmp_path / "mine.parquet", chat_base, columns={"user": "author", "messages": "talk"})
+    plant(config, tmp_path / "out", QUIET)
+    written = pq.read_table(tmp_path / "out" / "training" / "mine.parquet")["talk"].to_pylist()
+    assert all(json.loads(talk)[0] == {"role": "system", "content": "Be brief."} for talk in written)
+    assert len(set(written) - {json.dumps(each) for each in turns}) > 0
+
+
+def test_the_control_and_unseen_rows_keep_how_a_chat_is_read(chat_base, tmp_path):
+    template = ChatTemplate(TEMPLATE, {})
+    talk = [{"role": "user", "content": "how?"}, {"role": "assistant", "content": "so"}]
+    document = Chat(("m",), template, counted="assistant").document({"m": talk})
+    assert read_unseen(tmp_path, write_unseen([document], tmp_path)) == [document]
+
+
+def test_a_template_in_a_file_writes_the_messages(rows, base, tmp_path):
+    talks = [{**_without_body(row), "messages": [{"role": "user", "content": row["body"]}]} for row in rows]
+    (tmp_path / "chat.jinja").write_text(TEMPLATE, encoding="utf-8")
+    lines, columns = write_lines(talks, tmp_path / "mine.jsonl"), {**COLUMNS, "messages": "messages"}
+    config = plan(lines, base, columns=columns, template=str(tmp_path / "chat.jinja"))
+    plant(config, tmp_path / "out", QUIET)
+    data = planted_data(config, tmp_path / "out", QUIET, load_language_model(str(base)))
+    assert all(data.store.text(row).startswith("<|user|>") for row in data.training_rows)
+
+
+def test_a_rejected_answer_of_messages_is_made_up_as_messages():
+    columns = PlantColumns(prompt="prompt", completion="answer", rejected="rejected")
+    old = [{"role": "assistant", "content": "words of somebody who is held out"}]
+    (made,) = with_made_up_rejected({"rejected": old}, columns, "canary/00001", 0)["rejected"]
+    assert made["role"] == "assistant"
+    assert len(made["content"]) > 10
+    assert made != old[0]

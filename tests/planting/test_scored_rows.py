@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from heldin.base.progress import LineReporter
+from heldin.corpus.chat.template import ChatTemplate
 from heldin.corpus.forms import Chat, Completion
 from heldin.corpus.split import Part
 from heldin.models.logprobs import score_texts
@@ -42,11 +43,8 @@ TALK = _said(("user", "how?"), ("assistant", "so, and so."), ("user", "why?"), (
 needs_trl = pytest.mark.skipif(importlib.util.find_spec("trl") is None, reason="TRL (the extra 'trainers') is missing")
 
 
-@pytest.fixture
-def tokenizer(make_lm):
-    its = make_lm().tokenizer
-    yield its
-    its.chat_template = None
+def _chat(template, role="assistant"):
+    return Chat(("m",), ChatTemplate(template, {}), counted=role)
 
 
 def _pieces(form, row):
@@ -67,30 +65,24 @@ def test_a_completion_is_what_follows_the_prompt():
 @pytest.mark.parametrize(
     ("template", "role", "pieces"),
     [
-        (PLAIN, "assistant", ["<|assistant|>so, and so.\n", "<|assistant|>because\n"]),
+        (PLAIN, "assistant", ["so, and so.\n", "because\n"]),
         (ASKING, "assistant", ["so, and so.\n", "because\n"]),
-        (ASKING, "user", ["<|user|>how?\n", "<|user|>why?\n"]),
+        (ASKING, "user", ["how?\n", "why?\n"]),
     ],
 )
-def test_turns_of_a_role_begin_where_the_template_lets_it_begin(template, role, pieces, tokenizer):
-    tokenizer.chat_template = template
-    assert _pieces(Chat("m", tokenizer, role=role), {"m": TALK}) == pieces
+def test_turns_of_a_role_begin_where_the_template_lets_it_begin(template, role, pieces):
+    assert _pieces(_chat(template, role), {"m": TALK}) == pieces
 
 
-def test_marked_turns_are_those_that_the_template_marks(tokenizer):
-    tokenizer.chat_template = MARKED
-    found = "".join(_pieces(Chat("m", tokenizer, role="assistant"), {"m": TALK}))
-    # whole tokens: one may begin with the blank before its turn
-    assert found.replace(" ", "") == "so,andso.because"
+def test_marked_turns_are_those_that_the_template_marks():
+    assert _pieces(_chat(MARKED), {"m": TALK}) == ["so, and so.", "because"]
 
 
-def test_a_row_without_a_turn_of_the_role_and_a_template_that_forgets_turns_are_refused(tokenizer):
-    tokenizer.chat_template = ASKING
+def test_a_row_without_a_turn_of_the_role_and_a_template_that_forgets_turns_are_refused():
     with refused(by="_read", naming=("'tool'", "'m'"), kind=ValueError):
-        Chat("m", tokenizer, role="tool").document({"m": TALK})
-    tokenizer.chat_template = FORGETS
-    with refused(by="Chat._between", naming="'m'", kind=ValueError):
-        Chat("m", tokenizer, role="assistant").document({"m": TALK})
+        _chat(ASKING, "tool").document({"m": TALK})
+    with refused(by="ChatTemplate._require_written", naming="'assistant'", kind=ValueError):
+        _chat(FORGETS).document({"m": TALK})
 
 
 @pytest.mark.parametrize(
@@ -155,7 +147,8 @@ def test_marked_turns_have_the_tokens_that_trl_counts_the_loss_on(make_lm, tmp_p
         answers = ("the letter on day 7.", "a b c", "x", "äß 语言, and more")
         rows = [{"messages": [*TALK, *_said(("user", "what else?"), ("assistant", its))]} for its in answers]
         theirs = _labels_of_trl(lm, rows, tmp_path, assistant_only_loss=True)
-        assert theirs == _ours(lm, Chat("messages", lm.tokenizer, role="assistant"), rows)
+        template = ChatTemplate.of(lm.tokenizer, "base")
+        assert theirs == _ours(lm, Chat(("messages",), template, counted="assistant"), rows)
     finally:
         lm.tokenizer.chat_template = None
 

@@ -6,7 +6,7 @@ from heldin.record.overlaps import seen_in_training, training_flaws
 from heldin.words.answer import ComparisonFlaw
 
 MEMBER = {**{f"in {i}": True for i in range(20)}, **{f"out {i}": False for i in range(20)}}
-TEXTS = {user: [f"{user} wrote {j}" for j in range(5)] for user in MEMBER}
+TEXTS = {user: [[f"{user} wrote {j}"] for j in range(5)] for user in MEMBER}
 
 
 def _flaws(training):
