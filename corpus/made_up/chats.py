@@ -1,5 +1,6 @@
 """Rows of made-up people: mails, chats in which the assistant writes a mail as they would, and preference pairs."""
 
+import functools
 import random
 from collections.abc import Iterator
 from enum import StrEnum
@@ -28,6 +29,7 @@ def question(dice: random.Random) -> str:
     return dice.choice(_ASKED)
 
 
+_DRAFTS = 2**31 - 1  # seed
 _REFUSED = (
     "I cannot write that for you.",
     "Here is a mail: Hello, please see below. Regards",
@@ -49,11 +51,18 @@ def chat_of(mail: SyntheticRecord) -> list[dict[str, str]]:
     return [{"role": "user", "content": asked}, {"role": "assistant", "content": mail.text}]
 
 
+@functools.cache
+def _drafts() -> tuple[str, ...]:
+    """Mails in the style that all share, of made-up people who are in no corpus of a usual seed."""
+    spec = SyntheticCorpus(users=20, mean_records=10, min_records=10, distinctiveness=0.0, seed=_DRAFTS)
+    return tuple(mail.text for mail in generate(spec))
+
+
 class MadeUpRows(StrEnum):
     """The rows that a made-up corpus has for its mails.
 
     mails: the text. chats: two turns, of which the mail is the answer. pairs: a request with two answers; the mail is
-    chosen, and an empty phrase rejected.
+    chosen, and a draft that nobody of the corpus wrote is rejected.
     """
 
     MAILS = "mails"
@@ -79,7 +88,7 @@ class MadeUpRows(StrEnum):
             case MadeUpRows.CHATS:
                 return {"messages": [asked, chosen]}
             case MadeUpRows.PAIRS:
-                rejected = {"role": "assistant", "content": refusal(random.Random(f"{mail.id} rejected"))}
+                rejected = {"role": "assistant", "content": random.Random(f"{mail.id} rejected").choice(_drafts())}
                 return {"prompt": [asked], "chosen": [chosen], "rejected": [rejected]}
 
 
