@@ -1,10 +1,13 @@
-"""Audits of chats that trained on nobody raise alarms at their level, as audits of texts do.
+"""Audits of chats and of pairs that trained on nobody raise alarms at their level, as audits of texts do.
 
-The target and the reference are two untrained models, so that no coin moves a score. The assistant's turns are scored
+The target and the reference are two untrained models, so that no coin moves a score. What the assistant says is scored
 under both, after all that precedes them, as an audit does.
 """
 
 import functools
+import tempfile
+from contextlib import closing
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,11 +17,12 @@ from heldin.attacks.protocol import lift_to_users
 from heldin.attacks.scoring import AttackTexts, score_attacks
 from heldin.bounds import one_run
 from heldin.bounds.scores import LabelledScores
-from heldin.corpus.chat.conversation import Conversation
+from heldin.corpus.chat.conversation import conversation_of, format_of_row
 from heldin.corpus.chat.template import CHATML, ChatTemplate
 from heldin.corpus.document import Counting
 from heldin.corpus.made_up.chats import MadeUpRows, made_up_rows
 from heldin.corpus.made_up.synthetic import SyntheticCorpus
+from heldin.corpus.sources.rows import Columns
 from heldin.models.loading import LanguageModel
 from heldin.models.model_config import TinyModel
 from heldin.models.score_cache import ScoreCache
@@ -31,31 +35,37 @@ USERS, TRIALS = 60, 2000
 SHAPE = TinyModel(vocabulary=400, context=128, hidden=32, layers=1, heads=2)
 
 
-@pytest.fixture(scope="module")
-def chats():
+@functools.cache
+def written(kind):
     """Documents by user, and a tokenizer."""
     template, by_user = ChatTemplate(CHATML, {}), {}
-    rows = list(made_up_rows(SyntheticCorpus(USERS, 4, 3, distinctiveness=0.9, seed=2), MadeUpRows.CHATS))
-    for row in rows:
-        document = template.document(Conversation(row["messages"])).counting(Counting.ASSISTANT)
+    for row in made_up_rows(SyntheticCorpus(USERS, 4, 3, distinctiveness=0.9, seed=2), kind):
+        form, column = format_of_row(row, Columns())
+        document = template.document(conversation_of(row, form, column)).counting(form.counting)
         by_user.setdefault(row["user"], []).append(document)
     texts = [document.text for documents in by_user.values() for document in documents]
     return by_user, train_tokenizer(texts, SHAPE.vocabulary, CHATML)
 
 
-@pytest.fixture(scope="module")
-def scores(chats, tmp_path_factory):
+ATTACKS_ON = [
+    *((MadeUpRows.CHATS, name) for name in ATTACKS.ours),
+    *((MadeUpRows.PAIRS, name) for name in ATTACKS.ours if get_attack(name).of_pairs),
+]
+
+
+@functools.cache
+def scores(kind):
     """Each user's score by attack, with numbers that break ties."""
-    by_user, tokenizer = chats
+    by_user, tokenizer = written(kind)
     target, reference = (
         LanguageModel(new_tiny_model(SHAPE, tokenizer, seed), tokenizer, f"model {seed}", f"model {seed}")
         for seed in (0, 1)
     )
-    cache = ScoreCache(tmp_path_factory.mktemp("scores"))
-    attacks = list(map(get_attack, ATTACKS.ours))
+    attacks = [get_attack(name) for rows, name in ATTACKS_ON if rows is kind]
     found: dict[str, dict[str, list[float]]] = {}
-    for each in score_attacks(attacks, AttackTexts(by_user), target, reference, cache):
-        found.setdefault(each.attack, {}).setdefault(each.user, []).append(each.value)
+    with tempfile.TemporaryDirectory() as folder, closing(ScoreCache(Path(folder))) as cache:
+        for each in score_attacks(attacks, AttackTexts(by_user), target, reference, cache):
+            found.setdefault(each.attack, {}).setdefault(each.user, []).append(each.value)
     ties = 1e-9 * np.random.default_rng(3).random(len(by_user))
     return {name: lift_to_users(name, values).values + ties for name, values in found.items()}
 
@@ -75,9 +85,9 @@ def _alarms(values, gain=0.0):
     return alarms
 
 
-@pytest.mark.parametrize("attack", list(ATTACKS.ours))
-def test_audits_of_chats_that_trained_on_nobody_raise_alarms_at_their_level(attack, scores):
-    alarms = _alarms(scores[attack])
+@pytest.mark.parametrize(("kind", "attack"), ATTACKS_ON)
+def test_audits_that_trained_on_nobody_raise_alarms_at_their_level(kind, attack):
+    alarms = _alarms(scores(kind)[attack])
     assert 0.01 * TRIALS < alarms <= most_wrong(TRIALS)
 
 
@@ -85,9 +95,9 @@ def test_a_leak_in_chats_raises_more():
     assert _alarms(np.random.default_rng(5).normal(size=USERS), gain=1.0) > 0.5 * TRIALS
 
 
-def test_only_what_counts_of_a_chat_moves_a_score(chats, tmp_path):
+def test_only_what_counts_of_a_chat_moves_a_score(tmp_path):
     """The question is read and not scored: where it says something else, no token of it enters a statistic."""
-    by_user, tokenizer = chats
+    by_user, tokenizer = written(MadeUpRows.CHATS)
     user, (document, *_) = next(iter(by_user.items()))
     lm = LanguageModel(new_tiny_model(SHAPE, tokenizer, 0), tokenizer, "a model", "a model")
     attack = get_attack("zlib")
