@@ -8,7 +8,6 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import overload
 
 import numpy as np
 import torch
@@ -20,6 +19,7 @@ from heldin.base.files import kept_text
 from heldin.finetune.batches import collate
 from heldin.finetune.precision import Arithmetic, autocast
 from heldin.finetune.ranks import first_process_first, rank
+from heldin.finetune.sampled_units import MadeSequence
 from heldin.finetune.token_store import Measured, bearing_of, lengths_of, sequences_digest
 from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import batches_by_length, tokens_per_batch
@@ -30,7 +30,7 @@ _VALUES, _ABOUT = "reference.bin", "about.txt"
 
 
 @dataclass(frozen=True, eq=False)
-class PreferenceRecords(Sequence[Tokens], Measured):
+class PreferenceRecords(MadeSequence[Tokens], Measured):
     """Pairs with the objective that compares their answers.
 
     Attributes:
@@ -46,13 +46,8 @@ class PreferenceRecords(Sequence[Tokens], Measured):
     def __len__(self) -> int:
         return len(self.pairs)
 
-    @overload
-    def __getitem__(self, number: int) -> Tokens: ...
-    @overload
-    def __getitem__(self, number: slice) -> list[Tokens]: ...
-    def __getitem__(self, number: int | slice) -> Tokens | list[Tokens]:
-        if isinstance(number, slice):
-            return [self[i] for i in range(*number.indices(len(self)))]
+    def one(self, number: int) -> Tokens:
+        """Return the pair of this number."""
         pair = self.pairs[number]
         assert isinstance(pair, Pair)
         chosen, rejected = self.reference[number].tolist()
