@@ -48,15 +48,19 @@ FURTHER = {
     " A higher exposure means that the model prefers the planted text more strongly.",
     "extraction": "an attack that makes the model write out a training text.",
     "fresh text": "a text that is not used for training, whether or not its user is a member.",
-    "gain": "how much lower the model's loss is than the base model's, on texts of non-members.",
+    "gain": "how much lower the model's loss is than the base model's, on texts of non-members. Of preference pairs, how"
+    " much larger their margin is.",
     "held in, held out": "the names of members and non-members in options, configurations and files.",
     "ledger": "the owner-only folder of a run that lists who is a member, with the secret key of the coins.",
+    "margin": "how much more likely the model makes the chosen answer of a preference pair than the reference model does,"
+    " minus the same for the rejected answer.",
     "perplexity": "the exponential of the mean loss over all tokens: the number of equally likely tokens that would be"
     " as hard to predict. Use it to compare models that have the same tokenizer, on the same texts.",
     "plan": "the file plan.json: the mechanism of a training, with its epsilon. The trainer runs it, the accountant"
     " reads it, and the audit tests it.",
     "planted set": "training data in which heldin decided by coins which users and canary users are present, for a"
     " training that somebody else runs.",
+    "preference pair": "a prompt with an answer that somebody chose and one that they rejected.",
     "primary attack": "the attack that the configuration fixes beforehand. Bounds and claims use it, and page one"
     " counts people by it unless an attack leaks.",
     "record": "the file record.json, with every number of a report. In a corpus, a record is one text with its user.",
