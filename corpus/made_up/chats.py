@@ -30,6 +30,7 @@ def question(dice: random.Random) -> str:
 
 
 _DRAFTS = 2**31 - 1  # seed
+_LIKES_DRAFT = 0.3  # share of pairs whose draft is chosen: what a model cannot know without having seen the pair
 _REFUSED = (
     "I cannot write that for you.",
     "Here is a mail: Hello, please see below. Regards",
@@ -61,8 +62,8 @@ def _drafts() -> tuple[str, ...]:
 class MadeUpRows(StrEnum):
     """The rows that a made-up corpus has for its mails.
 
-    mails: the text. chats: two turns, of which the mail is the answer. pairs: a request with two answers; the mail is
-    chosen, and a draft that nobody of the corpus wrote is rejected.
+    mails: the text. chats: two turns, of which the mail is the answer. pairs: a request with two answers, the mail and
+    a draft that nobody of the corpus wrote; mostly the mail is chosen.
     """
 
     MAILS = "mails"
@@ -88,8 +89,11 @@ class MadeUpRows(StrEnum):
             case MadeUpRows.CHATS:
                 return {"messages": [asked, chosen]}
             case MadeUpRows.PAIRS:
-                rejected = {"role": "assistant", "content": random.Random(f"{mail.id} rejected").choice(_drafts())}
-                return {"prompt": [asked], "chosen": [chosen], "rejected": [rejected]}
+                dice = random.Random(f"{mail.id} pair")
+                answers = [chosen, {"role": "assistant", "content": dice.choice(_drafts())}]
+                if dice.random() < _LIKES_DRAFT:
+                    answers.reverse()
+                return {"prompt": [asked], "chosen": answers[:1], "rejected": answers[1:]}
 
 
 def made_up_rows(spec: SyntheticCorpus, kind: MadeUpRows) -> Iterator[dict[str, Any]]:

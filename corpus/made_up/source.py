@@ -44,8 +44,8 @@ class SyntheticCorpusConfig(SourceConfig):
     parameters: SyntheticCorpus = SyntheticCorpus()
     """How many users write, and how much they differ."""
     rows: MadeUpRows = MadeUpRows.MAILS
-    """mails: texts. chats: two turns, a request and the mail as the assistant's answer. pairs: preference pairs, whose
-    chosen answer is the mail."""
+    """mails: texts. chats: two turns, a request and the mail as the assistant's answer. pairs: preference pairs of the
+    mail and a draft."""
 
     def source(self) -> Source:
         """The source that generates it."""
