@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from heldin.corpus.document import Document, Turn, TurnLayout
 from heldin.models.answers import Prefix
-from heldin.models.tokens import Framed
 
 LEAST_WORDS = 4  # of a continuation, so that it has two runs of three words
 _WORD = re.compile(r"\S+")
@@ -68,7 +67,7 @@ def _prefix(document: Document, end: int) -> Prefix:
     text = document.text[:end]
     turns = () if document.layout is None else document.layout.turns
     before = tuple((turn.role, _said(document, turn)) for turn in turns if turn.end <= end)
-    return Prefix(Framed(text) if document.framed else text, before)
+    return Prefix(text, document.framed, before)
 
 
 def _counts(turn: Turn, document: Document) -> bool:

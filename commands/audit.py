@@ -51,6 +51,10 @@ Turns = Annotated[
 TemplateFile = Annotated[
     Path | None, typer.Option("--template", dir_okay=False, hidden=True, help="Chat template (default: the model's).")
 ]
+AccessOption = Annotated[
+    list[str] | None,
+    typer.Option("--access", metavar="LEVEL", help="Attackers see log-probabilities, top-k or text. Repeatable."),
+]
 Config = Annotated[Path | None, typer.Option("--config", dir_okay=False, help="YAML with these keys and further ones.")]
 # The words are here and not from ``bounds.design``, whose import takes seconds: a mistyped one should not wait for it.
 AssignmentOption = Annotated[
@@ -82,6 +86,7 @@ def audit(
     text: Text = None,
     turns: Turns = None,
     template: TemplateFile = None,
+    access: AccessOption = None,
     claim: Claims = None,
     config: Config = None,
     set_: Set = None,
@@ -129,6 +134,7 @@ def audit_endpoint(
     text: Text = None,
     turns: Turns = None,
     template: TemplateFile = None,
+    access: AccessOption = None,
     claim: Claims = None,
     config: Config = None,
     set_: Set = None,
@@ -222,6 +228,7 @@ KEYS_OF_OPTIONS = {
     "limit": "max_users",
     "dtype": "attack.precision",
     "turns": "attack.turns",
+    "access": "attack.access",
     "template": "rows.template",
     "url": "endpoint.url",
     **{name: f"format.{name}" for name in ("encoding", "delimiter", "field")},

@@ -15,7 +15,6 @@ from typing import Any, Protocol, runtime_checkable
 
 from heldin.base.errors import InputError, ResumableError
 from heldin.base.files import keep_in_use
-from heldin.models.tokens import Framed
 
 Advance = Callable[[int], object]
 _RULE = "1"  # increase it when answers are made otherwise: old ones are then ignored
@@ -27,10 +26,12 @@ class Prefix:
 
     Attributes:
         text: as a model reads it.
+        framed: whether a chat template wrote it, so that no start token is put before it.
         turns: role and words of each turn of a chat before the place where it was cut; empty for other texts.
     """
 
     text: str
+    framed: bool = False
     turns: tuple[tuple[str, str], ...] = ()
 
 
@@ -153,5 +154,5 @@ def request_key(prefix: Prefix, asked: Asked, kind: str, *, without: Sequence[st
         without: what of ``asked`` does not change an answer.
     """
     settings = {name: value for name, value in asdict(asked).items() if name not in without}
-    said = json.dumps([prefix.text, isinstance(prefix.text, Framed), prefix.turns, kind, settings])
+    said = json.dumps([prefix.text, prefix.framed, prefix.turns, kind, settings])
     return hashlib.blake2b(said.encode(), digest_size=16).digest()

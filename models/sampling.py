@@ -17,7 +17,7 @@ from heldin.models.arithmetic import true_float32
 from heldin.models.continuations import keeps_logits
 from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import batches_by_length, stated_batch_size, tokens_per_batch
-from heldin.models.tokens import Ids, started, token_lists
+from heldin.models.tokens import Framed, Ids, started, token_lists
 
 _ROWS = 512  # of a batch at most: more gain nothing on any device
 _PREFIXES = 64  # whose answers are written together
@@ -102,7 +102,7 @@ def seed_of(asked: Asked, prefix: Prefix) -> int:
 
 def _token_ids(lm: LanguageModel, prefixes: Sequence[Prefix], room: int) -> list[list[int]]:
     """Tokens of each prefix after the start token: of a long one the last that leave room for new ones."""
-    texts = [prefix.text for prefix in prefixes]
+    texts = [Framed(prefix.text) if prefix.framed else prefix.text for prefix in prefixes]
     rows = []
     for text, ids in zip(texts, token_lists(lm.tokenizer, texts), strict=True):
         before, behind = started(text, ids, lm.start_token)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
+from heldin.attacks.access import OF_RELEASE, Access, falls_short
 from heldin.attacks.protocol import AttackFacts
 from heldin.audit.decision import Answer, Decision
 from heldin.audit.flagged import Flagged
@@ -24,8 +25,9 @@ from heldin.reports.blocks import Banner, Block, FactList, Paragraph, Signature
 from heldin.reports.limits import limit_facts, limit_rows
 from heldin.reports.recommendation import canaries_leak, grade_of, learned, recommend
 from heldin.reports.wording import attacker_asks
-from heldin.words.evidence import ClaimLabel
+from heldin.words.evidence import ClaimLabel, Sees
 from heldin.words.page_one import (
+    Attacker,
     Attacking,
     AttackNeeds,
     AuditedPeople,
@@ -79,6 +81,10 @@ def _find(record: Record, decision: Decision) -> Statement:
             # ``decide`` gives this answer only if the rate could be shown.
             assert decision.excluded_tpr is not None
             rates = {"rate": 100 * decision.excluded_tpr, "fpr": 100 * record.decision.by.fpr}
+            if record.access is not Access.LOG_PROBABILITIES:
+                return Found.NO_LEAK_TO(
+                    sees=_sees(record.access), subjects=subjects, auroc=decision.excluded_auroc, **rates
+                )
             return Found.NO_LEAK(subjects=subjects, auroc=decision.excluded_auroc, **rates)
         case Answer.INCONCLUSIVE:
             return _find_nothing(record, decision, subjects)
@@ -93,6 +99,8 @@ def _find_nothing(record: Record, decision: Decision, subjects: Statement) -> St
         return (Found.REVERSED if record.kind == "audit" else Found.REVERSED_BY_COINS)()
     if decision.unlearned:
         return Found.LEARNED_NOTHING(subjects=subjects)
+    if decision.weaker:
+        return Found.WEAKER(subjects=subjects, sees=_sees(record.access))
     too_few = Found.LEARNED_NOTHING_TOO_FEW if learned(record) is False else Found.TOO_FEW
     return too_few(subjects=subjects)
 
@@ -189,9 +197,35 @@ def state_attack(record: Record) -> list[Statement]:
 
 def suffices(release: Release, asks: AttackFacts) -> bool:
     """Return whether those who get the model can run an attack."""
-    # Probabilities of a text's own tokens are less than those of all tokens; the text that a model writes has none.
-    enough = {"weights": True, "log-probabilities": not asks.needs_vocabulary, "text": False}
-    return enough[release.access]
+    # Probabilities of a text's own tokens are less than those of all tokens.
+    return asks.access in OF_RELEASE[release.access].covers and (
+        release.access == "weights" or not asks.needs_vocabulary
+    )
+
+
+def state_attackers(record: Record) -> list[Statement]:
+    """Return which attackers were tested, and the answer for each; empty for one who sees log-probabilities alone."""
+    tested = {record.access, *(level.access for level in record.levels)}
+    if tested == {Access.LOG_PROBABILITIES}:
+        return []
+    release = release_of(record.config)
+    weak = falls_short(tuple(tested), None if release is None else release.access)
+    decides = (Attacker.DECIDES_TOO_WEAK if weak else Attacker.DECIDES)(sees=_sees(record.access))
+    others = [
+        Attacker.OTHER(
+            sees=_sees(level.access),
+            answer=level.decision.decision.answer.value,
+            auroc=level.decision.decision.largest_auroc,
+        )
+        for level in record.levels
+    ]
+    strongest = Access.LOG_PROBABILITIES
+    untested = [] if strongest in tested else [Attacker.NOT_TESTED(sees=_sees(strongest))]
+    return [decides, *others, *untested]
+
+
+def _sees(access: Access) -> Statement:
+    return Sees[access.name]()
 
 
 def _released(release: Release) -> Statement:
@@ -369,6 +403,7 @@ def state_change(record: Record) -> list[Statement]:
 _LINES = (
     (Label.PEOPLE, state_people),
     (Label.ATTACK, state_attack),
+    (Label.ATTACKER, state_attackers),
     (Label.EVIDENCE, state_evidence),
     (Label.CANARIES, state_canaries),
     (Label.LEARNED, state_learned),

@@ -21,6 +21,10 @@ class Headline(Code):
         "Inconclusive: no leak was found, but the model's gain over the reference model on texts of non-members is"
         " not above 0."
     )
+    WEAKER = (
+        "Inconclusive: no leak to the attackers of this audit was found, but those who get the model see more of it"
+        " than they do."
+    )
     NOT_VALID = "The comparison is not valid: {flaws}."
     WITH_TRAININGS = "{headline} {certified}"
 

@@ -8,6 +8,7 @@ class Label(Code):
 
     PEOPLE = "In people"
     ATTACK = "Attack"
+    ATTACKER = "Attacker"
     EVIDENCE = "Evidence"
     CANARIES = "Canary users"
     LEARNED = "Learned anything"
@@ -62,6 +63,15 @@ class Found(Code):
     NO_LEAK = (
         "No attack identified {subjects} better than chance. The audit rules out a leak with an AUROC above"
         " {auroc:.2f}, or with more than {rate:.0f} of 100 members flagged next to {fpr:g} of 100 non-members."
+    )
+    NO_LEAK_TO = (
+        "No attack by someone who sees {sees} identified {subjects} better than chance. For this attacker, the audit"
+        " rules out a leak with an AUROC above {auroc:.2f}, or with more than {rate:.0f} of 100 members flagged next to"
+        " {fpr:g} of 100 non-members."
+    )
+    WEAKER = (
+        "No leak of {subjects} to an attacker who sees {sees} was found, but those who get the model see more of it and"
+        " may find one."
     )
     REVERSED = "The scores point the wrong way: members look like non-members. The two groups may be swapped."
     REVERSED_BY_COINS = (
@@ -161,11 +171,22 @@ class AttackNeeds(Code):
     AS_RELEASED = " Released as {released}: this is enough."
 
 
+class Attacker(Code):
+    """Which attackers were tested, and which were not."""
+
+    DECIDES = "The answer is about an attacker who sees {sees}."
+    DECIDES_TOO_WEAK = "The answer is about an attacker who sees {sees}, less than those who get the model."
+    OTHER = "For one who sees {sees}: {answer} (largest AUROC {auroc:.2f})."
+    NOT_TESTED = "One who sees {sees} could find more and was not tested."
+
+
 class AskedOfModels(Code):
     """What an attack asks of which models."""
 
     OF_TEXT = "text probabilities under {models}"
     OF_VOCABULARY = "the probabilities of all tokens at each position of a text under {models}"
+    OF_NEXT_TOKENS = "the likeliest next tokens of {models}"
+    OF_SAMPLES = "text written by {models}"
     THIS_MODEL = "this model"
     AND_REFERENCE = "this model and a reference"
 
@@ -175,6 +196,7 @@ class Released(Code):
 
     WEIGHTS = "the weights"
     LOG_PROBABILITIES = "log-probabilities of texts"
+    TOP_K = "likeliest next tokens"
     TEXT = "generated text"
 
 
@@ -351,6 +373,7 @@ class Next(Code):
         " plan another number."
     )
     MORE_USERS_OR_TEXTS = "Audit more {what.unit} or give the attacker more texts of each; heldin power plans this."
+    STRONGER = ("Audit with attackers who see as much as those who get the model: attack.access {access}.", " ")
     GIVE_BASE = (
         "Give the model that training started from as the reference, or audit a model that learns from its data.",
         " ",

@@ -7,9 +7,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
-from heldin.attacks.config import AttackConfig, one_of
+from heldin.attacks.access import Access
+from heldin.attacks.config import AttackConfig, Levels, one_of, with_attacks_of_levels
 from heldin.attacks.kinds import ATTACKS, DEFAULT_ATTACKS
 from heldin.attacks.protocol import AGGREGATIONS
+from heldin.attacks.sampling import SamplingConfig
 from heldin.audit.decision import AuditConfig, DecisionConfig
 from heldin.base.config_errors import checked
 from heldin.base.kinds import NameOfKind
@@ -73,10 +75,13 @@ class RowsConfig(Section):
 class CheckpointAttacks(Section):
     """The attacks to run, and how much of each text they score."""
 
+    access: Levels = (Access.LOG_PROBABILITIES,)
+    """What the attackers see of the model: log-probabilities of given texts, the top-k next tokens, or the text that it
+    writes; several: each is answered, and they share the error probability equally. ``release`` says which decides."""
     names: tuple[Annotated[str, NameOfKind(ATTACKS)], ...] = DEFAULT_ATTACKS
-    """Attacks to run."""
+    """Attacks to run; by default those of each level in ``access``."""
     primary: Annotated[str, NameOfKind(ATTACKS)] = "likelihood-ratio"
-    """The primary attack; must be one of ``names``."""
+    """The primary attack; must be one of ``names``, by default the first of the strongest level."""
     aggregations: tuple[Annotated[str, one_of(AGGREGATIONS)], ...] = ("mean", "min", "max")
     """Ways to combine the scores of a user's texts into one score; the first one leads."""
     turns: Counting | None = None
@@ -87,6 +92,13 @@ class CheckpointAttacks(Section):
     precision: PrecisionChoice | None = None
     """Arithmetic in which models are loaded here to be scored; see attack.precision of a run. auto: all models in that
     in which the target's weights are stored. null: fp32, or auto if fp32 needs more memory than there is."""
+    sampling: SamplingConfig = SamplingConfig()
+    """What attackers ask who see less than log-probabilities of given texts."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_levels(cls, content: Any) -> Any:
+        return with_attacks_of_levels(content)
 
     @model_validator(mode="after")
     def _known(self) -> "CheckpointAttacks":

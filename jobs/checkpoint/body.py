@@ -142,7 +142,8 @@ def audit_body(
         flaws += training_flaws(groups.member, groups.seen, sum(map(len, groups.of_side(False).values())))
     statistics = folder.values_of(measures.scores())
     facts = folder.facts_of(measures.others(), lambda: groups.member)
-    fixed = Preregistration(job.attack, job.audit, job.decision, sides, job.claims, job.seed)
+    released = None if job.release is None else job.release.access
+    fixed = Preregistration(job.attack, job.audit, job.decision, sides, job.claims, job.seed).by_level(released)
     with folder.timed("statistics"):
         results, _ = judge_users(
             statistics, scored_texts(job, groups).whole(), groups.member, fixed, folder.reporter, flaws=flaws
@@ -155,7 +156,7 @@ def audit_body(
         target=models[0],
         reference=models[1],
         training=None,
-        primary_attack=job.attack.primary,
+        primary_attack=fixed.attack.primary,
         attacker_texts=sum(map(len, groups.texts.values())),
         scored_texts=_scored_texts(job, groups),
         scoring_rule=scoring_rule(

@@ -10,16 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from heldin.attacks.access import Access
+from heldin.attacks.answering import Answering, cut_texts, reference_by_answers, score_by_answers
 from heldin.attacks.config import AttackConfig
 from heldin.attacks.kinds import get_attack, per_text
 from heldin.attacks.protocol import REFERENCE_ALONE, Attack, Dial, TextStatistic
+from heldin.attacks.sampling import SamplingConfig
 from heldin.attacks.scoring import AttackTexts, score_attacks
 from heldin.attacks.statistics import Loss
+from heldin.attacks.text_statistics import CutAttack
 from heldin.base.errors import InputError
 from heldin.base.files import cache_directory, text_sha256
 from heldin.base.kinds import origins_in
 from heldin.base.progress import Reporter
 from heldin.corpus.document import Counting
+from heldin.models.answers import AnsweringModel, AnswerStore
 from heldin.models.score_cache import ScoreCache, ScoredModel
 from heldin.models.tokens import same_tokens
 from heldin.record.facts import TurnFacts
@@ -182,7 +187,8 @@ def score_leading(
         InputError: the primary attack compares tokens, but the models have different tokens.
     """
     attacks = [get_attack(name) for name in attack.names]
-    if not same_tokens(target.tokenizer, reference.tokenizer):
+    apart = Access.LOG_PROBABILITIES in attack.access and not same_tokens(target.tokenizer, reference.tokenizer)
+    if apart:
         # Refused, not replaced: the primary attack was named before any score was seen.
         if get_attack(attack.primary).compares_tokens:
             raise InputError(
@@ -192,11 +198,16 @@ def score_leading(
             )
         # The others are left out; the record says ``per_text``.
         attacks = [attack for attack in attacks if not attack.compares_tokens]
-    # In the second call the reference takes the target's place: a blind baseline, which never sees the audited model
+    scored = statistics_under(attacks, texts, target, reference, attack.sampling, reporter)
+    # Here the reference takes the target's place: a blind baseline, which never sees the audited model
     # (``audit.blind``).
-    return _scored([*attacks], texts, target, reference, reporter) + _scored(
-        [Loss(REFERENCE_ALONE)], texts, reference, None, None
-    )
+    if isinstance(reference, AnsweringModel):
+        primary = get_attack(attack.primary)
+        assert isinstance(primary, CutAttack)  # no other is asked of such a model
+        with closing(AnswerStore(cache_directory() / "answers")) as store:
+            return scored + reference_by_answers(primary, texts, reference, Answering(attack.sampling, store))
+    with closing(ScoreCache(cache_directory() / "scores")) as cache:
+        return scored + score_attacks([Loss(REFERENCE_ALONE)], texts, reference, None, cache)
 
 
 def score_setting(
@@ -216,20 +227,41 @@ def score_setting(
     # Another tokenizer cuts other tokens, so that means over them do not compare: the sum over the text does.
     primary = get_attack(attack.primary) if same else per_text(get_attack(attack.primary))
     turned = dial if same else replace(dial, setting=f"{dial.setting}, {PER_TEXT}")
-    scored = _scored([primary], setting.texts, target, reference, reporter)
+    scored = statistics_under([primary], setting.texts, target, reference, attack.sampling, reporter)
     return [replace(s, attack=attack.primary, dial=turned) for s in scored]
 
 
-def _scored(
+def statistics_under(
     attacks: Sequence[Attack],
     texts: AttackTexts,
     target: ScoredModel,
-    reference: ScoredModel | None,
-    reporter: Reporter | None,
+    reference: ScoredModel,
+    sampling: SamplingConfig,
+    reporter: Reporter,
 ) -> list[TextStatistic]:
-    with closing(ScoreCache(cache_directory() / "scores")) as cache:
-        if reporter is None:
-            return score_attacks(attacks, texts, target, reference, cache)
-        # Target and reference.
-        with reporter.track("scoring", 2 * len(texts.flat()), "texts") as advance:
-            return score_attacks(attacks, texts, target, reference, cache, advance=advance)
+    """Return each attack's statistics, by what it sees of the models: token scores, or answers.
+
+    Raises InputError if a model does not give that, or every text of a user is too short.
+    """
+    statistics: list[TextStatistic] = []
+    for level in Access:
+        of_level = [attack for attack in attacks if attack.access is level]
+        if of_level and level is Access.LOG_PROBABILITIES:
+            # Target and reference.
+            with (
+                closing(ScoreCache(cache_directory() / "scores")) as cache,
+                reporter.track("scoring", 2 * len(texts.flat()), "texts") as advance,
+            ):
+                statistics += score_attacks(of_level, texts, target, reference, cache, advance=advance)
+        elif of_level:
+            cuts = sum(len(each) for _, _, each in cut_texts(texts, level, sampling))
+            with (
+                closing(AnswerStore(cache_directory() / "answers")) as store,
+                reporter.track(_ASKING[level], 2 * cuts, "cuts") as advance,
+            ):
+                answering = Answering(sampling, store)
+                statistics += score_by_answers(of_level, texts, target, reference, answering, advance=advance)
+    return statistics
+
+
+_ASKING = {Access.TOP_K: "asking for next words", Access.TEXT: "continuing texts"}
