@@ -140,6 +140,7 @@ def audit_endpoint(
     set_: Set = None,
     out: Out = None,
     fail_on: FailOnOption = None,
+    chat: Annotated[bool | None, _pace("--chat", help="Ask /chat/completions, which gives text.")] = None,
     tokenizer: Annotated[str | None, _pace(metavar="MODEL", help="Tokenizer of the models there.")] = None,
     context: Annotated[int | None, _pace(hidden=True, help="Most tokens of a request (default: the server's).")] = None,
     api_key_env: Annotated[str | None, _pace(help="Variable that holds the API key.")] = None,
@@ -149,6 +150,9 @@ def audit_endpoint(
     max_tries: Annotated[int | None, _pace(hidden=True, help="Maximum tries per request (default: 6).")] = None,
     price_per_million: Annotated[float | None, _pace(hidden=True, help="Price per million tokens.")] = None,
     max_tokens_sent: Annotated[int | None, _pace(help="Refuse to send more tokens.")] = None,
+    max_requests: Annotated[int | None, _pace(hidden=True, help="Refuse to send more requests.")] = None,
+    max_price: Annotated[float | None, _pace(hidden=True, help="Refuse to pay more.")] = None,
+    max_minutes: Annotated[float | None, _pace(hidden=True, help="Refuse to take longer.")] = None,
     assignment: AssignmentOption = None,
     training: TrainingOption = None,
     texts: TextsOption = None,
@@ -166,9 +170,9 @@ def audit_endpoint(
 ) -> None:
     """Audit a model behind an OpenAI-compatible endpoint.
 
-    The endpoint must return log-probabilities of a prompt. A reference behind the same endpoint is endpoint:NAME;
-    others are loaded here. Without --tokenizer texts are sent, not tokens. --max-tokens-sent 0 prints the cost and
-    stops.
+    Attackers see the best that the endpoint offers, or what --access names: log-probabilities of a prompt, the
+    likeliest next tokens, or text. A reference behind the same endpoint is endpoint:NAME; others are loaded here.
+    Without --tokenizer texts are sent, not tokens. --max-tokens-sent 0 prints the cost and stops.
     """
     _audit(called, config, set_, out, fail_on, json=json, verbose=verbose, html=html)
 
@@ -236,7 +240,7 @@ KEYS_OF_OPTIONS = {
         name: f"endpoint.{name}"
         for name in (
             *("tokenizer", "context", "api_key_env", "requests_per_minute", "concurrency", "timeout", "max_tries"),
-            *("price_per_million", "max_tokens_sent"),
+            *("price_per_million", "max_tokens_sent", "chat", "max_requests", "max_price", "max_minutes"),
         )
     },
     # About this call, not about what is audited: they set no key.

@@ -7,16 +7,20 @@ the same random numbers, so that a difference of their samples has less noise.
 import hashlib
 import inspect
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from transformers import PreTrainedTokenizerBase
 
 from heldin.base.errors import InputError
+from heldin.base.files import text_sha256
 from heldin.models.answers import Advance, AnswerStore, Asked, Listed, Prefix, request_key
 from heldin.models.arithmetic import true_float32
 from heldin.models.continuations import keeps_logits
 from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import batches_by_length, stated_batch_size, tokens_per_batch
+from heldin.models.token_scores import TokenScores
 from heldin.models.tokens import Framed, Ids, started, token_lists
 
 _ROWS = 512  # of a batch at most: more gain nothing on any device
@@ -67,6 +71,70 @@ def likeliest(
         [(token, value) for token, value in answer]
         for answer in _with_store(lm, prefixes, keys, store, answers, advance)
     ]
+
+
+@dataclass(frozen=True)
+class AskedAsChat:
+    """A model that is loaded here and asked as a chat, as a target behind a chat endpoint is.
+
+    Attributes:
+        prompt: what it is told before a text that is no chat.
+    """
+
+    lm: LanguageModel
+    prompt: str
+
+    @property
+    def name(self) -> str:
+        """The model's."""
+        return self.lm.name
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the model and the prompt."""
+        return text_sha256("as chat", self.lm.fingerprint, self.prompt)
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The model's."""
+        return self.lm.tokenizer
+
+    @property
+    def chunk(self) -> int:
+        """Number of texts that are continued together."""
+        return _PREFIXES
+
+    def score(self, texts: Sequence[str]) -> list[TokenScores]:
+        """Raises InputError: it was opened to be asked as a chat."""
+        raise InputError(f"'{self.name}' is asked as a chat here, and gives no log-probabilities: leave that level out")
+
+    def samples(
+        self, prefixes: Sequence[Prefix], asked: Asked, store: AnswerStore, advance: Advance | None = None
+    ) -> list[tuple[str, ...]]:
+        """Return the continuations of each prefix: see ``sampled``."""
+        return sampled(self.lm, list(map(self._as_chat, prefixes)), asked, store, advance)
+
+    def next_tokens(
+        self, prefixes: Sequence[Prefix], asked: Asked, store: AnswerStore, advance: Advance | None = None
+    ) -> list[Listed]:
+        """Return the likeliest next tokens after each prefix: see ``likeliest``."""
+        return likeliest(self.lm, list(map(self._as_chat, prefixes)), asked, store, advance)
+
+    def _as_chat(self, prefix: Prefix) -> Prefix:
+        turns = prefix.turns or (("user", f"{self.prompt}{prefix.text}"),)
+        messages = [{"role": role, "content": words} for role, words in turns]
+        template = self.lm.tokenizer.apply_chat_template
+        return Prefix(str(template(messages, tokenize=False, add_generation_prompt=True)), framed=True)
+
+
+def asked_as_chat(lm: LanguageModel, prompt: str) -> AskedAsChat:
+    """Return a model to be asked as a chat. Raises InputError for one without a chat template."""
+    if lm.tokenizer.chat_template is None:
+        raise InputError(
+            f"the reference '{lm.name}' has no chat template, and the target is asked as a chat: their texts would not"
+            " compare; name a chat model, or one behind the endpoint (endpoint:NAME)"
+        )
+    return AskedAsChat(lm, prompt)
 
 
 def _with_store(

@@ -18,7 +18,7 @@ from heldin.bounds.design import Design
 from heldin.bounds.verdict import NO_CLAIM, Outcome, Standing, Verdict
 from heldin.corpus.sources.bad_rows import skipped_by_fault
 from heldin.record.document import Record
-from heldin.record.facts import SplitFacts, TrainingFacts
+from heldin.record.facts import EndpointFacts, SplitFacts, TrainingFacts
 from heldin.record.planted_facts import Condition, ControlOutcome, Known, PlantedFacts, Reason, deciding
 from heldin.record.release import Release, release_of
 from heldin.reports.blocks import Banner, Block, FactList, Paragraph, Signature
@@ -221,7 +221,19 @@ def state_attackers(record: Record) -> list[Statement]:
     ]
     strongest = Access.LOG_PROBABILITIES
     untested = [] if strongest in tested else [Attacker.NOT_TESTED(sees=_sees(strongest))]
-    return [decides, *others, *untested]
+    return [decides, *others, *untested, *_state_conduct(record.target.endpoint)]
+
+
+def _state_conduct(endpoint: EndpointFacts | None) -> list[Statement]:
+    """Return what a reader must know about the answers of an endpoint that generates text."""
+    answers = None if endpoint is None else endpoint.answers
+    if answers is None:
+        return []
+    stated = [Attacker.REFUSED(count=answers.refused, samples=answers.samples)] if answers.refused else []
+    # Short answers are often equal by themselves.
+    if answers.cuts and answers.same > answers.cuts / 2:
+        stated.append(Attacker.SAME(count=answers.same, cuts=answers.cuts))
+    return stated
 
 
 def _sees(access: Access) -> Statement:

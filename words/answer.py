@@ -139,6 +139,7 @@ class ComparisonFlaw(Code):
     MODEL_CHANGED = (
         "the model '{model}' changed while it was audited (a probe text's score moved by {drift:.2g} nats a token)"
     )
+    ANSWERS_CHANGED = "the model '{model}' changed while it was audited: it answers public words otherwise than before"
     NO_EFFECT = "the planted rows had no effect on this model, though it learned other rows"
     ATTACK_MISSES = (
         "the model's losses distinguish canary users that were trained on from others, which the plan's attack misses"

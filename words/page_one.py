@@ -123,6 +123,7 @@ class PlainFlaw(Code):
     HELD_OUT_USERS_TRAINED_ON = "non-members are in its training file"
     HELD_OUT_TEXTS_TRAINED_ON = "texts of non-members are in its training file"
     MODEL_CHANGED = "the model changed during the audit"
+    ANSWERS_CHANGED = "the model changed during the audit"
     NO_EFFECT = "the planted rows had no effect on it"
     ATTACK_MISSES = "the planned attack misses what its losses show"
     HELD_IN_USERS_ABSENT = "members are missing from its training file"
@@ -178,6 +179,8 @@ class Attacker(Code):
     DECIDES_TOO_WEAK = "The answer is about an attacker who sees {sees}, less than those who get the model."
     OTHER = "For one who sees {sees}: {answer} (largest AUROC {auroc:.2f})."
     NOT_TESTED = "One who sees {sees} could find more and was not tested."
+    REFUSED = "The endpoint refused {count:,} of {samples:,} continuations."
+    SAME = "All continuations of a text were equal at {count:,} of {cuts:,} cuts: it seems to ignore the temperature."
 
 
 class AskedOfModels(Code):

@@ -32,10 +32,12 @@ AT_ENDPOINT = "endpoint:"  # prefix of a reference that is served where the targ
 
 
 class EndpointConfig(Section):
-    """A model behind an OpenAI-compatible endpoint that returns log-probabilities of a prompt."""
+    """A model behind an OpenAI-compatible endpoint."""
 
     url: ExpandedName
     """Base URL of the server's API, such as https://host/v1; requests go to /completions below it."""
+    chat: bool = False
+    """Whether requests go to /chat/completions, which returns no log-probabilities of a given text."""
     tokenizer: ExpandedName | None = None
     """Folder or hub name of the served models' tokenizer; null: send texts instead of tokens."""
     context: Annotated[Many, Field(ge=3)] | None = None
@@ -52,8 +54,24 @@ class EndpointConfig(Section):
     """Maximum number of tries per request, including the first."""
     price_per_million: NotNegative | None = None
     """Price per million tokens, in any currency, for the cost estimate."""
+    price_per_million_generated: NotNegative | None = None
+    """Price per million generated tokens; null: the same price."""
     max_tokens_sent: int | None = Field(None, ge=0, le=10**12)
-    """Refuse an audit that would send more tokens than this; null: no limit."""
+    """Refuse an audit that would send and generate more tokens than this; null: no limit."""
+    max_requests: int | None = Field(None, ge=0, le=10**12)
+    """Refuse an audit of more requests than this; null: no limit."""
+    max_price: NotNegative | None = None
+    """Refuse an audit that would cost more than this; null: no limit."""
+    max_minutes: Positive | None = None
+    """Refuse an audit that would take longer than this at the maximum request rate; null: no limit."""
+
+    @model_validator(mode="after")
+    def _limits_can_be_known(self) -> "EndpointConfig":
+        if self.max_price is not None and self.price_per_million is None:
+            raise ValueError("max_price needs the price of a token: set price_per_million")
+        if self.max_minutes is not None and self.requests_per_minute is None:
+            raise ValueError("max_minutes needs a request rate: set requests_per_minute")
+        return self
 
 
 def _several(value: object) -> object:
@@ -196,6 +214,28 @@ class CheckpointConfig(MeasureKeys):
                     f"measures.{name}: it is about canary users, whom the audit of two files has not: leave it out"
                 )
         return self
+
+    @model_validator(mode="after")
+    def _endpoint_gives_what_is_asked(self) -> "CheckpointConfig":
+        if self.endpoint is None or not self.names_access:
+            return self
+        levels, by_probabilities = self.attack.access, Access.LOG_PROBABILITIES in self.attack.access
+        if by_probabilities and self.endpoint.chat:
+            raise ValueError(
+                "attack.access (--access): a chat endpoint returns no log-probabilities of a given text: name top-k or"
+                " text, or leave endpoint.chat (--chat) out"
+            )
+        if by_probabilities and len(levels) > 1:
+            raise ValueError(
+                "attack.access (--access): behind an endpoint log-probabilities are a level of their own, and those who"
+                " see less are audited apart: name log-probabilities alone, or leave that level out"
+            )
+        return self
+
+    @property
+    def names_access(self) -> bool:
+        """Whether the level of the attackers is named, or attacks are that have one."""
+        return bool({"access", "names", "primary"} & self.attack.model_fields_set) or self.endpoint is None
 
     @model_validator(mode="after")
     def _has_models_to_load(self) -> "CheckpointConfig":
