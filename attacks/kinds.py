@@ -16,10 +16,10 @@ _OF_TEXTS = {
     "min-k++": "heldin.attacks.statistics:MinKPlusPlus",
 }
 _BY_ANSWERS = {
+    "samia": "heldin.attacks.text_statistics:Samia",  # the strongest for as many tokens: benchmarks/text_level.py
     "coverage-mean": "heldin.attacks.text_statistics:MeanCoverage",
     "coverage": "heldin.attacks.text_statistics:Coverage",
     "longest-run": "heldin.attacks.text_statistics:LongestRun",
-    "samia": "heldin.attacks.text_statistics:Samia",
 }
 # What runs unless a config names others: each further score widens the intervals of all.
 DEFAULT_ATTACKS = tuple(_OF_TEXTS)

@@ -283,7 +283,8 @@ def open_text_endpoint(
         several=_offers_several(connection, name, manner),
         temperature=len({first, again, *others}) > 1,
     )
-    key = text_sha256("text endpoint", connection.endpoint.base, name, manner, prompt or "", str(offers.seed))
+    # Not what was seen of seeds: a refusal may hide it, and samples that were paid for would be asked for again.
+    key = text_sha256("text endpoint", connection.endpoint.base, name, manner, prompt or "")
     return TextEndpoint(name, connection, manner, offers, prompt, empty_refusals, key, Conduct())
 
 

@@ -4,11 +4,6 @@ import torch
 
 from tests.completions_server import CompletionsServer
 
-TEMPLATE = (
-    "{% for m in messages %}<{{ m['role'] }}> {{ m['content'] }}\n{% endfor %}"
-    "{% if add_generation_prompt %}<assistant> {% endif %}"
-)
-
 
 class TextServer(CompletionsServer):
     """Answers chats and plain completions with sampled text.
