@@ -53,7 +53,7 @@ TemplateFile = Annotated[
 ]
 AccessOption = Annotated[
     list[str] | None,
-    typer.Option("--access", metavar="LEVEL", help="Attackers see log-probabilities, top-k or text. Repeatable."),
+    typer.Option("--access", metavar="NAME", help="text, top-k, log-probabilities; repeatable."),
 ]
 Config = Annotated[Path | None, typer.Option("--config", dir_okay=False, help="YAML with these keys and further ones.")]
 # The words are here and not from ``bounds.design``, whose import takes seconds: a mistyped one should not wait for it.
@@ -140,11 +140,11 @@ def audit_endpoint(
     set_: Set = None,
     out: Out = None,
     fail_on: FailOnOption = None,
-    chat: Annotated[bool | None, _pace("--chat", help="Ask /chat/completions, which gives text.")] = None,
+    chat: Annotated[bool | None, _pace("--chat", help="Ask /chat/completions, for text.")] = None,
     tokenizer: Annotated[str | None, _pace(metavar="MODEL", help="Tokenizer of the models there.")] = None,
     context: Annotated[int | None, _pace(hidden=True, help="Most tokens of a request (default: the server's).")] = None,
     api_key_env: Annotated[str | None, _pace(help="Variable that holds the API key.")] = None,
-    requests_per_minute: Annotated[float | None, _pace(help="Maximum request rate (default: no limit).")] = None,
+    requests_per_minute: Annotated[float | None, _pace(help="Maximum rate (default: no limit).")] = None,
     concurrency: Annotated[int | None, _pace(hidden=True, help="Maximum requests in flight (default: 4).")] = None,
     timeout: Annotated[float | None, _pace(hidden=True, help="Seconds before a retry (default: 120).")] = None,
     max_tries: Annotated[int | None, _pace(hidden=True, help="Maximum tries per request (default: 6).")] = None,
@@ -170,8 +170,7 @@ def audit_endpoint(
 ) -> None:
     """Audit a model behind an OpenAI-compatible endpoint.
 
-    Attackers see the best that the endpoint offers, or what --access names: log-probabilities of a prompt, the
-    likeliest next tokens, or text. A reference behind the same endpoint is endpoint:NAME; others are loaded here.
+    Attackers see the best that it offers, or --access. A reference there is endpoint:NAME; others are loaded here.
     Without --tokenizer texts are sent, not tokens. --max-tokens-sent 0 prints the cost and stops.
     """
     _audit(called, config, set_, out, fail_on, json=json, verbose=verbose, html=html)
