@@ -32,8 +32,8 @@ def _save(lm, folder):
 
 @pytest.fixture
 def url(make_lm, tmp_path):
-    _save(make_lm(seed=1, context=64), tmp_path / "target")
-    _save(make_lm(seed=0, context=64), tmp_path / "base")
+    _save(make_lm(seed=1, context=256), tmp_path / "target")
+    _save(make_lm(seed=0, context=256), tmp_path / "base")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
