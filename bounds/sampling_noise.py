@@ -12,7 +12,7 @@ from heldin.base.errors import InputError
 from heldin.bounds.one_run import attack_mu
 
 # Of samia on the example of heldin corpus example --models, six texts a user, three cuts each (docs/endpoints.md).
-TYPICAL_NOISE = 8.0
+TYPICAL_NOISE = 40.0
 
 
 def sampled_auroc(auroc: float, samples: int, noise: float = TYPICAL_NOISE) -> float:

@@ -389,7 +389,7 @@ def power(
     ] = "log-probabilities",
     samples: Annotated[int, typer.Option(help="Continuations of each cut, with --access text.")] = 16,
     sampling_noise: Annotated[
-        float | None, typer.Option(hidden=True, help="Variance that one sample adds (default: 8, as measured).")
+        float | None, typer.Option(hidden=True, help="Variance that one sample adds (default: 40, as measured).")
     ] = None,
     exclude_auroc: ExcludeAuroc = None,
     exclude_tpr: ExcludeTpr = None,

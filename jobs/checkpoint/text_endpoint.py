@@ -83,7 +83,8 @@ class ReachedByText(OpenedModels):
     def facts_of(self, model: ScoredModel, name: str) -> ModelFacts:
         """Return the record's facts about a model, also how it was reached and how it behaved."""
         if isinstance(model, AskedAsChat):
-            return super().facts_of(model.lm, name)
+            # The prompt is a part of what made its answers.
+            return super().facts_of(model.lm, name).model_copy(update={"fingerprint": model.fingerprint})
         if not isinstance(model, TextEndpoint):
             return super().facts_of(model, name)
         conduct = model.conduct
