@@ -4,7 +4,7 @@ The inputs are users and their documents, without membership and without the def
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,7 +13,6 @@ from heldin.attacks.cuts import LEAST_WORDS, Cut, cuts_of
 from heldin.attacks.protocol import REFERENCE_ALONE, Attack, TextStatistic
 from heldin.attacks.sampling import SamplingConfig
 from heldin.attacks.scoring import AttackTexts
-from heldin.attacks.text_statistics import CutAttack
 from heldin.base.errors import InputError
 from heldin.models.answers import AnsweringModel, AnswerStore, Prefix, next_logprob
 from heldin.models.loading import LanguageModel
@@ -78,15 +77,18 @@ def score_by_answers(
 
 
 def reference_by_answers(
-    attack: CutAttack, texts: AttackTexts, reference: ScoredModel, answering: Answering
+    attack: Attack, texts: AttackTexts, reference: ScoredModel, answering: Answering
 ) -> list[TextStatistic]:
     """Return the attack's statistic of the reference model alone: a baseline that never sees the audited model."""
     cut = cut_texts(texts, attack.access, answering.sampling)
     answers = answers_of(cut, reference, attack.access, answering)
-    return [
-        TextStatistic(user, number, REFERENCE_ALONE, attack.under(scores))
-        for number, ((user, _, _), scores) in enumerate(zip(cut, answers, strict=True))
+    # Beside a model that writes nothing, a difference is the reference's own.
+    silent = [
+        replace(scores, answers=tuple(replace(each, samples=(), next_logprob=0.0) for each in scores.answers or ()))
+        for scores in answers
     ]
+    owners, counted = [user for user, _, _ in cut], [text for _, text, _ in cut]
+    return [replace(each, attack=REFERENCE_ALONE) for each in attack.statistics(owners, counted, answers, silent)]
 
 
 def answers_of(

@@ -55,10 +55,14 @@ _FEW = 50  # people in a group, below which they are counted themselves and not 
 
 
 def state_answer(record: Record) -> list[Statement]:
-    """Return the sentence below the banner, after one more where canary users leak."""
+    """Return the sentence below the banner, between those on canary users and stronger attackers who find a leak."""
     finding = _find(record, record.decision.decision)
-    leak = canaries_leak(record) and record.decision.decision.answer is not Answer.LEAKS
-    return [*([Found.CANARIES_LEAK()] if leak else []), finding]
+    if record.decision.decision.answer is Answer.LEAKS:
+        return [finding]
+    before = [Found.CANARIES_LEAK()] if canaries_leak(record) else []
+    # However weak the attacker is whom the answer is about.
+    leaking = [level for level in record.levels if level.decision.decision.answer is Answer.LEAKS]
+    return [*before, finding, *(Found.STRONGER_LEAKS(sees=_sees(level.access)) for level in leaking[:1])]
 
 
 def _find(record: Record, decision: Decision) -> Statement:
@@ -101,8 +105,11 @@ def _find_nothing(record: Record, decision: Decision, subjects: Statement) -> St
         return Found.LEARNED_NOTHING(subjects=subjects)
     if decision.weaker:
         return Found.WEAKER(subjects=subjects, sees=_sees(record.access))
-    too_few = Found.LEARNED_NOTHING_TOO_FEW if learned(record) is False else Found.TOO_FEW
-    return too_few(subjects=subjects)
+    if learned(record) is False:
+        return Found.LEARNED_NOTHING_TOO_FEW(subjects=subjects)
+    if record.access is not Access.LOG_PROBABILITIES:
+        return Found.TOO_FEW_TO(subjects=subjects, sees=_sees(record.access))
+    return Found.TOO_FEW(subjects=subjects)
 
 
 def _state_training_file(split: SplitFacts) -> list[Statement]:

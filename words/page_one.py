@@ -78,6 +78,10 @@ class Found(Code):
         "The scores point the wrong way: members look like non-members, although heldin drew both groups by coin flips."
     )
     TOO_FEW = "No leak of {subjects} was found, but this audit was too small to rule one out."
+    TOO_FEW_TO = (
+        "No leak of {subjects} to an attacker who sees {sees} was found, but this audit was too small to rule one out."
+    )
+    STRONGER_LEAKS = "An attacker who sees {sees} finds a leak."
     LEARNED_NOTHING = (
         "No leak of {subjects} was found, but nothing shows that the model learned anything, so the audit shows little."
     )

@@ -18,7 +18,6 @@ from heldin.attacks.protocol import REFERENCE_ALONE, Attack, Dial, TextStatistic
 from heldin.attacks.sampling import SamplingConfig
 from heldin.attacks.scoring import AttackTexts, score_attacks
 from heldin.attacks.statistics import Loss
-from heldin.attacks.text_statistics import CutAttack
 from heldin.base.errors import InputError
 from heldin.base.files import cache_directory, text_sha256
 from heldin.base.kinds import origins_in
@@ -202,10 +201,9 @@ def score_leading(
     # Here the reference takes the target's place: a blind baseline, which never sees the audited model
     # (``audit.blind``).
     if isinstance(reference, AnsweringModel):
-        primary = get_attack(attack.primary)
-        assert isinstance(primary, CutAttack)  # no other is asked of such a model
         with closing(AnswerStore(cache_directory() / "answers")) as store:
-            return scored + reference_by_answers(primary, texts, reference, Answering(attack.sampling, store))
+            answering = Answering(attack.sampling, store)
+            return scored + reference_by_answers(get_attack(attack.primary), texts, reference, answering)
     with closing(ScoreCache(cache_directory() / "scores")) as cache:
         return scored + score_attacks([Loss(REFERENCE_ALONE)], texts, reference, None, cache)
 
