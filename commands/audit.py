@@ -53,7 +53,9 @@ TemplateFile = Annotated[
 ]
 AccessOption = Annotated[
     list[str] | None,
-    typer.Option("--access", metavar="NAME", help="text, top-k, log-probabilities; repeatable."),
+    typer.Option(
+        "--access", metavar="NAME", help="text, top-k, log-probabilities; repeatable.", rich_help_panel=RUNNING
+    ),
 ]
 Config = Annotated[Path | None, typer.Option("--config", dir_okay=False, help="YAML with these keys and further ones.")]
 # The words are here and not from ``bounds.design``, whose import takes seconds: a mistyped one should not wait for it.

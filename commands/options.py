@@ -189,7 +189,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON; null is unknow
 AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV; an empty cell is unknown.")]
 AsHtml = Annotated[
     bool,
-    typer.Option("--html", help="Also write report.html, one page that needs no network.", rich_help_panel=RUNNING),
+    typer.Option("--html", help="Also write report.html, which needs no network.", rich_help_panel=RUNNING),
 ]
 Quiet = Annotated[
     bool,

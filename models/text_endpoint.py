@@ -289,9 +289,11 @@ def open_text_endpoint(
 
 
 def probe_text(model: TextEndpoint) -> str | None:
-    """Return what the model writes at temperature 0 after public words; None if that differs from time to time."""
-    asked = Asked(1, 2 * _TOKENS, 0.0, 1, _SEED)
-    body = body_of(model.manner, model.name, PROBE, model.prompt) | sampling_body(asked, None, 1)
+    """Return what the model writes after public words, by a seed or at temperature 0; None if it differs each time."""
+    seeded = model.offers.seed
+    asked = Asked(1, 2 * _TOKENS, 1.0 if seeded else 0.0, 1, _SEED)
+    body = body_of(model.manner, model.name, PROBE, model.prompt)
+    body |= sampling_body(asked, _SEED if seeded else None, 1)
     texts = {_text(model.connection.post(model.manner.path, body)) for _ in range(2)}
     return texts.pop() if len(texts) == 1 else None
 

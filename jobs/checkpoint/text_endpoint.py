@@ -12,6 +12,7 @@ from heldin.attacks.scoring import AttackTexts
 from heldin.base.errors import InputError
 from heldin.base.files import cache_directory
 from heldin.base.progress import Reporter
+from heldin.bounds.sampling_noise import sampled_auroc
 from heldin.jobs.checkpoint.audit_config import AT_ENDPOINT
 from heldin.jobs.checkpoint.endpoint import Remote, cost_line, require_within_limits
 from heldin.jobs.checkpoint.opened import OpenedModels
@@ -26,6 +27,8 @@ from heldin.models.text_answers import PROMPT, Manner
 from heldin.models.text_endpoint import TextEndpoint, open_text_endpoint, probe_text
 from heldin.record.facts import AnswerFacts, EndpointFacts, ModelFacts
 from heldin.stages.measures.measure import named_model
+
+_STRONG = 0.9  # AUROC of an attack that nobody would miss, to say what is left of it
 
 
 def best_level(remote: Remote, name: str, attack: AttackConfig, reporter: Reporter) -> AttackConfig:
@@ -205,6 +208,12 @@ def _say_cost(
     load = Load(requests, sent, counted=False, generated=generated)
     reporter.say(cost_line(remote, load, 0))
     reporter.say(f"sent: the last cut of a text sends {100 * max(shares):.0f} % of the characters of all texts")
+    if Access.TEXT in attack.access:
+        reaches = sampled_auroc(_STRONG, asked.samples)
+        reporter.say(
+            f"power: with {asked.samples} samples of each cut an attack reaches AUROC {reaches:.2f} that would reach"
+            f" {_STRONG:g} with unlimited ones (heldin power --access text says what that shows)"
+        )
     require_within_limits(remote, load)
 
 
@@ -244,4 +253,4 @@ def _conduct_lines(model: TextEndpoint, samples: int, changed: bool | None) -> I
     if changed:
         yield f"{name} changed while it was audited: it answers public words otherwise than before"
     if changed is None:
-        yield f"{name} answers public words differently each time at temperature 0: whether it changed is not known"
+        yield f"{name} answers public words differently each time: whether it changed is not known"
