@@ -4,6 +4,7 @@ The inputs are users and their documents, without membership and without the def
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,15 +13,18 @@ from heldin.attacks.access import Access
 from heldin.attacks.cuts import LEAST_WORDS, Cut, cuts_of
 from heldin.attacks.protocol import REFERENCE_ALONE, Attack, TextStatistic
 from heldin.attacks.sampling import SamplingConfig
-from heldin.attacks.scoring import AttackTexts
+from heldin.attacks.scoring import AttackTexts, score_attacks
 from heldin.base.errors import InputError
+from heldin.base.files import cache_directory
+from heldin.base.progress import Reporter
 from heldin.models.answers import AnsweringModel, AnswerStore, Prefix, next_logprob
 from heldin.models.loading import LanguageModel
 from heldin.models.sampling import likeliest, sampled
-from heldin.models.score_cache import ScoredModel
+from heldin.models.score_cache import ScoreCache, ScoredModel
 from heldin.models.token_scores import CutAnswers, TokenScores
 
 Advance = Callable[[int], object]
+_ASKING = {Access.TOP_K: "asking for next words", Access.TEXT: "continuing texts"}
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,39 @@ def cut_texts(texts: AttackTexts, level: Access, sampling: SamplingConfig) -> li
             f" {texts.max_characters:,} characters, so none can be cut and continued: leave such users out"
         )
     return cut
+
+
+def statistics_under(
+    attacks: Sequence[Attack],
+    texts: AttackTexts,
+    target: ScoredModel,
+    reference: ScoredModel,
+    sampling: SamplingConfig,
+    reporter: Reporter,
+) -> list[TextStatistic]:
+    """Return each attack's statistics, by what it sees of the models: token scores, or answers.
+
+    Raises InputError if a model does not give that, or every text of a user is too short.
+    """
+    statistics: list[TextStatistic] = []
+    for level in Access:
+        of_level = [attack for attack in attacks if attack.access is level]
+        if of_level and level is Access.LOG_PROBABILITIES:
+            # Target and reference.
+            with (
+                closing(ScoreCache(cache_directory() / "scores")) as cache,
+                reporter.track("scoring", 2 * len(texts.flat()), "texts") as advance,
+            ):
+                statistics += score_attacks(of_level, texts, target, reference, cache, advance=advance)
+        elif of_level:
+            cuts = sum(len(each) for _, _, each in cut_texts(texts, level, sampling))
+            with (
+                closing(AnswerStore(cache_directory() / "answers")) as store,
+                reporter.track(_ASKING[level], 2 * cuts, "cuts") as advance,
+            ):
+                answering = Answering(sampling, store)
+                statistics += score_by_answers(of_level, texts, target, reference, answering, advance=advance)
+    return statistics
 
 
 def score_by_answers(

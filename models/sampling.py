@@ -17,9 +17,8 @@ from heldin.base.errors import InputError
 from heldin.base.files import text_sha256
 from heldin.models.answers import Advance, AnswerStore, Asked, Listed, Prefix, request_key
 from heldin.models.arithmetic import true_float32
-from heldin.models.continuations import keeps_logits
 from heldin.models.loading import LanguageModel
-from heldin.models.logprobs import batches_by_length, stated_batch_size, tokens_per_batch
+from heldin.models.logprobs import batches_by_length, keeps_logits, stated_batch_size, tokens_per_batch
 from heldin.models.token_scores import TokenScores
 from heldin.models.tokens import Framed, Ids, started, token_lists
 
