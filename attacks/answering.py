@@ -4,8 +4,8 @@ The inputs are users and their documents, without membership and without the def
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,18 +13,17 @@ from heldin.attacks.access import Access
 from heldin.attacks.cuts import LEAST_WORDS, Cut, cuts_of
 from heldin.attacks.protocol import REFERENCE_ALONE, Attack, TextStatistic
 from heldin.attacks.sampling import SamplingConfig
-from heldin.attacks.scoring import AttackTexts, score_attacks
 from heldin.base.errors import InputError
-from heldin.base.files import cache_directory
-from heldin.base.progress import Reporter
 from heldin.models.answers import AnsweringModel, AnswerStore, Prefix, next_logprob
 from heldin.models.loading import LanguageModel
 from heldin.models.sampling import likeliest, sampled
-from heldin.models.score_cache import ScoreCache, ScoredModel
 from heldin.models.token_scores import CutAnswers, TokenScores
 
+if TYPE_CHECKING:
+    from heldin.attacks.scoring import AttackTexts
+    from heldin.models.score_cache import ScoredModel
+
 Advance = Callable[[int], object]
-_ASKING = {Access.TOP_K: "asking for next words", Access.TEXT: "continuing texts"}
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,7 @@ class Answering:
     store: AnswerStore
 
 
-def cut_texts(texts: AttackTexts, level: Access, sampling: SamplingConfig) -> list[tuple[str, str, list[Cut]]]:
+def cut_texts(texts: "AttackTexts", level: Access, sampling: SamplingConfig) -> list[tuple[str, str, list[Cut]]]:
     """User, text and cuts of every text that can be cut, user by user.
 
     Raises InputError for a user whose every text is too short.
@@ -56,44 +55,11 @@ def cut_texts(texts: AttackTexts, level: Access, sampling: SamplingConfig) -> li
     return cut
 
 
-def statistics_under(
-    attacks: Sequence[Attack],
-    texts: AttackTexts,
-    target: ScoredModel,
-    reference: ScoredModel,
-    sampling: SamplingConfig,
-    reporter: Reporter,
-) -> list[TextStatistic]:
-    """Return each attack's statistics, by what it sees of the models: token scores, or answers.
-
-    Raises InputError if a model does not give that, or every text of a user is too short.
-    """
-    statistics: list[TextStatistic] = []
-    for level in Access:
-        of_level = [attack for attack in attacks if attack.access is level]
-        if of_level and level is Access.LOG_PROBABILITIES:
-            # Target and reference.
-            with (
-                closing(ScoreCache(cache_directory() / "scores")) as cache,
-                reporter.track("scoring", 2 * len(texts.flat()), "texts") as advance,
-            ):
-                statistics += score_attacks(of_level, texts, target, reference, cache, advance=advance)
-        elif of_level:
-            cuts = sum(len(each) for _, _, each in cut_texts(texts, level, sampling))
-            with (
-                closing(AnswerStore(cache_directory() / "answers")) as store,
-                reporter.track(_ASKING[level], 2 * cuts, "cuts") as advance,
-            ):
-                answering = Answering(sampling, store)
-                statistics += score_by_answers(of_level, texts, target, reference, answering, advance=advance)
-    return statistics
-
-
 def score_by_answers(
     attacks: Sequence[Attack],
-    texts: AttackTexts,
-    target: ScoredModel,
-    reference: ScoredModel,
+    texts: "AttackTexts",
+    target: "ScoredModel",
+    reference: "ScoredModel",
     answering: Answering,
     *,
     advance: Advance | None = None,
@@ -114,7 +80,7 @@ def score_by_answers(
 
 
 def reference_by_answers(
-    attack: Attack, texts: AttackTexts, reference: ScoredModel, answering: Answering
+    attack: Attack, texts: "AttackTexts", reference: "ScoredModel", answering: Answering
 ) -> list[TextStatistic]:
     """Return the attack's statistic of the reference model alone: a baseline that never sees the audited model."""
     cut = cut_texts(texts, attack.access, answering.sampling)
@@ -130,7 +96,7 @@ def reference_by_answers(
 
 def answers_of(
     cut: Sequence[tuple[str, str, Sequence[Cut]]],
-    model: ScoredModel | AnsweringModel,
+    model: "ScoredModel | AnsweringModel",
     level: Access,
     answering: Answering,
     advance: Advance | None = None,
@@ -153,7 +119,7 @@ def answers_of(
 
 
 def samples_of(
-    model: ScoredModel | AnsweringModel, prefixes: Sequence[Prefix], answering: Answering, advance: Advance | None
+    model: "ScoredModel | AnsweringModel", prefixes: Sequence[Prefix], answering: Answering, advance: Advance | None
 ) -> list[tuple[str, ...]]:
     """Continuations of each prefix."""
     asked = answering.sampling.asked()
@@ -163,7 +129,7 @@ def samples_of(
 
 
 def _next_logprobs(
-    model: ScoredModel | AnsweringModel, cuts: Sequence[Cut], answering: Answering, advance: Advance | None
+    model: "ScoredModel | AnsweringModel", cuts: Sequence[Cut], answering: Answering, advance: Advance | None
 ) -> list[float]:
     asked, prefixes = answering.sampling.asked(), [cut.prefix for cut in cuts]
     if isinstance(model, LanguageModel):
@@ -173,7 +139,7 @@ def _next_logprobs(
     return [next_logprob(tokens, cut.continuation) for tokens, cut in zip(listed, cuts, strict=True)]
 
 
-def _answering(model: ScoredModel | AnsweringModel) -> AnsweringModel:
+def _answering(model: "ScoredModel | AnsweringModel") -> AnsweringModel:
     if not isinstance(model, AnsweringModel):
         raise InputError(f"'{model.name}' was opened to score texts, and not to continue them: name one level alone")
     return model

@@ -9,7 +9,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import torch
 
-from heldin.attacks.answering import statistics_under
 from heldin.attacks.config import AttackConfig
 from heldin.attacks.kinds import get_attack, per_text
 from heldin.attacks.scoring import AttackTexts
@@ -22,6 +21,7 @@ from heldin.models.score_cache import ScoredModel
 from heldin.models.tokens import same_tokens
 from heldin.record.document import PrecisionFacts
 from heldin.stages.measures.measure import Fingerprinted, Measure, loaded
+from heldin.stages.measures.scores import statistics_under
 from heldin.stages.measures.tables import PRECISION
 
 USERS, TEXTS = 16, 2  # of the sample, and of each of its users: float32 takes longer, and may be on a slower device

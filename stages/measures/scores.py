@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from heldin.attacks.access import Access
-from heldin.attacks.answering import Answering, reference_by_answers, statistics_under
+from heldin.attacks.answering import Answering, cut_texts, reference_by_answers, score_by_answers
 from heldin.attacks.config import AttackConfig
 from heldin.attacks.kinds import get_attack, per_text
-from heldin.attacks.protocol import REFERENCE_ALONE, Dial, TextStatistic
+from heldin.attacks.protocol import REFERENCE_ALONE, Attack, Dial, TextStatistic
+from heldin.attacks.sampling import SamplingConfig
 from heldin.attacks.scoring import AttackTexts, score_attacks
 from heldin.attacks.statistics import Loss
 from heldin.base.errors import InputError
@@ -226,3 +227,39 @@ def score_setting(
     turned = dial if same else replace(dial, setting=f"{dial.setting}, {PER_TEXT}")
     scored = statistics_under([primary], setting.texts, target, reference, attack.sampling, reporter)
     return [replace(s, attack=attack.primary, dial=turned) for s in scored]
+
+
+def statistics_under(
+    attacks: Sequence[Attack],
+    texts: AttackTexts,
+    target: ScoredModel,
+    reference: ScoredModel,
+    sampling: SamplingConfig,
+    reporter: Reporter,
+) -> list[TextStatistic]:
+    """Return each attack's statistics, by what it sees of the models: token scores, or answers.
+
+    Raises InputError if a model does not give that, or every text of a user is too short.
+    """
+    statistics: list[TextStatistic] = []
+    for level in Access:
+        of_level = [attack for attack in attacks if attack.access is level]
+        if of_level and level is Access.LOG_PROBABILITIES:
+            # Target and reference.
+            with (
+                closing(ScoreCache(cache_directory() / "scores")) as cache,
+                reporter.track("scoring", 2 * len(texts.flat()), "texts") as advance,
+            ):
+                statistics += score_attacks(of_level, texts, target, reference, cache, advance=advance)
+        elif of_level:
+            cuts = sum(len(each) for _, _, each in cut_texts(texts, level, sampling))
+            with (
+                closing(AnswerStore(cache_directory() / "answers")) as store,
+                reporter.track(_ASKING[level], 2 * cuts, "cuts") as advance,
+            ):
+                answering = Answering(sampling, store)
+                statistics += score_by_answers(of_level, texts, target, reference, answering, advance=advance)
+    return statistics
+
+
+_ASKING = {Access.TOP_K: "asking for next words", Access.TEXT: "continuing texts"}
