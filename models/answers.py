@@ -154,5 +154,5 @@ def request_key(prefix: Prefix, asked: Asked, kind: str, *, without: Sequence[st
         without: what of ``asked`` does not change an answer.
     """
     settings = {name: value for name, value in asdict(asked).items() if name not in without}
-    said = json.dumps([prefix.text, prefix.framed, prefix.turns, kind, settings])
-    return hashlib.blake2b(said.encode(), digest_size=16).digest()
+    asked_for = json.dumps([prefix.text, prefix.framed, prefix.turns, kind, settings])
+    return hashlib.blake2b(asked_for.encode(), digest_size=16).digest()

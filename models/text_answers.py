@@ -71,8 +71,8 @@ def sampling_body(asked: Asked, seed: int | None, count: int) -> dict[str, Any]:
         seed: None: the server takes none.
         count: how many at once; 1 is not said, as some servers refuse the key.
     """
-    said: dict[str, Any] = {"max_tokens": asked.tokens, "temperature": asked.temperature}
-    return {**said, **({} if seed is None else {"seed": seed}), **({} if count == 1 else {"n": count})}
+    settings: dict[str, Any] = {"max_tokens": asked.tokens, "temperature": asked.temperature}
+    return {**settings, **({} if seed is None else {"seed": seed}), **({} if count == 1 else {"n": count})}
 
 
 def listing_body(manner: Manner, count: int) -> dict[str, Any]:
