@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from heldin.attacks.access import Access
-from heldin.attacks.cuts import LEAST_WORDS, Cut, cuts_of
+from heldin.attacks.cuts import LEAST_WORDS, TextCut, cuts_of
 from heldin.attacks.protocol import REFERENCE_ALONE, Attack, TextStatistic
 from heldin.attacks.sampling import SamplingConfig
 from heldin.base.errors import InputError
@@ -34,7 +34,7 @@ class Answering:
     store: AnswerStore
 
 
-def cut_texts(texts: "AttackTexts", level: Access, sampling: SamplingConfig) -> list[tuple[str, str, list[Cut]]]:
+def cut_texts(texts: "AttackTexts", level: Access, sampling: SamplingConfig) -> list[tuple[str, str, list[TextCut]]]:
     """User, text and cuts of every text that can be cut, user by user.
 
     Raises InputError for a user whose every text is too short.
@@ -95,7 +95,7 @@ def reference_by_answers(
 
 
 def answers_of(
-    cut: Sequence[tuple[str, str, Sequence[Cut]]],
+    cut: Sequence[tuple[str, str, Sequence[TextCut]]],
     model: "ScoredModel | AnsweringModel",
     level: Access,
     answering: Answering,
@@ -129,7 +129,7 @@ def samples_of(
 
 
 def _next_logprobs(
-    model: "ScoredModel | AnsweringModel", cuts: Sequence[Cut], answering: Answering, advance: Advance | None
+    model: "ScoredModel | AnsweringModel", cuts: Sequence[TextCut], answering: Answering, advance: Advance | None
 ) -> list[float]:
     asked, prefixes = answering.sampling.asked(), [cut.prefix for cut in cuts]
     if isinstance(model, LanguageModel):

@@ -12,7 +12,7 @@ _WORD = re.compile(r"\S+")
 
 
 @dataclass(frozen=True)
-class Cut:
+class TextCut:
     """A text up to some place, and the words that truly follow.
 
     Attributes:
@@ -24,7 +24,7 @@ class Cut:
     continuation: str
 
 
-def cuts_of(document: Document, shares: Sequence[float], words: int) -> list[Cut]:
+def cuts_of(document: Document, shares: Sequence[float], words: int) -> list[TextCut]:
     """Cut a document; empty if it is too short.
 
     A chat is cut before each of its first turns that count. Any other text is cut where a share of the words that count
@@ -49,17 +49,17 @@ def cuts_of(document: Document, shares: Sequence[float], words: int) -> list[Cut
         behind = list(_WORD.finditer(document.text, at, end))[:words]
         if len(behind) >= LEAST_WORDS:
             before = document.text[:at].rstrip()
-            cuts.append(Cut(_prefix(document, len(before)), document.text[len(before) : behind[-1].end()]))
+            cuts.append(TextCut(_prefix(document, len(before)), document.text[len(before) : behind[-1].end()]))
     return cuts
 
 
-def _before_turns(document: Document, turns: Sequence[Turn], words: int) -> list[Cut]:
+def _before_turns(document: Document, turns: Sequence[Turn], words: int) -> list[TextCut]:
     cuts = []
     for turn in turns:
         answer = _said(document, turn)
         behind = list(_WORD.finditer(answer))[:words]
         if len(behind) >= LEAST_WORDS and turn.begin > 0:
-            cuts.append(Cut(_prefix(document, turn.begin), answer[: behind[-1].end()]))
+            cuts.append(TextCut(_prefix(document, turn.begin), answer[: behind[-1].end()]))
     return cuts
 
 

@@ -65,6 +65,11 @@ def get_attack(name: str) -> Attack:
     return attack
 
 
+def names_at(level: Access) -> tuple[str, ...]:
+    """Return the names of heldin's own attacks of an attacker at this level, without those of weaker ones."""
+    return tuple(name for name in ATTACKS.ours if get_attack(name).access is level)
+
+
 def per_text(attack: Attack) -> Attack:
     """The attack to use if the reference has another tokenizer: per text, because the models' tokens differ."""
     # The log-probability of the whole text is over the same characters for both, however they are cut.

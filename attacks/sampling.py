@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator
 
 from heldin.base.section import Few, Section, Seed
-from heldin.models.answers import Asked
+from heldin.models.answers import AnswerRequest
 
 Share = Annotated[float, Field(gt=0, lt=1)]
 
@@ -43,9 +43,9 @@ class SamplingConfig(Section):
             raise ValueError("cuts names a place twice")
         return cuts
 
-    def asked(self) -> Asked:
+    def asked(self) -> AnswerRequest:
         """Return what a model is asked."""
-        return Asked(self.samples, self.tokens, self.temperature, self.likeliest, self.seed)
+        return AnswerRequest(self.samples, self.tokens, self.temperature, self.likeliest, self.seed)
 
     def places(self) -> tuple[float, ...]:
         """Return where level top-k cuts, as shares of a text's words."""

@@ -23,7 +23,7 @@ from heldin.attacks.sampling import SamplingConfig
 from heldin.attacks.scoring import AttackTexts, score_attacks
 from heldin.audit.limits import auroc_limits
 from heldin.base.files import cache_directory
-from heldin.models.answers import AnswerStore, Asked, Prefix
+from heldin.models.answers import AnswerRequest, AnswerStore, Prefix
 from heldin.models.loading import LanguageModel
 from heldin.models.opening import load_language_model
 from heldin.models.sampling import sampled
@@ -96,7 +96,7 @@ def rows(
 def cost(lm: LanguageModel, folder: Path, *, prefixes: int = 32, samples: int = 16, tokens: int = 32) -> float:
     """Time of sampling over that of transformers' generation of as many tokens in one batch at a time."""
     texts = [Prefix(f"The river opens the letter on day {i}. " * 3) for i in range(prefixes)]
-    asked = Asked(samples, tokens, 1.0, 1, 0)
+    asked = AnswerRequest(samples, tokens, 1.0, 1, 0)
     ids = lm.tokenizer([text.text for text in texts], add_special_tokens=False, padding=False)["input_ids"]
     longest = max(map(len, ids))
     rows_of = torch.full((prefixes, longest + 1), lm.start_token)

@@ -36,7 +36,7 @@ class Prefix:
 
 
 @dataclass(frozen=True)
-class Asked:
+class AnswerRequest:
     """What is asked after every prefix.
 
     Attributes:
@@ -73,13 +73,13 @@ class AnsweringModel(Protocol):
         ...
 
     def samples(
-        self, prefixes: Sequence[Prefix], asked: Asked, store: "AnswerStore", advance: Advance | None = None
+        self, prefixes: Sequence[Prefix], asked: AnswerRequest, store: "AnswerStore", advance: Advance | None = None
     ) -> list[tuple[str, ...]]:
         """Return the continuations of each prefix. Raises InputError if the model gives none."""
         ...
 
     def next_tokens(
-        self, prefixes: Sequence[Prefix], asked: Asked, store: "AnswerStore", advance: Advance | None = None
+        self, prefixes: Sequence[Prefix], asked: AnswerRequest, store: "AnswerStore", advance: Advance | None = None
     ) -> list[Listed]:
         """Return the likeliest next tokens after each prefix. Raises InputError if the model gives none."""
         ...
@@ -146,7 +146,7 @@ class AnswerStore:
             raise InputError(f"the file of answers '{self._path}' is damaged ({error}): remove it") from error
 
 
-def request_key(prefix: Prefix, asked: Asked, kind: str, *, without: Sequence[str] = ()) -> bytes:
+def request_key(prefix: Prefix, asked: AnswerRequest, kind: str, *, without: Sequence[str] = ()) -> bytes:
     """Return a hash of what is asked; nobody's text can be read from it.
 
     Args:

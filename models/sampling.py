@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 
 from heldin.base.errors import InputError
 from heldin.base.files import text_sha256
-from heldin.models.answers import Advance, AnswerStore, Asked, Listed, Prefix, request_key
+from heldin.models.answers import Advance, AnswerRequest, AnswerStore, Listed, Prefix, request_key
 from heldin.models.arithmetic import true_float32
 from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import batches_by_length, keeps_logits, stated_batch_size, tokens_per_batch
@@ -28,7 +28,11 @@ _BEFORE = 8  # tokens before the next one, with which it is written as text
 
 
 def sampled(
-    lm: LanguageModel, prefixes: Sequence[Prefix], asked: Asked, store: AnswerStore, advance: Advance | None = None
+    lm: LanguageModel,
+    prefixes: Sequence[Prefix],
+    asked: AnswerRequest,
+    store: AnswerStore,
+    advance: Advance | None = None,
 ) -> list[tuple[str, ...]]:
     """Return the continuations of each prefix, without top-k or top-p, each up to the end-of-text token.
 
@@ -56,7 +60,11 @@ def sampled(
 
 
 def likeliest(
-    lm: LanguageModel, prefixes: Sequence[Prefix], asked: Asked, store: AnswerStore, advance: Advance | None = None
+    lm: LanguageModel,
+    prefixes: Sequence[Prefix],
+    asked: AnswerRequest,
+    store: AnswerStore,
+    advance: Advance | None = None,
 ) -> list[Listed]:
     """Return the likeliest next tokens after each prefix, the likeliest first; arguments as for ``sampled``."""
     keys = [
@@ -108,13 +116,13 @@ class AskedAsChat:
         raise InputError(f"'{self.name}' is asked as a chat here, and gives no log-probabilities: leave that level out")
 
     def samples(
-        self, prefixes: Sequence[Prefix], asked: Asked, store: AnswerStore, advance: Advance | None = None
+        self, prefixes: Sequence[Prefix], asked: AnswerRequest, store: AnswerStore, advance: Advance | None = None
     ) -> list[tuple[str, ...]]:
         """Return the continuations of each prefix: see ``sampled``."""
         return sampled(self.lm, list(map(self._as_chat, prefixes)), asked, store, advance)
 
     def next_tokens(
-        self, prefixes: Sequence[Prefix], asked: Asked, store: AnswerStore, advance: Advance | None = None
+        self, prefixes: Sequence[Prefix], asked: AnswerRequest, store: AnswerStore, advance: Advance | None = None
     ) -> list[Listed]:
         """Return the likeliest next tokens after each prefix: see ``likeliest``."""
         return likeliest(self.lm, list(map(self._as_chat, prefixes)), asked, store, advance)
@@ -161,7 +169,7 @@ def _with_store(
     return [kept[key] for key in keys]
 
 
-def seed_of(asked: Asked, prefix: Prefix) -> int:
+def seed_of(asked: AnswerRequest, prefix: Prefix) -> int:
     """Return the seed of the samples after a prefix."""
     digest = hashlib.blake2b(f"{asked.seed} {prefix.text}".encode(), digest_size=7).digest()
     return int.from_bytes(digest, "big")
@@ -185,7 +193,7 @@ def _batches(lm: LanguageModel, rows: Sequence[Ids], room: int, samples: int) ->
 
 
 @torch.inference_mode()
-def _samples(lm: LanguageModel, rows: Sequence[Ids], asked: Asked, seeds: Sequence[int]) -> list[list[str]]:
+def _samples(lm: LanguageModel, rows: Sequence[Ids], asked: AnswerRequest, seeds: Sequence[int]) -> list[list[str]]:
     texts: list[list[str]] = [[] for _ in rows]
     for batch in _batches(lm, rows, asked.tokens, asked.samples):
         uniform = torch.stack(
@@ -200,7 +208,7 @@ def _samples(lm: LanguageModel, rows: Sequence[Ids], asked: Asked, seeds: Sequen
     return texts
 
 
-def _drawn_tokens(lm: LanguageModel, rows: Sequence[Ids], uniform: torch.Tensor, asked: Asked) -> torch.Tensor:
+def _drawn_tokens(lm: LanguageModel, rows: Sequence[Ids], uniform: torch.Tensor, asked: AnswerRequest) -> torch.Tensor:
     """Draw tokens after each row, shape (B k, T), by the inverse of the distribution function at ``uniform`` (B k, T).
 
     A row is read once; what the model keeps of it is then repeated for its k samples.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from heldin.models.answers import Asked, Prefix
+from heldin.models.answers import AnswerRequest, Prefix
 from heldin.models.endpoint_answers import finite
 
 PROMPT = "Continue this text. Write only what comes next.\n\n"
@@ -64,7 +64,7 @@ def body_of(manner: Manner, model: str, prefix: Prefix, prompt: str | None) -> d
     return {"model": model, "messages": [{"role": "user", "content": f"{asked}{prefix.text}"}]}
 
 
-def sampling_body(asked: Asked, seed: int | None, count: int) -> dict[str, Any]:
+def sampling_body(asked: AnswerRequest, seed: int | None, count: int) -> dict[str, Any]:
     """Return the part of a request that says how continuations are sampled.
 
     Args:

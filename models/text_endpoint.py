@@ -11,7 +11,7 @@ from typing import Any
 
 from heldin.base.errors import InputError
 from heldin.base.files import text_sha256
-from heldin.models.answers import Advance, AnswerStore, Asked, Listed, Prefix, request_key
+from heldin.models.answers import Advance, AnswerRequest, AnswerStore, Listed, Prefix, request_key
 from heldin.models.endpoint_client import Connection, RefusedRequest
 from heldin.models.sampling import seed_of
 from heldin.models.text_answers import (
@@ -122,7 +122,7 @@ class TextEndpoint:
         raise InputError(f"endpoint model '{self.name}' gives no log-probabilities of a text: leave that level out")
 
     def samples(
-        self, prefixes: Sequence[Prefix], asked: Asked, store: AnswerStore, advance: Advance | None = None
+        self, prefixes: Sequence[Prefix], asked: AnswerRequest, store: AnswerStore, advance: Advance | None = None
     ) -> list[tuple[str, ...]]:
         """Return the continuations of each prefix; those that are in the store are not asked for again.
 
@@ -146,7 +146,7 @@ class TextEndpoint:
         return samples
 
     def next_tokens(
-        self, prefixes: Sequence[Prefix], asked: Asked, store: AnswerStore, advance: Advance | None = None
+        self, prefixes: Sequence[Prefix], asked: AnswerRequest, store: AnswerStore, advance: Advance | None = None
     ) -> list[Listed]:
         """Return the likeliest next tokens after each prefix; errors as for ``samples``."""
         count = min(asked.likeliest, self.offers.top_k)
@@ -172,13 +172,13 @@ class TextEndpoint:
                 advance(1)
         return answers
 
-    def requests_for(self, prefixes: Sequence[Prefix], asked: Asked, store: AnswerStore) -> int:
+    def requests_for(self, prefixes: Sequence[Prefix], asked: AnswerRequest, store: AnswerStore) -> int:
         """Return the number of requests for the samples that are not in the store."""
         keys = {sample_key(prefix, asked): prefix for prefix in prefixes}
         return len(self._missing(keys, asked, store))
 
     def _missing(
-        self, prefixes: Mapping[bytes, Prefix], asked: Asked, store: AnswerStore
+        self, prefixes: Mapping[bytes, Prefix], asked: AnswerRequest, store: AnswerStore
     ) -> list[tuple[bytes, Prefix, list[int]]]:
         """Requests for what is not in the store: key, prefix, and the numbers of the samples."""
         requests = []
@@ -191,7 +191,9 @@ class TextEndpoint:
                 requests += [(key, prefix, [number]) for number in numbers]
         return requests
 
-    def _ask(self, requests: Sequence[tuple[bytes, Prefix, list[int]]], asked: Asked, store: AnswerStore) -> None:
+    def _ask(
+        self, requests: Sequence[tuple[bytes, Prefix, list[int]]], asked: AnswerRequest, store: AnswerStore
+    ) -> None:
         bodies = []
         for _, prefix, numbers in requests:
             # Of 31 bits, which every server takes.
@@ -232,7 +234,7 @@ class TextEndpoint:
             else:
                 raise InputError(str(answer)) from answer
 
-    def _usable(self, prefix: Prefix, written: Sequence[Written], asked: Asked) -> tuple[str, ...]:
+    def _usable(self, prefix: Prefix, written: Sequence[Written], asked: AnswerRequest) -> tuple[str, ...]:
         """The texts that are compared, without what a server repeats; what they were like is counted."""
         conduct = self.conduct
         conduct.samples += len(written)
@@ -257,7 +259,7 @@ class TextEndpoint:
 _OF_SAMPLES = ("samples", "tokens", "temperature", "seed", "likeliest")
 
 
-def sample_key(prefix: Prefix, asked: Asked) -> bytes:
+def sample_key(prefix: Prefix, asked: AnswerRequest) -> bytes:
     """Return the request under which samples are kept: another number of samples shares those that it has."""
     return request_key(prefix, asked, "samples", without=("samples", "likeliest"))
 
@@ -291,7 +293,7 @@ def open_text_endpoint(
 def probe_text(model: TextEndpoint) -> str | None:
     """Return what the model writes after public words, by a seed or at temperature 0; None if it differs each time."""
     seeded = model.offers.seed
-    asked = Asked(1, 2 * _TOKENS, 1.0 if seeded else 0.0, 1, _SEED)
+    asked = AnswerRequest(1, 2 * _TOKENS, 1.0 if seeded else 0.0, 1, _SEED)
     body = body_of(model.manner, model.name, PROBE, model.prompt)
     body |= sampling_body(asked, _SEED if seeded else None, 1)
     texts = {_text(model.connection.post(model.manner.path, body)) for _ in range(2)}
@@ -299,7 +301,7 @@ def probe_text(model: TextEndpoint) -> str | None:
 
 
 def _probed(connection: Connection, name: str, manner: Manner, *, seed: int, count: int = 1) -> dict[str, Any]:
-    asked = Asked(count, _TOKENS, 1.0, 1, seed)
+    asked = AnswerRequest(count, _TOKENS, 1.0, 1, seed)
     body = body_of(manner, name, PROBE, None) | sampling_body(asked, seed, count)
     try:
         return connection.post(manner.path, body)

@@ -27,7 +27,6 @@ from heldin.reports.recommendation import canaries_leak, grade_of, learned, reco
 from heldin.reports.wording import attacker_asks
 from heldin.words.evidence import ClaimLabel, Sees
 from heldin.words.page_one import (
-    Attacker,
     Attacking,
     AttackNeeds,
     AuditedPeople,
@@ -44,6 +43,7 @@ from heldin.words.page_one import (
     PlainFlaw,
     Released,
     Texts,
+    WhichAttacker,
 )
 from heldin.words.rows import SkippedText
 from heldin.words.split import ConditionStated, SplitReason
@@ -217,9 +217,9 @@ def state_attackers(record: Record) -> list[Statement]:
         return []
     release = release_of(record.config)
     weak = falls_short(tuple(tested), None if release is None else release.access)
-    decides = (Attacker.DECIDES_TOO_WEAK if weak else Attacker.DECIDES)(sees=_sees(record.access))
+    decides = (WhichAttacker.DECIDES_TOO_WEAK if weak else WhichAttacker.DECIDES)(sees=_sees(record.access))
     others = [
-        Attacker.OTHER(
+        WhichAttacker.OTHER(
             sees=_sees(level.access),
             answer=level.decision.decision.answer.value,
             auroc=level.decision.decision.largest_auroc,
@@ -227,7 +227,7 @@ def state_attackers(record: Record) -> list[Statement]:
         for level in record.levels
     ]
     strongest = Access.LOG_PROBABILITIES
-    untested = [] if strongest in tested else [Attacker.NOT_TESTED(sees=_sees(strongest))]
+    untested = [] if strongest in tested else [WhichAttacker.NOT_TESTED(sees=_sees(strongest))]
     return [decides, *others, *untested, *_state_conduct(record.target.endpoint)]
 
 
@@ -236,10 +236,10 @@ def _state_conduct(endpoint: EndpointFacts | None) -> list[Statement]:
     answers = None if endpoint is None else endpoint.answers
     if answers is None:
         return []
-    stated = [Attacker.REFUSED(count=answers.refused, samples=answers.samples)] if answers.refused else []
+    stated = [WhichAttacker.REFUSED(count=answers.refused, samples=answers.samples)] if answers.refused else []
     # Short answers are often equal by themselves.
     if answers.cuts and answers.same > answers.cuts / 2:
-        stated.append(Attacker.SAME(count=answers.same, cuts=answers.cuts))
+        stated.append(WhichAttacker.SAME(count=answers.same, cuts=answers.cuts))
     return stated
 
 

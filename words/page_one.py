@@ -176,7 +176,7 @@ class AttackNeeds(Code):
     AS_RELEASED = " Released as {released}: this is enough."
 
 
-class Attacker(Code):
+class WhichAttacker(Code):
     """Which attackers were tested, and which were not."""
 
     DECIDES = "The answer is about an attacker who sees {sees}."

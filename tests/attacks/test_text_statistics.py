@@ -11,7 +11,7 @@ from tokenizers.pre_tokenizers import Whitespace
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from heldin.attacks.kinds import get_attack
-from heldin.models.answers import AnswerStore, Asked, Prefix, next_logprob
+from heldin.models.answers import AnswerRequest, AnswerStore, Prefix, next_logprob
 from heldin.models.loading import LanguageModel
 from heldin.models.sampling import likeliest, sampled
 from heldin.models.token_scores import CutAnswers, TokenScores
@@ -77,11 +77,11 @@ def test_scores_converge_to_what_exact_probabilities_give(lm, tmp_path):
     assert 0.05 < exact < 0.95
     store = AnswerStore(tmp_path)
     for k in (16, 256, 4096):
-        (drawn,) = sampled(lm, [prefix], Asked(k, 3, 1.0, 1, seed=1), store)
+        (drawn,) = sampled(lm, [prefix], AnswerRequest(k, 3, 1.0, 1, seed=1), store)
         mean = np.mean([coverage(true, sample.split(), 1) for sample in drawn])
         assert abs(mean - exact) < 4 * deviation / math.sqrt(k)
     # Another temperature has another mean, which so many samples tell from this one.
-    (drawn,) = sampled(lm, [prefix], Asked(4096, 3, 0.3, 1, seed=1), store)
+    (drawn,) = sampled(lm, [prefix], AnswerRequest(4096, 3, 0.3, 1, seed=1), store)
     cold = np.mean([coverage(true, sample.split(), 1) for sample in drawn])
     assert abs(cold - exact) > 8 * deviation / math.sqrt(4096)
 
@@ -89,7 +89,7 @@ def test_scores_converge_to_what_exact_probabilities_give(lm, tmp_path):
 def test_next_words_are_exact_where_listed_and_bounded_where_not(lm, tmp_path):
     prefix = Prefix("the river")
     law = next_token(lm, lm.tokenizer("the river")["input_ids"], 1.0, None)
-    (listed,) = likeliest(lm, [prefix], Asked(1, 4, 1.0, 3, seed=0), AnswerStore(tmp_path))
+    (listed,) = likeliest(lm, [prefix], AnswerRequest(1, 4, 1.0, 3, seed=0), AnswerStore(tmp_path))
     order = np.argsort(-law)
     assert [value for _, value in listed] == pytest.approx(np.log(law[order[:3]]).tolist(), abs=1e-5)
     names = ["<end>", *WORDS]

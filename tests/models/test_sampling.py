@@ -3,14 +3,14 @@
 import pytest
 import torch
 
-from heldin.models.answers import AnswerStore, Asked, Prefix
+from heldin.models.answers import AnswerRequest, AnswerStore, Prefix
 from heldin.models.loading import LanguageModel
 from heldin.models.sampling import likeliest, sampled, seed_of
 from tests.oracles.continued import sample, uniform_numbers
 from tests.refusals import refused
 from tests.tiny_models import new_model
 
-ASKED = Asked(samples=3, tokens=6, temperature=0.9, likeliest=4, seed=7)
+ASKED = AnswerRequest(samples=3, tokens=6, temperature=0.9, likeliest=4, seed=7)
 PREFIXES = [Prefix("The river"), Prefix("The market opens the letter on day 7. The engine"), Prefix("a")]
 
 
@@ -33,7 +33,7 @@ def test_a_sample_depends_on_seed_and_prefix_alone(make_lm, tmp_path):
     together = sampled(lm, PREFIXES, ASKED, AnswerStore(tmp_path / "a"))
     alone = [sampled(lm, [prefix], ASKED, AnswerStore(tmp_path / "b"))[0] for prefix in reversed(PREFIXES)][::-1]
     assert together == alone
-    other = Asked(**{**vars(ASKED), "seed": 8})
+    other = AnswerRequest(**{**vars(ASKED), "seed": 8})
     assert sampled(lm, PREFIXES, other, AnswerStore(tmp_path / "c")) != together
 
 
@@ -53,7 +53,7 @@ def test_a_long_prefix_keeps_its_end(make_lm, tmp_path):
     (one,) = sampled(lm, [Prefix(f"The market {words}")], ASKED, AnswerStore(tmp_path))
     assert len(one) == ASKED.samples
     with refused(by="sampled", naming=("attack.sampling.tokens", "15", "tiny-0", "16")):
-        sampled(lm, PREFIXES, Asked(**{**vars(ASKED), "tokens": 15}), AnswerStore(tmp_path))
+        sampled(lm, PREFIXES, AnswerRequest(**{**vars(ASKED), "tokens": 15}), AnswerStore(tmp_path))
 
 
 def test_the_likeliest_tokens_are_written_with_their_blanks(make_lm, tmp_path):

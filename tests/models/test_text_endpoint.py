@@ -3,7 +3,7 @@
 import pytest
 
 from heldin.base.errors import ResumableError
-from heldin.models.answers import AnswerStore, Asked, Prefix
+from heldin.models.answers import AnswerRequest, AnswerStore, Prefix
 from heldin.models.endpoint_client import Connection, Endpoint
 from heldin.models.sampling import likeliest
 from heldin.models.text_answers import Manner
@@ -12,7 +12,7 @@ from tests.completions_server import serving
 from tests.refusals import refused
 from tests.text_server import TextServer
 
-ASKED = Asked(samples=4, tokens=6, temperature=1.0, likeliest=5, seed=3)
+ASKED = AnswerRequest(samples=4, tokens=6, temperature=1.0, likeliest=5, seed=3)
 PREFIXES = [Prefix("The river opens the"), Prefix("The market")]
 CHAT = Prefix("<user> why\n<assistant> ", framed=True, turns=(("user", "why"),))
 
@@ -62,7 +62,7 @@ def test_every_sample_is_asked_for_once(at):
     assert [len(samples) for samples in first] == [4, 4]
     assert model.samples(PREFIXES, ASKED, store) == first
     assert len(server.asked) == before + 2
-    more = model.samples(PREFIXES, Asked(**{**vars(ASKED), "samples": 6}), store)
+    more = model.samples(PREFIXES, AnswerRequest(**{**vars(ASKED), "samples": 6}), store)
     assert [samples[:4] for samples in more] == first
     assert [body["n"] for body in server.asked[before + 2 :]] == [2, 2]
 

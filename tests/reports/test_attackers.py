@@ -8,7 +8,7 @@ from heldin.record.release import Release
 from heldin.reports.page_one import lines, state_answer, suffices
 from heldin.reports.people import describe_people
 from heldin.reports.recommendation import recommend
-from heldin.words.page_one import Attacker, Found, Label, Next
+from heldin.words.page_one import Found, Label, Next, WhichAttacker
 from tests.made_facts import changed_record, decided_record, decision_of, evidence, score
 from tests.statements import values_of
 
@@ -39,7 +39,7 @@ def test_an_audit_by_log_probabilities_alone_has_no_line(plain):
 def test_a_weak_attacker_is_named_and_that_a_stronger_one_was_not_tested(plain):
     record = _by_text(plain, NOTHING)
     stated = _attackers(record)
-    assert [each.code for each in stated] == [Attacker.DECIDES.code, Attacker.NOT_TESTED.code]
+    assert [each.code for each in stated] == [WhichAttacker.DECIDES.code, WhichAttacker.NOT_TESTED.code]
     assert state_answer(record)[0].states(Found.NO_LEAK_TO)
     assert state_answer(_by_text(plain, OPEN))[0].states(Found.TOO_FEW_TO)
 
@@ -49,14 +49,18 @@ def test_a_stronger_attacker_who_finds_a_leak_is_in_the_banner(plain):
     record = _by_text(plain, NOTHING, release="text", levels=levels)
     assert state_answer(record)[-1].states(Found.STRONGER_LEAKS)
     stated = _attackers(record)
-    assert [each.code for each in stated] == [Attacker.DECIDES.code, Attacker.OTHER.code, Attacker.OTHER.code]
-    assert values_of(stated, Attacker.OTHER)["auroc"] == pytest.approx(0.8)
+    assert [each.code for each in stated] == [
+        WhichAttacker.DECIDES.code,
+        WhichAttacker.OTHER.code,
+        WhichAttacker.OTHER.code,
+    ]
+    assert values_of(stated, WhichAttacker.OTHER)["auroc"] == pytest.approx(0.8)
 
 
 def test_below_the_release_the_answer_is_of_a_weaker_attacker_and_the_advice_says_which_to_test(plain):
     record = _by_text(plain, evidence(score(0.5), falls_short=True), release="weights")
     assert state_answer(record)[0].states(Found.WEAKER)
-    assert _attackers(record)[0].states(Attacker.DECIDES_TOO_WEAK)
+    assert _attackers(record)[0].states(WhichAttacker.DECIDES_TOO_WEAK)
     assert values_of(recommend(record), Next.STRONGER)["access"] == "log-probabilities"
 
 
@@ -68,8 +72,8 @@ def test_what_an_endpoint_was_like_is_said(plain):
     served = EndpointFacts(url="http://host/v1", style="chat", tokenizer=None, window=None, drift=0.0, answers=answers)
     target = {**plain.target.model_dump(), "endpoint": served.model_dump()}
     stated = _attackers(changed_record(_by_text(plain, NOTHING), target=target))
-    assert values_of(stated, Attacker.REFUSED) == {"count": 7, "samples": 100}
-    assert values_of(stated, Attacker.SAME) == {"count": 9, "cuts": 10}
+    assert values_of(stated, WhichAttacker.REFUSED) == {"count": 7, "samples": 100}
+    assert values_of(stated, WhichAttacker.SAME) == {"count": 9, "cuts": 10}
 
 
 @pytest.mark.parametrize("released", ["weights", "log-probabilities", "top-k", "text"])
