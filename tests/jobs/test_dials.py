@@ -39,6 +39,7 @@ from heldin.stages.train.shadows import _included, _shadow_run
 from tests.conftest import SMALL
 from tests.refusals import names, refused
 
+OURS = names_at(Access.LOG_PROBABILITIES)
 QUIET = LineReporter(lambda line: None)
 
 
@@ -146,13 +147,11 @@ def test_another_tokenizer_is_compared_per_text(make_lm, tmp_path, english):
     target, reference = make_lm(0), make_lm(1)
     texts = AttackTexts.of({"a": english[:2], "b": english[2:4]})
     other = replace(reference, tokenizer=train_tokenizer(english, 300), fingerprint="other")
-    every = AttackConfig(names=tuple(names_at(Access.LOG_PROBABILITIES)))
+    every = AttackConfig(names=tuple(OURS))
     names = {s.attack for s in score_leading(every, texts, target, reference, QUIET)}
     assert "likelihood-ratio-per-token" in names
     left = {s.attack for s in score_leading(every, texts, target, other, QUIET)}
-    assert names - left == {
-        its.name for its in map(get_attack, names_at(Access.LOG_PROBABILITIES)) if its.compares_tokens
-    }
+    assert names - left == {its.name for its in map(get_attack, OURS) if its.compares_tokens}
     assert "likelihood-ratio-per-token" in names - left
     for primary in ("likelihood-ratio-per-token", "centred", "ez"):
         with refused(by=score_leading):
