@@ -4,18 +4,16 @@ One setting of each dial leads, and only its scores are judged. The others are r
 and cost no more than scoring them.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Annotated, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    Field,
-    WithJsonSchema,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
-from heldin.attacks.kinds import ATTACKS, DEFAULT_ATTACKS, get_attack
+from heldin.attacks.access import Access
+from heldin.attacks.kinds import ATTACKS, DEFAULT_ATTACKS, DEFAULT_BY_LEVEL, get_attack
 from heldin.attacks.protocol import AGGREGATIONS
 from heldin.attacks.references import Reference
+from heldin.attacks.sampling import SamplingConfig
 from heldin.base.errors import InputError
 from heldin.base.kinds import NameOfKind
 from heldin.base.section import FEW, Count, ExpandedName, Few, Section
@@ -30,13 +28,49 @@ def one_of(names: Iterable[str]) -> WithJsonSchema:
     return WithJsonSchema({"type": "string", "enum": list(names)})
 
 
+# A bare name is a list of one.
+Levels = Annotated[
+    tuple[Access, ...],
+    BeforeValidator(
+        lambda value: (value,) if isinstance(value, str) else value, json_schema_input_type=Access | tuple[Access, ...]
+    ),
+    Field(min_length=1),
+]
+
+
+def with_attacks_of_levels(content: Any) -> Any:
+    """Return the section's content with the attacks of the levels that it names, unless it names attacks itself."""
+    if not isinstance(content, Mapping) or "access" not in content:
+        return content
+    stated = content["access"]
+    named = [stated] if isinstance(stated, str) else stated
+    levels = [level for level in Access if isinstance(named, list | tuple) and level in named]
+    if not levels:  # what is wrong with them is said where they are read
+        return content
+    names = [name for level in levels for name in DEFAULT_BY_LEVEL[level]]
+    given = content.get("names", names)
+    return {"names": names, "primary": _first_at(levels[0], given), **content}
+
+
+def _first_at(level: Access, names: Any) -> Any:
+    usual = DEFAULT_BY_LEVEL[level][0]
+    if not isinstance(names, list | tuple) or usual in names:
+        return usual
+    # A misspelt name is refused where names are read.
+    known = (name for name in names if isinstance(name, str) and name in ATTACKS.ours)
+    return next((name for name in known if get_attack(name).access is level), names[0] if names else usual)
+
+
 class AttackConfig(Section):
     """Which attacks to run, and the settings of the attacker's dials."""
 
+    access: Levels = (Access.LOG_PROBABILITIES,)
+    """What the attackers see of the model: log-probabilities of given texts, the top-k next tokens, or the text that it
+    writes; several: each is answered, and they share the error probability equally. ``release`` says which decides."""
     names: tuple[Annotated[str, NameOfKind(ATTACKS)], ...] = DEFAULT_ATTACKS
-    """Attacks to run."""
+    """Attacks to run; by default those of each level in ``access``."""
     primary: Annotated[str, NameOfKind(ATTACKS)] = "likelihood-ratio"
-    """The primary attack, whose scores test claims; one of ``names``."""
+    """The primary attack, whose scores test claims; one of ``names``, by default the first of the strongest level."""
     aggregations: tuple[Annotated[str, one_of(AGGREGATIONS)], ...] = ("mean", "min", "max")
     """Ways to combine the statistics of a user's texts into one score; the first is the primary one."""
     turns: Counting | None = None
@@ -61,6 +95,25 @@ class AttackConfig(Section):
     shadow_models: int = Field(0, ge=0, le=FEW)
     """Shadow models of the ideal attacker, trained like the run's own under the attacker's coins: an even number; 0:
     none."""
+    sampling: SamplingConfig = SamplingConfig()
+    """What attackers ask who see less than log-probabilities of given texts."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_levels(cls, content: Any) -> Any:
+        return with_attacks_of_levels(content)
+
+    @property
+    def level(self) -> Access:
+        """The strongest level."""
+        return next(level for level in Access if level in self.access)
+
+    def at(self, level: Access) -> Self:
+        """Return what an attacker of this level can do: the attacks of its own level, and those of weaker ones."""
+        names = tuple(name for name in self.names if get_attack(name).access in level.covers)
+        own = [name for name in names if get_attack(name).access is level]
+        primary = self.primary if self.primary in own else _first_at(level, own)
+        return self.model_copy(update={"access": (level,), "names": names, "primary": primary})
 
     @model_validator(mode="after")
     def _known(self) -> "AttackConfig":
@@ -80,6 +133,27 @@ class AttackConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _has_every_level(self) -> "AttackConfig":
+        if twice := _twice(self.access):
+            raise ValueError(f"access names '{twice}' twice")
+        at_level = {name: get_attack(name).access for name in self.names}
+        idle = next((name for name, level in at_level.items() if level not in self.access), None)
+        if idle is not None:
+            raise ValueError(f"names has '{idle}', which is an attack at level {at_level[idle]}: add it to access")
+        without = next((level for level in self.access if level not in at_level.values()), None)
+        if without is not None:
+            raise ValueError(
+                f"access has {without}, and names has no attack at this level: add one of"
+                f" {', '.join(DEFAULT_BY_LEVEL[without])}, or leave names out"
+            )
+        if at_level[self.primary] is not self.level:
+            raise ValueError(
+                f"primary attack '{self.primary}' is at level {at_level[self.primary]}: name one at the strongest level"
+                f" of access, {self.level}"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _dials(self) -> "AttackConfig":
         for key, settings in (
             ("aggregations", self.aggregations),
@@ -91,6 +165,8 @@ class AttackConfig(Section):
                 raise ValueError(f"{key} names '{twice}' twice")
         if self.references and not get_attack(self.primary).needs_reference:
             raise ValueError(f"references are for attacks with a reference model, which '{self.primary}' has not")
+        if self.shadow_models and self.level is not Access.LOG_PROBABILITIES:
+            raise ValueError("shadow_models are for attackers with log-probabilities: leave them out, or raise access")
         if self.shadow_models % 2:
             raise ValueError(
                 f"shadow_models is {self.shadow_models}: each user is in half of them, so give an even number, 8 to say"

@@ -1,11 +1,13 @@
 """The direction of an attack: whether texts that the target finds likelier get a higher score."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
+from heldin.attacks.access import Access
 from heldin.attacks.protocol import Attack, TextStatistic
-from heldin.models.token_scores import TokenScores
+from heldin.models.token_scores import CutAnswers, TokenScores
 
 _TOKENS = 12  # a multiple of three
 
@@ -32,7 +34,7 @@ class MadeTexts:
             self.owners,
             self.texts,
             [_needed(attack, scores) for scores in self.target],
-            [TokenScores(scores.logprobs) if attack.needs_reference else None for scores in self.reference],
+            [_of_reference(attack, scores) for scores in self.reference],
         )
 
 
@@ -60,10 +62,27 @@ def scores_the_likelier_higher(attack: Attack) -> bool:
 def _scores(logprobs: list[float]) -> TokenScores:
     values = np.asarray(logprobs, dtype=np.float32)
     ranks, ids = np.ones(values.size, dtype=np.int32), np.arange(values.size, dtype=np.int32)
-    return TokenScores(values, np.full_like(values, -5.0), np.full_like(values, 2.0), ranks, ids)
+    answers = _answers(float(values.mean()))
+    return TokenScores(values, np.full_like(values, -5.0), np.full_like(values, 2.0), ranks, ids, answers=answers)
+
+
+def _answers(mean: float) -> tuple[CutAnswers, ...]:
+    """A text cut once; the likelier it is, the more words of the samples are its own."""
+    words = ["opens", "the", "letter", "that", "came", "on", "day", "seven"]
+    own = round(len(words) * math.exp(mean / 4))
+    samples = (" ".join(words[:own]), " ".join(words[: own // 2]))
+    return (CutAnswers(" ".join(words), samples, mean),)
+
+
+def _of_reference(attack: Attack, scores: TokenScores) -> TokenScores | None:
+    if not attack.needs_reference:
+        return None
+    return TokenScores(scores.logprobs) if attack.access is Access.LOG_PROBABILITIES else _needed(attack, scores)
 
 
 def _needed(attack: Attack, scores: TokenScores) -> TokenScores:
+    if attack.access is not Access.LOG_PROBABILITIES:
+        return TokenScores(scores.logprobs[:0], answers=scores.answers)
     return TokenScores(
         scores.logprobs,
         scores.means if attack.needs_moments else None,

@@ -2,6 +2,7 @@
 
 import functools
 
+from heldin.attacks.access import Access
 from heldin.attacks.direction import scores_the_likelier_higher
 from heldin.attacks.protocol import Attack
 from heldin.base.errors import InputError
@@ -14,13 +15,26 @@ _OF_TEXTS = {
     "zlib": "heldin.attacks.statistics:Zlib",
     "min-k++": "heldin.attacks.statistics:MinKPlusPlus",
 }
+_BY_ANSWERS = {
+    "samia": "heldin.attacks.text_statistics:Samia",  # the strongest for as many tokens: benchmarks/text_level.py
+    "coverage-mean": "heldin.attacks.text_statistics:MeanCoverage",
+    "coverage": "heldin.attacks.text_statistics:Coverage",
+    "longest-run": "heldin.attacks.text_statistics:LongestRun",
+}
 # What runs unless a config names others: each further score widens the intervals of all.
 DEFAULT_ATTACKS = tuple(_OF_TEXTS)
+DEFAULT_BY_LEVEL = {
+    Access.LOG_PROBABILITIES: DEFAULT_ATTACKS,
+    Access.TOP_K: ("next-word",),
+    Access.TEXT: tuple(_BY_ANSWERS),
+}
 ATTACKS = Family[Attack](
     "attacks",
     Attack,
     {
         **_OF_TEXTS,
+        **_BY_ANSWERS,
+        "next-word": "heldin.attacks.text_statistics:NextWord",
         "centred": "heldin.attacks.joint_statistics:Centred",
         "pooled": "heldin.attacks.joint_statistics:Pooled",
         "weighted": "heldin.attacks.joint_statistics:Weighted",
@@ -49,6 +63,11 @@ def get_attack(name: str) -> Attack:
             " author was held in; turn the sign around"
         )
     return attack
+
+
+def names_at(level: Access) -> tuple[str, ...]:
+    """Return the names of heldin's own attacks of an attacker at this level, without those of weaker ones."""
+    return tuple(name for name in ATTACKS.ours if get_attack(name).access is level)
 
 
 def per_text(attack: Attack) -> Attack:

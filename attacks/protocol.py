@@ -13,6 +13,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from heldin.attacks.access import Access
 from heldin.base.errors import InputError
 from heldin.base.section import Facts
 from heldin.models.token_scores import TokenScores
@@ -67,12 +68,14 @@ class AttackFacts(Facts):
         needs_reference: whether it asks the reference model too.
         needs_vocabulary: whether it asks the target for more than log-probabilities of a text's own tokens.
         of_training_texts: whether it is made for the very documents of training.
+        access: what the attacker sees of a model.
     """
 
     uses: Uses
     needs_reference: bool
     needs_vocabulary: bool
     of_training_texts: bool
+    access: Access = Access.LOG_PROBABILITIES
 
 
 # The direction is set here and nowhere else: AUROC, bounds and verdicts all read "higher" as "held in", and a flipped
@@ -97,6 +100,7 @@ class Attack(ABC):
         of_training_texts: whether it is made for the very documents of training, and drops what says most of others.
         of_pairs: whether it has a meaning for preference pairs, of which the margin of the chosen over the rejected
             answer is scored (``TokenScores``). Otherwise it is left out for them.
+        access: what the attacker sees of a model. Below log-probabilities, token scores have answers and nothing else.
     """
 
     uses: ClassVar[Uses]
@@ -108,6 +112,7 @@ class Attack(ABC):
     of_users: ClassVar[bool] = False
     of_training_texts: ClassVar[bool] = False
     of_pairs: ClassVar[bool] = False
+    access: ClassVar[Access] = Access.LOG_PROBABILITIES
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -124,6 +129,7 @@ class Attack(ABC):
             needs_reference=self.needs_reference,
             needs_vocabulary=self.needs_vocabulary,
             of_training_texts=self.of_training_texts,
+            access=self.access,
         )
 
     @abstractmethod

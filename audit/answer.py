@@ -141,6 +141,7 @@ def _evidence(
         exact=fixed.sides.witnessed and not fixed.sides.unmet,
         unmet=bool(fixed.sides.unmet),
         learned=None if gain is None else gain.lower > 0.0,
+        falls_short=fixed.falls_short,
         flaws=tuple(flaws),
         # All claims are promised at once, so the lowest ceiling is what is allowed.
         ceiling=min((ceiling.auroc for ceiling in ceilings), default=None),

@@ -166,6 +166,7 @@ class AnswerEvidence:
         contradicted_by: whom that verdict is about, if not the users whose scores these are.
         unmet: whether a condition of a certified statement, other than who drew the assignment, is not met.
         learned: whether the model's gain on held-out users is above zero; None where it was not measured.
+        falls_short: whether those who get the model see more of it than any attacker of the audit.
     """
 
     users: int
@@ -184,6 +185,7 @@ class AnswerEvidence:
     contradicted_by: Statement | None = None
     unmet: bool = False
     learned: bool | None = None
+    falls_short: bool = False
 
 
 @dataclass(frozen=True)
@@ -206,6 +208,7 @@ class Decision:
         reversed: whether some score is higher for non-members.
         unlearned: whether the audit rules out a leak, and only the proof is missing that the model learned something.
         flaws: what makes the comparison not valid.
+        weaker: whether the audit rules out a leak to its own attackers alone, and those who get the model see more.
     """
 
     answer: Answer
@@ -222,6 +225,7 @@ class Decision:
     reversed: bool
     unlearned: bool
     flaws: tuple[Statement, ...]
+    weaker: bool = False
 
 
 def decide(evidence: AnswerEvidence, by: DecisionConfig) -> Decision:
@@ -238,7 +242,9 @@ def decide(evidence: AnswerEvidence, by: DecisionConfig) -> Decision:
     # A score below chance has low upper limits, yet it tells the sides apart: it may not pass for "no leak found".
     backwards = evidence.reversed_p <= by.auroc_level
     small = not backwards and excluded_auroc < by.auroc and excluded_tpr is not None and excluded_tpr < by.tpr
-    answer = _answer(void=void, leaks=leaks, small=small, learned=evidence.learned)
+    answer = _answer(void=void, leaks=leaks, small=small and not evidence.falls_short, learned=evidence.learned)
+    # Both keep "no leak found" back; that the model learned nothing is the plainer reason.
+    unlearned = small and evidence.learned is False
     return Decision(
         answer=answer,
         exact=evidence.exact,
@@ -253,8 +259,9 @@ def decide(evidence: AnswerEvidence, by: DecisionConfig) -> Decision:
         excluded_tpr=excluded_tpr,
         users_needed=users_needed(by, evidence.auroc_margin, evidence.tpr_margin),
         reversed=backwards,
-        unlearned=small and answer is Answer.INCONCLUSIVE,
+        unlearned=unlearned and answer is Answer.INCONCLUSIVE,
         flaws=evidence.flaws,
+        weaker=small and not unlearned and evidence.falls_short and answer is Answer.INCONCLUSIVE,
     )
 
 

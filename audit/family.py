@@ -95,6 +95,8 @@ def variants_of(attacks: Sequence[tuple[str, Dial | None]], config: AttackConfig
     turned = [dial for name, dial in attacks if name == config.primary and dial is not None]
     # What never looks at the audited model is no attack: in the family, a difference in people would read as a leak.
     plain = [name for name, dial in attacks if dial is None and name not in (*NO_ATTACKS, config.primary)]
+    # Nor is one of a stronger attacker.
+    plain = [name for name in plain if get_attack(name).access in config.level.covers]
     variants = [
         ScoreVariant(name, aggregation)
         for name in (config.primary, *plain)

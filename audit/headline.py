@@ -114,6 +114,8 @@ def _inconclusive(evidence: AnswerEvidence, decision: Decision, by: DecisionConf
         return Headline.REVERSED(score=lowest.name, auroc=brief(lowest.auroc, 2), audited=wording.audited)
     if decision.unlearned:
         return Headline.UNLEARNED()
+    if decision.weaker:
+        return Headline.WEAKER()
     return Headline.INCONCLUSIVE(left=_left(decision, by, wording), needed=_needed(evidence, decision, wording))
 
 

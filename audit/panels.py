@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from heldin.attacks.kinds import get_attack
 from heldin.attacks.protocol import ANSWER, TextStatistic
@@ -15,7 +16,7 @@ from heldin.audit.attack_results import attack_results, attacker_knowledge, dial
 from heldin.audit.blind import Blind, blind_baselines, blind_by_chance, blind_flaws
 from heldin.audit.family import ScoreFamily, family_of, variants_of
 from heldin.audit.preregistration import Preregistration
-from heldin.audit.results import Results
+from heldin.audit.results import LevelFacts, Results
 from heldin.audit.scored_users import ScoredUsers, scored_users
 from heldin.audit.utility import Gain, gain_of
 from heldin.base.errors import ConstantScores, TooFewUsers
@@ -25,7 +26,7 @@ from heldin.bounds.judgement import Judgement, evaluate, joined, nothing_judged
 from heldin.bounds.scores import join
 from heldin.bounds.verdict import Outcome
 from heldin.words.answer import ComparisonFlaw
-from heldin.words.evidence import REAL_USERS, SUBJECTS, about_canaries
+from heldin.words.evidence import REAL_USERS, SUBJECTS, Sees, Subjects, about_canaries
 from heldin.words.statement import Statement
 
 
@@ -103,17 +104,11 @@ def results_of(
     # Known before the verdict: a flawed comparison must not be called a violation.
     flawed = [*flaws, *blind_flaws(blind, fixed.sides), *empty_scores(family)]
     step(1)
-    judgement = judge(
-        dict(zip(table.users, family.scores[0].values.tolist(), strict=True)),
-        dict(zip(table.users, table.member.tolist(), strict=True)),
-        fixed,
-        blind=blind,
-        subjects=SUBJECTS[fixed.wording.audited],
-        flawed=bool(flawed),
-    )
+    judgement = _judge_family(family, table, fixed, blind, SUBJECTS[fixed.wording.audited], flawed=bool(flawed))
     step(1)
+    levels = [_at_level(table, replace(fixed, attack=other), blind, flaws, lengths, advance) for other in fixed.others]
     # The scored users first: ``decision_facts`` attributes violations by this order.
-    judgements = [judgement, *beside]
+    judgements = [judgement, *(judged for _, judged in levels), *beside]
     attack = fixed.attack
     # One value of each user cannot be taken apart again into texts.
     knowledge = (
@@ -132,6 +127,8 @@ def results_of(
         beside=[blind_by_chance(b) for b in blind if fixed.sides.witnessed and b.separates],
     )
     return Results(
+        access=attack.level,
+        levels=[facts for facts, _ in levels],
         decision=decided,
         attacks=attack_results(family, fixed.audit.fprs, shown_of(decided)),
         blind=blind,
@@ -140,6 +137,50 @@ def results_of(
         dials=dial_settings(family, attack),
         gain=gain,
     )
+
+
+def _judge_family(
+    family: ScoreFamily,
+    table: ScoredUsers,
+    fixed: Preregistration,
+    blind: Sequence[Blind],
+    subjects: Statement,
+    *,
+    flawed: bool,
+) -> Judgement:
+    return judge(
+        dict(zip(table.users, family.scores[0].values.tolist(), strict=True)),
+        dict(zip(table.users, table.member.tolist(), strict=True)),
+        fixed,
+        blind=blind,
+        subjects=subjects,
+        flawed=flawed,
+    )
+
+
+def _at_level(
+    table: ScoredUsers,
+    fixed: Preregistration,
+    blind: Sequence[Blind],
+    flaws: Sequence[Statement],
+    lengths: NDArray[np.float64],
+    advance: Callable[[int], object] | None,
+) -> tuple[LevelFacts, Judgement]:
+    """Answer for an attacker of another level, with the verdicts on the claims.
+
+    Args:
+        fixed: with this attacker's attacks.
+        flaws: reasons known beforehand why the comparison is not valid.
+    """
+    family = family_of(table, fixed, lengths=lengths, advance=advance)
+    flawed = [*flaws, *blind_flaws(blind, fixed.sides), *empty_scores(family)]
+    level = fixed.attack.level
+    subjects = Subjects.TO_AN_ATTACKER(subjects=SUBJECTS[fixed.wording.audited], sees=Sees[level.name]())
+    judged = _judge_family(family, table, fixed, blind, subjects, flawed=bool(flawed))
+    decided = decision_facts(family, fixed, flaws=flawed, judgements=[judged])
+    # Bounds are those of the deciding attacker's scores; a contradicted claim is contradicted by whose scores it may.
+    verdicts = replace(judged, users=0, bounds=(), refused=())
+    return LevelFacts(access=level, primary=fixed.attack.primary, decision=decided), verdicts
 
 
 def empty_scores(family: ScoreFamily) -> list[Statement]:
@@ -182,7 +223,9 @@ def judge_users(
     """
     table = scored_users(statistics, member)
     pairs = any(s.dial is not None and s.dial.name == ANSWER for s in statistics)
-    with reporter.track("statistics", parts_of(len(variants_of(table.attacks, fixed.attack))), "parts") as advance:
+    parts = parts_of(len(variants_of(table.attacks, fixed.attack)))
+    parts += sum(len(variants_of(table.attacks, other)) + 1 for other in fixed.others)
+    with reporter.track("statistics", parts, "parts") as advance:
         results = results_of(
             table,
             {user: texts[user] for user in table.users},

@@ -4,11 +4,12 @@ It includes how users came to be held in or out, and who vouches for it: every s
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from heldin.attacks.access import Access, deciding_level, falls_short
 from heldin.attacks.config import AttackConfig
 from heldin.audit.decision import AuditConfig, DecisionConfig
-from heldin.audit.randomisation import Law
+from heldin.audit.randomisation import Law, least_redraws
 from heldin.bounds.design import Assignment
 from heldin.bounds.verdict import Claim
 from heldin.words.people import USERS, Wording
@@ -84,6 +85,8 @@ class Preregistration:
         judged: number of panels that are judged, times the number of looks (Bonferroni correction).
         wording: words for who is audited.
         panels: further panels.
+        others: what attackers of other levels do, each of whom is answered next to the one who decides.
+        falls_short: whether those who get the model see more of it than any attacker of the audit.
     """
 
     attack: AttackConfig
@@ -95,6 +98,29 @@ class Preregistration:
     judged: int = 1
     wording: Wording = USERS
     panels: Sequence[Panel] = ()
+    others: Sequence[AttackConfig] = ()
+    falls_short: bool = False
+
+    def by_level(self, released: str | None) -> "Preregistration":
+        """Return the choices with one attacker who decides, and the others next to it; all have equal shares of alpha.
+
+        Args:
+            released: what those who get the model will have; None: not stated.
+        """
+        levels, decision = self.attack.access, self.decision
+        deciding = deciding_level(levels, released)
+        others = [self.attack.at(level) for level in Access if level in levels and level is not deciding]
+        shares = {name: getattr(decision, name) / len(levels) for name in ("auroc_level", "tpr_level")}
+        # As many redraws as the smaller levels need.
+        redraws = max(decision.redraws, *(least_redraws(share) for share in shares.values()))
+        return replace(
+            self,
+            attack=self.attack.at(deciding),
+            decision=decision.model_copy(update={**shares, "redraws": redraws}),
+            judged=self.judged * len(levels),
+            others=others,
+            falls_short=falls_short(levels, released),
+        )
 
     @property
     def delta(self) -> float:

@@ -5,6 +5,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from heldin.attacks.access import Access
 from heldin.audit.answer import DecisionFacts
 from heldin.audit.attack_results import AttackResult, DialSetting, Knowledge
 from heldin.audit.blind import Blind
@@ -293,10 +294,27 @@ class MarkFacts(Facts):
     groups: list[MarkGroup]
 
 
+class LevelFacts(Facts):
+    """The answer for an attacker of another level than the one that decides.
+
+    Attributes:
+        access: what the attacker sees of the model.
+        primary: name of this attacker's primary attack.
+        decision: the answer, with the test behind it; it includes the attacks of weaker attackers.
+    """
+
+    access: Access
+    primary: str
+    decision: DecisionFacts
+
+
 class Results(Facts):
     """Everything that an audit found: a function of scores, membership, claims and config only.
 
     Attributes:
+        access: what the attacker sees of the model whom the answer is about.
+        levels: the answers for attackers who see more or less, the strongest first; verdicts on claims of all of them
+            are in ``judgement``.
         decision: the answer, with the test behind it.
         attacks: every attack under every aggregation, the primary attack first.
         blind: baselines that never saw the audited model.
@@ -309,6 +327,8 @@ class Results(Facts):
         gain: the model's gain over the reference model on non-members' scored texts; null if it was not measured.
     """
 
+    access: Access = Access.LOG_PROBABILITIES
+    levels: list[LevelFacts] = Field(default_factory=list)
     decision: DecisionFacts
     attacks: list[AttackResult]
     blind: list[Blind]

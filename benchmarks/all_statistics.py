@@ -16,7 +16,8 @@ from pathlib import Path
 
 import torch
 
-from heldin.attacks.kinds import ATTACKS, DEFAULT_ATTACKS, get_attack
+from heldin.attacks.access import Access
+from heldin.attacks.kinds import DEFAULT_ATTACKS, get_attack, names_at
 from heldin.attacks.scoring import AttackTexts, score_attacks
 from heldin.corpus.made_up.source import Synthetic
 from heldin.corpus.made_up.synthetic import SyntheticCorpus
@@ -28,6 +29,7 @@ from heldin.models.model_config import TinyModel
 from heldin.models.score_cache import ScoreCache
 from heldin.models.tiny import new_tiny_model, train_tokenizer
 
+ATTACKS = names_at(Access.LOG_PROBABILITIES)
 PAIRS, PART, VOCABULARY, TEXTS_OF_A_USER = 4, 100, 4096, 5
 CUT = 4000  # characters, as ``attack.max_characters``
 
@@ -57,12 +59,12 @@ def main() -> None:
         users = {f"user {i:05d}": some[i : i + TEXTS_OF_A_USER] for i in range(0, len(some), TEXTS_OF_A_USER)}
         texts = AttackTexts.of(users, CUT)
         seconds = {}
-        for names in (DEFAULT_ATTACKS, tuple(ATTACKS.ours))[:: 1 if turn % 2 else -1]:
+        for names in (DEFAULT_ATTACKS, tuple(ATTACKS))[:: 1 if turn % 2 else -1]:
             seconds[len(names)] = _timed(names, texts, models)
-        ratios.append(seconds[len(ATTACKS.ours)] / seconds[len(DEFAULT_ATTACKS)])
+        ratios.append(seconds[len(ATTACKS)] / seconds[len(DEFAULT_ATTACKS)])
     low, middle, high = statistics.quantiles(ratios, n=4)
     print(
-        f"{len(ATTACKS.ours)} statistics to {len(DEFAULT_ATTACKS)}: median ratio {middle:.3f} of {len(ratios)} pairs,"
+        f"{len(ATTACKS)} statistics to {len(DEFAULT_ATTACKS)}: median ratio {middle:.3f} of {len(ratios)} pairs,"
         f" quartiles {low:.3f} and {high:.3f}"
     )
 

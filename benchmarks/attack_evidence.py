@@ -23,8 +23,9 @@ import numpy as np
 import torch
 from scipy import stats
 
+from heldin.attacks.access import Access
 from heldin.attacks.config import Documents
-from heldin.attacks.kinds import ATTACKS
+from heldin.attacks.kinds import names_at
 from heldin.audit.scored_users import scored_users
 from heldin.base.files import write_text
 from heldin.base.progress import LineReporter
@@ -40,6 +41,7 @@ from heldin.stages.train.models import base_model
 from heldin.stages.train.plan import settle_plan
 from heldin.stages.train.training import finetune
 
+ATTACKS = names_at(Access.LOG_PROBABILITIES)
 CONFIGS = Path(__file__).parents[1] / "configs" / "evidence"
 CORPORA = ("plays", "built-in", "enron")
 SETS = 8
@@ -84,13 +86,13 @@ def measure(corpus: str, coins: int, folder: Path) -> dict[str, object]:
         result = finetune(config, data, base, settle_plan(config, data, out), out, quiet)
     # From disk: fine-tuning changed the base model in place.
     target, reference = load_language_model(str(result.folder)), load_language_model(base_name)
-    attack = config.attack.model_copy(update={"names": tuple(ATTACKS.ours)})
+    attack = config.attack.model_copy(update={"names": tuple(ATTACKS)})
     found: dict[str, object] = {}
     for which in DOCUMENTS:
         texts = texts_under_attack(config, data, which)
         statistics = score_leading(attack, texts, target, reference, quiet)
         table = scored_users(statistics, data.ledger.membership())
-        sides = {name: table.sides(name, AGGREGATION) for name in ATTACKS.ours}
+        sides = {name: table.sides(name, AGGREGATION) for name in ATTACKS}
         found[which] = {
             name: {"auroc": auroc(*its), "tpr": float((its[0] > np.quantile(its[1], 1 - LOW_FPR)).mean())}
             for name, its in sides.items()
@@ -113,12 +115,12 @@ def table(results: Sequence[Mapping[str, object]]) -> str:
     lines.append("|---" * (3 + 3 * len(DOCUMENTS)) + "|")
     for corpus in CORPORA:
         rows = [its for its in results if its["corpus"] == corpus]
-        for name in ATTACKS.ours if rows else ():
+        for name in ATTACKS if rows else ():
             cells = [cell for which in DOCUMENTS for cell in _cells(rows, corpus, which, name)]
             lines.append(f"| {corpus} | {name} | {len(rows)} | {' | '.join(cells)} |")
     new = [
         name
-        for name in ATTACKS.ours
+        for name in ATTACKS
         if all(gains(results, corpus, which, name).passes for corpus in CORPORA for which in DOCUMENTS)
     ]
     lines += ["", f"The rule is met by: {', '.join(new) or 'none'}; {SETS} sets of coins on every corpus are needed."]

@@ -12,8 +12,9 @@ import time
 
 import numpy as np
 
+from heldin.attacks.access import Access
 from heldin.attacks.config import AttackConfig
-from heldin.attacks.kinds import ATTACKS
+from heldin.attacks.kinds import names_at
 from heldin.attacks.protocol import REFERENCE_ALONE, TextStatistic
 from heldin.audit.decision import AuditConfig, DecisionConfig
 from heldin.audit.exposed_users import correlations, exposed_users, exposure_groups
@@ -24,6 +25,7 @@ from heldin.corpus.document import Document
 from heldin.corpus.made_up.synthetic import SyntheticCorpus, generate
 from heldin.defenses.data_side.contract import TrainingRecord
 
+ATTACKS = names_at(Access.LOG_PROBABILITIES)
 SCORED, TRAINED_ON = 9.4, 75
 SENTENCES = 40  # users whose texts are written; the others' are theirs with a word of their own
 
@@ -43,7 +45,7 @@ def _seconds(users: int, texts: list[str]) -> dict[str, float]:
     counts = 1 + rng.poisson(SCORED - 1, users)
     source = itertools.cycle(texts)
     scored = {user: [next(source) for _ in range(n)] for user, n in zip(member, counts, strict=True)}
-    names = [*ATTACKS.ours, REFERENCE_ALONE]
+    names = [*ATTACKS, REFERENCE_ALONE]
     statistics = [
         TextStatistic(user, t, name, float(value))
         for name in names

@@ -49,6 +49,12 @@ Turns = Annotated[
     Literal["all", "user", "assistant", "completion"] | None,
     typer.Option("--turns", hidden=True, help="Scored turns of chats (default: assistant)."),
 ]
+AccessOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--access", metavar="NAME", help="text, top-k, log-probabilities; repeatable.", rich_help_panel=RUNNING
+    ),
+]
 Config = Annotated[Path | None, typer.Option("--config", dir_okay=False, help="YAML with these keys and further ones.")]
 # The words are here and not from ``bounds.design``, whose import takes seconds: a mistyped one should not wait for it.
 AssignmentOption = Annotated[
@@ -80,6 +86,7 @@ def audit(
     text: Text = None,
     turns: Turns = None,
     template: TemplateFile = None,
+    access: AccessOption = None,
     claim: Claims = None,
     config: Config = None,
     set_: Set = None,
@@ -127,20 +134,25 @@ def audit_endpoint(
     text: Text = None,
     turns: Turns = None,
     template: TemplateFile = None,
+    access: AccessOption = None,
     claim: Claims = None,
     config: Config = None,
     set_: Set = None,
     out: Out = None,
     fail_on: FailOnOption = None,
+    chat: Annotated[bool | None, _pace("--chat", help="Ask /chat/completions, for text.")] = None,
     tokenizer: Annotated[str | None, _pace(metavar="MODEL", help="Tokenizer of the models there.")] = None,
     context: Annotated[int | None, _pace(hidden=True, help="Most tokens of a request (default: the server's).")] = None,
     api_key_env: Annotated[str | None, _pace(help="Variable that holds the API key.")] = None,
-    requests_per_minute: Annotated[float | None, _pace(help="Maximum request rate (default: no limit).")] = None,
+    requests_per_minute: Annotated[float | None, _pace(help="Maximum rate (default: no limit).")] = None,
     concurrency: Annotated[int | None, _pace(hidden=True, help="Maximum requests in flight (default: 4).")] = None,
     timeout: Annotated[float | None, _pace(hidden=True, help="Seconds before a retry (default: 120).")] = None,
     max_tries: Annotated[int | None, _pace(hidden=True, help="Maximum tries per request (default: 6).")] = None,
     price_per_million: Annotated[float | None, _pace(hidden=True, help="Price per million tokens.")] = None,
     max_tokens_sent: Annotated[int | None, _pace(help="Refuse to send more tokens.")] = None,
+    max_requests: Annotated[int | None, _pace(hidden=True, help="Refuse to send more requests.")] = None,
+    max_price: Annotated[float | None, _pace(hidden=True, help="Refuse to pay more.")] = None,
+    max_minutes: Annotated[float | None, _pace(hidden=True, help="Refuse to take longer.")] = None,
     assignment: AssignmentOption = None,
     training: TrainingOption = None,
     texts: TextsOption = None,
@@ -158,9 +170,8 @@ def audit_endpoint(
 ) -> None:
     """Audit a model behind an OpenAI-compatible endpoint.
 
-    The endpoint must return log-probabilities of a prompt. A reference behind the same endpoint is endpoint:NAME;
-    others are loaded here. Without --tokenizer texts are sent, not tokens. --max-tokens-sent 0 prints the cost and
-    stops.
+    Attackers see the best that it offers, or --access. A reference there is endpoint:NAME; others are loaded here.
+    Without --tokenizer texts are sent, not tokens. --max-tokens-sent 0 prints the cost and stops.
     """
     _audit(called, config, set_, out, fail_on, json=json, verbose=verbose, html=html)
 
@@ -220,6 +231,7 @@ KEYS_OF_OPTIONS = {
     "limit": "max_users",
     "dtype": "attack.precision",
     "turns": "attack.turns",
+    "access": "attack.access",
     "template": "rows.template",
     "url": "endpoint.url",
     **{name: f"format.{name}" for name in ("encoding", "delimiter", "field")},
@@ -227,7 +239,7 @@ KEYS_OF_OPTIONS = {
         name: f"endpoint.{name}"
         for name in (
             *("tokenizer", "context", "api_key_env", "requests_per_minute", "concurrency", "timeout", "max_tries"),
-            *("price_per_million", "max_tokens_sent"),
+            *("price_per_million", "max_tokens_sent", "chat", "max_requests", "max_price", "max_minutes"),
         )
     },
     # About this call, not about what is audited: they set no key.

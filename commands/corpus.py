@@ -8,6 +8,7 @@ import typer
 
 from heldin.base.errors import InputError
 from heldin.base.wording import counted
+from heldin.commands.made_up import made_up_rows
 from heldin.commands.options import (
     Aliases,
     AsCsv,
@@ -26,7 +27,6 @@ from heldin.commands.options import (
     UserColumn,
     answer,
     json_text,
-    made_up_rows,
     rows_rule,
 )
 

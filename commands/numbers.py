@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
 
 import typer
 
@@ -383,6 +383,14 @@ def power(
     scores: Annotated[
         int, typer.Option(help="Number of scores judged together: attacks times ways to aggregate.")
     ] = 15,
+    access: Annotated[
+        Literal["log-probabilities", "text"],
+        typer.Option(help="What the attacker sees; with text, --auroc is that of unlimited samples."),
+    ] = "log-probabilities",
+    samples: Annotated[int, typer.Option(help="Continuations of each cut, with --access text.")] = 16,
+    sampling_noise: Annotated[
+        float | None, typer.Option(hidden=True, help="Variance that one sample adds (default: 40, as measured).")
+    ] = None,
     exclude_auroc: ExcludeAuroc = None,
     exclude_tpr: ExcludeTpr = None,
     json: AsJson = False,
@@ -391,12 +399,19 @@ def power(
     """Estimate what an audit could show, before you pay for it."""
     from heldin.audit.exclusion import exclusion, lines
     from heldin.bounds import power as planning
+    from heldin.bounds.sampling_noise import TYPICAL_NOISE, sampled_auroc
     from heldin.bounds.verdict import parse_claim
 
     claims = tuple(parse_claim(text) for text in claim or [])
-    forecast = planning.power(users, auroc, delta, claims=claims)
+    reached, heading = auroc, []
+    if access == "text":
+        reached = sampled_auroc(auroc, samples, TYPICAL_NOISE if sampling_noise is None else sampling_noise)
+        heading = [f"{samples} samples of each cut: AUROC {reached:.3f}, where infinitely many reach {auroc:g}", ""]
+    forecast = planning.power(users, reached, delta, claims=claims)
     excluded = exclusion(users, thresholds(exclude_auroc, exclude_tpr), scores=scores)
     fields = {**forecast.as_dict(), "no_leak_found": excluded.as_dict()}
     # A row of CSV for each claim, and one without claims.
     rows = [{**fields, "claims": asked} for asked in fields["claims"]] or [{**fields, "claims": {}}]
-    answer("\n".join([planning.table(forecast), "", *lines(excluded, users)]), fields, rows, json=json, csv=csv)
+    answer(
+        "\n".join([*heading, planning.table(forecast), "", *lines(excluded, users)]), fields, rows, json=json, csv=csv
+    )

@@ -15,7 +15,6 @@ from heldin.base.machine import be_quiet, is_quiet, version
 
 if TYPE_CHECKING:
     from heldin.audit.decision import DecisionConfig
-    from heldin.corpus.made_up.chats import MadeUpRows
     from heldin.corpus.sources.bad_rows import OnBadRows
 
 
@@ -190,7 +189,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON; null is unknow
 AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV; an empty cell is unknown.")]
 AsHtml = Annotated[
     bool,
-    typer.Option("--html", help="Also write report.html, one page that needs no network.", rich_help_panel=RUNNING),
+    typer.Option("--html", help="Also write report.html, which needs no network.", rich_help_panel=RUNNING),
 ]
 Quiet = Annotated[
     bool,
@@ -243,15 +242,6 @@ def dtype_option(default: str) -> Any:
         rich_help_panel=RUNNING,
         hidden=True,
     )
-
-
-def made_up_rows(chat: bool, pairs: bool) -> "MadeUpRows":
-    """Return the rows that --chat or --pairs ask for. Raises InputError for both."""
-    from heldin.corpus.made_up.chats import MadeUpRows
-
-    if chat and pairs:
-        raise InputError("--chat and --pairs are two kinds of rows: give one")
-    return MadeUpRows.PAIRS if pairs else MadeUpRows.CHATS if chat else MadeUpRows.MAILS
 
 
 def rows_rule(skip_bad_rows: bool, strict: bool) -> "OnBadRows":

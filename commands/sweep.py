@@ -9,6 +9,7 @@ import typer
 from heldin.base.errors import InputError
 from heldin.base.wording import counted
 from heldin.commands.finish import command_line, interruptible, labelled, terminal_width
+from heldin.commands.made_up import made_up_rows
 from heldin.commands.options import (
     AsCsv,
     AsHtml,
@@ -20,7 +21,6 @@ from heldin.commands.options import (
     SkipBad,
     Strict,
     answer,
-    made_up_rows,
     rows_set,
 )
 

@@ -251,7 +251,7 @@ def _body(config: RunConfig, trained: _Trained, folder: MeasureFolder) -> Body:
         target=model_facts(models.target, ModelText.FINE_TUNED_FROM(base=base) if base else ModelText.FINE_TUNED()),
         reference=model_facts(models.reference, named_model(config.attack.reference or base)),
         training=training_facts(config, data, mechanism, trained.result, folder.path),
-        primary_attack=config.attack.primary,
+        primary_attack=judged.results.attacks[0].attack,
         attacker_texts=judged.texts,
         # Measured: heldin set the fresh texts aside itself, before the coins.
         scored_texts=ScoredTexts(kind=config.attack.documents[0], known_by="measured"),

@@ -2,7 +2,6 @@
 tokens, exactly, in one pass.
 """
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +14,7 @@ from heldin.base.errors import InputError
 from heldin.models.arithmetic import true_float32
 from heldin.models.devices import in_chunks
 from heldin.models.loading import LanguageModel
-from heldin.models.logprobs import stated_batch_size, tokens_per_batch
+from heldin.models.logprobs import keeps_logits, stated_batch_size, tokens_per_batch
 from heldin.models.tokens import require_context
 
 
@@ -92,11 +91,6 @@ def _drawn(logits: torch.Tensor, targets: torch.Tensor, temperature: float, top_
     # Compared before they are divided, which may make unequal logits equal.
     kept = torch.where(logits < least, -torch.inf, logits / temperature)
     return -F.cross_entropy(kept, targets, reduction="none")
-
-
-def keeps_logits(lm: LanguageModel) -> bool:
-    """Return whether the model can be asked for the logits of the last tokens alone."""
-    return "logits_to_keep" in inspect.signature(lm.model.forward).parameters
 
 
 @torch.inference_mode()

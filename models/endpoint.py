@@ -112,13 +112,15 @@ class Load:
     """The cost of scoring texts.
 
     Attributes:
-        tokens: tokens sent and generated.
+        tokens: tokens sent; where texts are scored, with the one that a request may have to generate.
         counted: whether the tokenizer counted them; otherwise they are estimated.
+        generated: tokens generated, where texts are continued.
     """
 
     requests: int
     tokens: int
     counted: bool
+    generated: int = 0
 
 
 def open_endpoint_model(
@@ -250,9 +252,8 @@ def _style_of(connection: Connection, name: str, prompt: str | list[int]) -> tup
                 if name in listed:  # so that address and name are right
                     raise InputError(
                         f"'{connection.endpoint.base}' lists the model '{name}' and has no {COMPLETIONS} (HTTP 404): it"
-                        " answers chats alone, which return no log-probabilities of a given text, and an audit needs"
-                        " these. Serve the model where it takes completions, as vLLM does, or audit its weights with"
-                        " heldin audit"
+                        " answers chats alone, which return no log-probabilities of a given text. Give --chat to audit"
+                        " what it writes"
                     ) from error
                 raise InputError(f"{error}{_listed_instead(listed, name)}") from error
             refusals.append(f"asked for {style}: {error}")

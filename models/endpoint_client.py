@@ -6,8 +6,8 @@ import random
 import re
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -74,7 +74,7 @@ class Endpoint:
             )
         if url.scheme not in ("http", "https") or not url.host:
             raise InputError(f"the endpoint's address is not a URL{self._said(repr(self.url))}")
-        if self.base.endswith("/completions"):
+        if self.base.endswith("/completions"):  # also /chat/completions
             raise InputError(f"'{self.url}' is the address of a call: leave out what follows /v1")
         # An invalid name may be the key itself, so the message does not quote it.
         if self.key_variable is not None and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", self.key_variable):
@@ -140,6 +140,42 @@ class Connection:
                 threads.shutdown(wait=False, cancel_futures=True)
                 raise
 
+    def post_each(
+        self, path: str, bodies: Sequence[Mapping[str, Any]]
+    ) -> Iterator[tuple[int, dict[str, Any] | RefusedRequest]]:
+        """Yield number and answer of every body as soon as it is there; a refused one is yielded and not raised.
+
+        Where one fails for good, what was answered until then is yielded before the error.
+        """
+        self._pace.start()
+        threads = ThreadPoolExecutor(self.endpoint.concurrency)
+        waiting = {threads.submit(self._post_or_refusal, path, body): i for i, body in enumerate(bodies)}
+        failure: BaseException | None = None
+        try:
+            for future in as_completed(list(waiting)):
+                failure = future.exception()
+                if failure is not None:
+                    break
+                yield waiting.pop(future), future.result()
+        finally:
+            # Also where the caller stops or is interrupted: nothing more is sent.
+            if not all(future.done() for future in waiting):
+                self._pace.stop()
+            threads.shutdown(cancel_futures=True)
+        if failure is None:
+            return
+        # Those in flight when it failed have been answered, and paid for.
+        for future, number in waiting.items():
+            if not future.cancelled() and future.exception() is None:
+                yield number, future.result()
+        raise failure
+
+    def _post_or_refusal(self, path: str, body: Mapping[str, Any]) -> dict[str, Any] | RefusedRequest:
+        try:
+            return self.post(path, body)
+        except RefusedRequest as error:
+            return error
+
     def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """The JSON object that the server returns for ``body``.
 
@@ -197,7 +233,7 @@ class Connection:
             quoted = f"'{response.url}' answers HTTP 404{self._quoted(response)}"
             raise RefusedRequest(
                 f"{quoted}: give the address up to /v1, and the model's name as the server lists it (a server of chats"
-                " alone has no completions, and cannot be audited)",
+                " alone has no completions: --chat)",
                 status,
             )
         if status != 200:

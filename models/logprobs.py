@@ -6,6 +6,7 @@ too; the end-of-text token is not scored. Two models thus score the same charact
 contexts. A text that a chat template wrote has a first token of its own, which takes the start token's place.
 """
 
+import inspect
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -256,6 +257,11 @@ def _on_its_way(tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
         return here
 
     return arrive
+
+
+def keeps_logits(lm: LanguageModel) -> bool:
+    """Return whether the model can be asked for the logits of the last tokens alone."""
+    return "logits_to_keep" in inspect.signature(lm.model.forward).parameters
 
 
 def stated_batch_size() -> int | None:

@@ -8,6 +8,21 @@ from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
+class CutAnswers:
+    """What a model answered to the beginning of a text.
+
+    Attributes:
+        continuation: what truly follows.
+        samples: what the model wrote instead, each time; empty if it was not asked to.
+        next_logprob: log-probability of the true next token, nats, or an upper bound of it; None if not asked for.
+    """
+
+    continuation: str
+    samples: tuple[str, ...] = ()
+    next_logprob: float | None = None
+
+
+@dataclass(frozen=True)
 class TokenScores:
     """Scores of one text's n tokens, float32 unless otherwise stated.
 
@@ -19,6 +34,8 @@ class TokenScores:
             for. 0 is the model's first choice; equal logits share a rank.
         ids: token ids, int32, shape (n,), or None if not asked for.
         rejected: of a preference pair, the scores of the rejected answer beside these of the chosen one.
+        answers: what the model answered at each cut of the text; None if it was not asked. Where nothing else was, n is
+            zero.
     """
 
     logprobs: NDArray[np.float32]
@@ -27,6 +44,7 @@ class TokenScores:
     ranks: NDArray[np.int32] | None = None
     ids: NDArray[np.int32] | None = None
     rejected: "TokenScores | None" = None
+    answers: tuple[CutAnswers, ...] | None = None
 
     @property
     def total(self) -> float:
@@ -66,12 +84,13 @@ class TokenScores:
         return self.nats / max(1, self.tokens)
 
     def at(self, kept: NDArray[np.bool_] | NDArray[np.intp]) -> "TokenScores":
-        """The same scores of some of the tokens, by mask of shape (n,) or by index; nothing is left behind.
+        """The same scores of some of the tokens, by mask of shape (n,) or by index; answers are left out.
 
         Raises ValueError for a pair, whose answers have tokens of their own.
         """
         if self.rejected is not None:
             raise ValueError("the tokens of a pair are those of two texts")
-        columns: dict[str, Any] = {column.name: getattr(self, column.name) for column in fields(self)}
+        names = (column.name for column in fields(self) if column.name != "answers")
+        columns: dict[str, Any] = {name: getattr(self, name) for name in names}
         some: dict[str, Any] = {name: None if values is None else values[kept] for name, values in columns.items()}
         return TokenScores(**some)

@@ -360,7 +360,7 @@ def judged_as(
     }
     panels = [*kind_panels(data, kinds), *example_panels(data, of_examples)]
     people = data.real(data.ledger.scored_users()) or data.canaries
-    return Preregistration(
+    fixed = Preregistration(
         run.attack,
         run.audit,
         run.decision,
@@ -372,6 +372,7 @@ def judged_as(
         AUDITED["canaries"] if canaries_alone(data) else USERS,
         panels,
     )
+    return fixed.by_level(None if run.release is None else run.release.access)
 
 
 def _of_groups(claims: Sequence[UnitClaim], data: RunData, users: Iterable[str]) -> list[Claim]:

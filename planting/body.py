@@ -74,7 +74,7 @@ def planted_body(
         target=models.target,
         reference=models.reference,
         training=None,
-        primary_attack=config.attack.primary,
+        primary_attack=judged.results.attacks[0].attack,
         attacker_texts=judged.texts,
         # Fresh ones were set aside before the coins; that they were not trained on all the same is declared.
         scored_texts=ScoredTexts(kind=config.attack.documents[0], known_by="declared"),

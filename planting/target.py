@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
+from heldin.attacks.access import Access
 from heldin.attacks.scoring import AttackTexts
 from heldin.base.errors import InputError
 from heldin.base.progress import LineReporter, Reporter
@@ -110,6 +111,12 @@ def audited_run(job: PlantedAudit, config: PlantConfig, reporter: Reporter | Non
     if config.scored_part is not None and job.remote.tokenizer is None:
         raise InputError(
             f"{config.scored_part} alone is scored, and only a tokenizer says where it is: give --tokenizer"
+        )
+    if run.attack.access != (Access.LOG_PROBABILITIES,):
+        # The positive control and the name of a look both read losses, which a server of text does not give.
+        raise InputError(
+            f"attack.access is {' and '.join(run.attack.access)}: a planted audit behind an endpoint needs"
+            " log-probabilities; audit the weights (--model), or plant with attack.access log-probabilities alone"
         )
     # Which are left out depends on the endpoint alone, and on no coin.
     reporter = reporter or LineReporter(lambda line: None)

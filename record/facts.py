@@ -212,6 +212,35 @@ class SplitFacts(Facts):
         return str(self.reason)
 
 
+class AnswerFacts(Facts):
+    """What an endpoint that generates text was like while it was audited.
+
+    Attributes:
+        top_k: number of next tokens whose log-probabilities it lists; 0: none.
+        seed: whether the same seed gives the same text.
+        temperature: whether different seeds gave different texts, when it was tried out.
+        samples: number of continuations.
+        refused: how many of them it refused, or a filter held back.
+        repeated: how many began with the text that they should continue; that part was removed.
+        other_length: how many had more tokens than were asked for, or were cut off before that many.
+        same: number of cuts after which all continuations were equal.
+        cuts: number of cuts with at least two continuations.
+        changed: whether the server named several models, or answered public words otherwise at the end; null if it
+            answers them differently each time.
+    """
+
+    top_k: int
+    seed: bool
+    temperature: bool
+    samples: int
+    refused: int
+    repeated: int
+    other_length: int
+    same: int
+    cuts: int
+    changed: bool | None
+
+
 class EndpointFacts(Facts):
     """The connection to a model behind an endpoint.
 
@@ -221,6 +250,7 @@ class EndpointFacts(Facts):
         tokenizer: tokenizer of the model; null if texts were sent as they are.
         window: context window in tokens; null if texts were sent as they are.
         drift: how far a probe text's score moved from the first score to the last, nats per token.
+        answers: what its answers were like; null if it was asked for log-probabilities.
     """
 
     url: str
@@ -228,6 +258,7 @@ class EndpointFacts(Facts):
     tokenizer: str | None
     window: int | None
     drift: float
+    answers: AnswerFacts | None = None
 
 
 class AdapterFacts(Facts):

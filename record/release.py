@@ -7,15 +7,14 @@ from pydantic import ValidationError, field_validator
 
 from heldin.base.section import MOST, Count, Section
 
-Access = Literal["weights", "log-probabilities", "text"]
-
 
 class Release(Section):
-    """To whom the model will be given, for the report; nothing that is computed depends on it."""
+    """To whom the model will be given, for the report; of several levels of attackers it picks the one that decides."""
 
-    access: Access
+    access: Literal["weights", "log-probabilities", "top-k", "text"]
     """What those who get it can have of the model: "weights", the files themselves; "log-probabilities" of texts that
-    they send; or "text" that it writes, and nothing else."""
+    they send; those of the "top-k" next tokens; or "text" that it writes, and nothing else. An audit whose attackers
+    see less never answers "no leak found"."""
     rate_limit: Count | str | None = None
     """How much they can ask: queries a day, or in words; null: no limit is stated."""
     owner: str | None = None

@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeVar
 
 import yaml
 
+from heldin.attacks.access import OF_RELEASE, Access
 from heldin.attacks.protocol import AttackFacts
 from heldin.base.wording import counted
 from heldin.record.release import Release
@@ -158,18 +159,12 @@ def state_release(
     if release is None:
         return FactList([("access", ""), ("rate limit", ""), ("recipients", "")])
     limit = release.rate_limit
-    more = [name for name, asks in attacks.items() if asks.needs_vocabulary]
-    had = f"{tests} used the same access as the recipients will have"
-    meaning = {
-        "weights": (
-            "Recipients can try every attack above, with any number of queries, and released weights cannot be taken"
-            " back. Tests that use log-probabilities alone say too little."
-        ),
-        "log-probabilities": f"{had}, except {' and '.join(more)}, which used the probabilities of all tokens."
-        if more
-        else f"{had}.",
-        "text": "The tests of membership used more access than the recipients will have; extraction needs only text.",
-    }
+    meaning = (
+        "Recipients can try every attack above, with any number of queries, and released weights cannot be taken back."
+        " Tests that use log-probabilities alone say too little."
+        if release.access == "weights"
+        else _compare_access(OF_RELEASE[release.access], attacks, tests)
+    )
     return FactList(
         [
             ["access", f"{release.access} (as declared)"],
@@ -182,9 +177,21 @@ def state_release(
                 else limit,
             ],
             ["recipients", release.who or "not stated"],
-            ["what this means for the tests", meaning[release.access]],
+            ["what this means for the tests", meaning],
         ]
     )
+
+
+def _compare_access(given: Access, attacks: Mapping[str, AttackFacts], tests: str) -> str:
+    """Return what the tests saw of the model, next to what the recipients will see."""
+    used = [level for level in Access if level in {asks.access for asks in attacks.values()}]
+    if used and used[0] not in given.covers:
+        return f"{tests} used more access than the recipients will have; extraction needs only text."
+    if used and used[0] is not given:
+        return f"{tests} used less access than the recipients will have, who may find more."
+    more = [name for name, asks in attacks.items() if asks.needs_vocabulary]
+    had = f"{tests} used the same access as the recipients will have"
+    return f"{had}, except {' and '.join(more)}, which used the probabilities of all tokens." if more else f"{had}."
 
 
 def list_occasions(release: Release | None, *, more: Sequence[str]) -> Remarks:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
+from heldin.attacks.access import OF_RELEASE, Access, falls_short
 from heldin.attacks.protocol import AttackFacts
 from heldin.audit.decision import Answer, Decision
 from heldin.audit.flagged import Flagged
@@ -17,14 +18,14 @@ from heldin.bounds.design import Design
 from heldin.bounds.verdict import NO_CLAIM, Outcome, Standing, Verdict
 from heldin.corpus.sources.bad_rows import skipped_by_fault
 from heldin.record.document import Record
-from heldin.record.facts import SplitFacts, TrainingFacts
+from heldin.record.facts import EndpointFacts, SplitFacts, TrainingFacts
 from heldin.record.planted_facts import Condition, ControlOutcome, Known, PlantedFacts, Reason, deciding
 from heldin.record.release import Release, release_of
 from heldin.reports.blocks import Banner, Block, FactList, Paragraph, Signature
 from heldin.reports.limits import limit_facts, limit_rows
 from heldin.reports.recommendation import canaries_leak, grade_of, learned, recommend
 from heldin.reports.wording import attacker_asks
-from heldin.words.evidence import ClaimLabel
+from heldin.words.evidence import ClaimLabel, Sees
 from heldin.words.page_one import (
     Attacking,
     AttackNeeds,
@@ -42,6 +43,7 @@ from heldin.words.page_one import (
     PlainFlaw,
     Released,
     Texts,
+    WhichAttacker,
 )
 from heldin.words.rows import SkippedText
 from heldin.words.split import ConditionStated, SplitReason
@@ -53,10 +55,14 @@ _FEW = 50  # people in a group, below which they are counted themselves and not 
 
 
 def state_answer(record: Record) -> list[Statement]:
-    """Return the sentence below the banner, after one more where canary users leak."""
+    """Return the sentence below the banner, between those on canary users and stronger attackers who find a leak."""
     finding = _find(record, record.decision.decision)
-    leak = canaries_leak(record) and record.decision.decision.answer is not Answer.LEAKS
-    return [*([Found.CANARIES_LEAK()] if leak else []), finding]
+    if record.decision.decision.answer is Answer.LEAKS:
+        return [finding]
+    before = [Found.CANARIES_LEAK()] if canaries_leak(record) else []
+    # However weak the attacker is whom the answer is about.
+    leaking = [level for level in record.levels if level.decision.decision.answer is Answer.LEAKS]
+    return [*before, finding, *(Found.STRONGER_LEAKS(sees=_sees(level.access)) for level in leaking[:1])]
 
 
 def _find(record: Record, decision: Decision) -> Statement:
@@ -79,6 +85,10 @@ def _find(record: Record, decision: Decision) -> Statement:
             # ``decide`` gives this answer only if the rate could be shown.
             assert decision.excluded_tpr is not None
             rates = {"rate": 100 * decision.excluded_tpr, "fpr": 100 * record.decision.by.fpr}
+            if record.access is not Access.LOG_PROBABILITIES:
+                return Found.NO_LEAK_TO(
+                    sees=_sees(record.access), subjects=subjects, auroc=decision.excluded_auroc, **rates
+                )
             return Found.NO_LEAK(subjects=subjects, auroc=decision.excluded_auroc, **rates)
         case Answer.INCONCLUSIVE:
             return _find_nothing(record, decision, subjects)
@@ -93,8 +103,13 @@ def _find_nothing(record: Record, decision: Decision, subjects: Statement) -> St
         return (Found.REVERSED if record.kind == "audit" else Found.REVERSED_BY_COINS)()
     if decision.unlearned:
         return Found.LEARNED_NOTHING(subjects=subjects)
-    too_few = Found.LEARNED_NOTHING_TOO_FEW if learned(record) is False else Found.TOO_FEW
-    return too_few(subjects=subjects)
+    if decision.weaker:
+        return Found.WEAKER(subjects=subjects, sees=_sees(record.access))
+    if learned(record) is False:
+        return Found.LEARNED_NOTHING_TOO_FEW(subjects=subjects)
+    if record.access is not Access.LOG_PROBABILITIES:
+        return Found.TOO_FEW_TO(subjects=subjects, sees=_sees(record.access))
+    return Found.TOO_FEW(subjects=subjects)
 
 
 def _state_training_file(split: SplitFacts) -> list[Statement]:
@@ -189,9 +204,47 @@ def state_attack(record: Record) -> list[Statement]:
 
 def suffices(release: Release, asks: AttackFacts) -> bool:
     """Return whether those who get the model can run an attack."""
-    # Probabilities of a text's own tokens are less than those of all tokens; the text that a model writes has none.
-    enough = {"weights": True, "log-probabilities": not asks.needs_vocabulary, "text": False}
-    return enough[release.access]
+    # Probabilities of a text's own tokens are less than those of all tokens.
+    return asks.access in OF_RELEASE[release.access].covers and (
+        release.access == "weights" or not asks.needs_vocabulary
+    )
+
+
+def state_attackers(record: Record) -> list[Statement]:
+    """Return which attackers were tested, and the answer for each; empty for one who sees log-probabilities alone."""
+    tested = {record.access, *(level.access for level in record.levels)}
+    if tested == {Access.LOG_PROBABILITIES}:
+        return []
+    release = release_of(record.config)
+    weak = falls_short(tuple(tested), None if release is None else release.access)
+    decides = (WhichAttacker.DECIDES_TOO_WEAK if weak else WhichAttacker.DECIDES)(sees=_sees(record.access))
+    others = [
+        WhichAttacker.OTHER(
+            sees=_sees(level.access),
+            answer=level.decision.decision.answer.value,
+            auroc=level.decision.decision.largest_auroc,
+        )
+        for level in record.levels
+    ]
+    strongest = Access.LOG_PROBABILITIES
+    untested = [] if strongest in tested else [WhichAttacker.NOT_TESTED(sees=_sees(strongest))]
+    return [decides, *others, *untested, *_state_conduct(record.target.endpoint)]
+
+
+def _state_conduct(endpoint: EndpointFacts | None) -> list[Statement]:
+    """Return what a reader must know about the answers of an endpoint that generates text."""
+    answers = None if endpoint is None else endpoint.answers
+    if answers is None:
+        return []
+    stated = [WhichAttacker.REFUSED(count=answers.refused, samples=answers.samples)] if answers.refused else []
+    # Short answers are often equal by themselves.
+    if answers.cuts and answers.same > answers.cuts / 2:
+        stated.append(WhichAttacker.SAME(count=answers.same, cuts=answers.cuts))
+    return stated
+
+
+def _sees(access: Access) -> Statement:
+    return Sees[access.name]()
 
 
 def _released(release: Release) -> Statement:
@@ -369,6 +422,7 @@ def state_change(record: Record) -> list[Statement]:
 _LINES = (
     (Label.PEOPLE, state_people),
     (Label.ATTACK, state_attack),
+    (Label.ATTACKER, state_attackers),
     (Label.EVIDENCE, state_evidence),
     (Label.CANARIES, state_canaries),
     (Label.LEARNED, state_learned),

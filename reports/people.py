@@ -2,6 +2,7 @@
 
 import math
 
+from heldin.attacks.access import OF_RELEASE, Access
 from heldin.attacks.protocol import Uses, how_aggregated
 from heldin.audit.decision import Answer
 from heldin.base.wording import counted
@@ -14,13 +15,14 @@ from heldin.reports.wording import attacker_asks, audited_by, of_real_rows, perc
 from heldin.words.guarantee import GuaranteeText
 
 LARGEST_ODDS = 1e6  # above which odds say nothing that a reader could use
-_FURTHER = {
-    "weights": (
-        " The weights will be released. Anyone who has them can also compute gradients and inner values; attacks on"
-        " these were not run."
-    ),
-    "log-probabilities": " The release names log-probabilities: {asked}.",
-    "text": " The release names text alone, less than this attack asks for.",
+_WEIGHTS = (
+    " The weights will be released. Anyone who has them can also compute gradients and inner values; attacks on these"
+    " were not run."
+)
+_NAMED = {
+    Access.LOG_PROBABILITIES: "log-probabilities",
+    Access.TOP_K: "the likeliest next tokens",
+    Access.TEXT: "text alone",
 }
 
 
@@ -191,7 +193,14 @@ def describe_attacker(record: Record) -> str:
             text += " The best score has one setting more, which the answer names."
     if release is None:
         return f"{text} Nobody stated who will get the model (release)."
-    asked = "that is what this attack asks for"
-    if result.asks.needs_vocabulary:
-        asked = "this attack asks for more, those of all tokens and not of the text's alone"
-    return text + _FURTHER[release.access].format(asked=asked)
+    if release.access == "weights":
+        return f"{text}{_WEIGHTS}"
+    given, asks = OF_RELEASE[release.access], result.asks
+    named = f"{text} The release names {_NAMED[given]}"
+    if asks.access is not given:
+        if asks.access in given.covers:
+            return f"{named}, more than this attack asks for; attacks that use all of it could find more."
+        return f"{named}, less than this attack asks for."
+    if asks.needs_vocabulary:
+        return f"{named}: this attack asks for more, those of all tokens and not of the text's alone."
+    return f"{named}: that is what this attack asks for."

@@ -7,11 +7,13 @@ whether they are met, not shown to be met, or broken. Without limits it follows 
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
 
+from heldin.attacks.access import OF_RELEASE
 from heldin.audit.answer import DecisionFacts
 from heldin.audit.blind import REFERENCE
 from heldin.audit.decision import Answer, Promise
 from heldin.bounds.verdict import NO_CLAIM, Outcome
 from heldin.record.document import Record
+from heldin.record.release import release_of
 from heldin.record.requirements import Held, LimitStatus, held_against
 from heldin.reports.wording import name_limit
 from heldin.words.answer import ComparisonFlaw
@@ -159,6 +161,9 @@ def _more(record: Record) -> list[Statement]:
     if decision.unlearned or learned(record) is False:
         # More users would not help an audit of a model that learned nothing.
         steps.append((Next.LEARN_MORE if record.training else Next.GIVE_BASE)())
+    if decision.weaker and (release := release_of(record.config)) is not None:
+        # More users would not help this attacker to see more.
+        return [*steps, Next.STRONGER(access=OF_RELEASE[release.access].value)]
     if users < decision.users_needed:
         return [*steps, Next.MORE_USERS(needed=decision.users_needed, users=users, audited=record.split.audited)]
     return steps or [Next.MORE_USERS_OR_TEXTS(audited=record.split.audited)]

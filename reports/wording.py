@@ -5,6 +5,7 @@ import string
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from heldin.attacks.access import Access
 from heldin.attacks.protocol import AttackFacts, how_aggregated
 from heldin.audit.bootstrap import Estimate
 from heldin.audit.requirement import Requirement
@@ -85,7 +86,9 @@ def texts_of(kind: str) -> str:
 def attacker_asks(asks: AttackFacts) -> Statement:
     """Return what an attack asks of which models."""
     models = (AskedOfModels.AND_REFERENCE if asks.needs_reference else AskedOfModels.THIS_MODEL)()
-    return (AskedOfModels.OF_VOCABULARY if asks.needs_vocabulary else AskedOfModels.OF_TEXT)(models=models)
+    by_level = {Access.TEXT: AskedOfModels.OF_SAMPLES, Access.TOP_K: AskedOfModels.OF_NEXT_TOKENS}
+    of_texts = AskedOfModels.OF_VOCABULARY if asks.needs_vocabulary else AskedOfModels.OF_TEXT
+    return by_level.get(asks.access, of_texts)(models=models)
 
 
 def sentence(text: str) -> str:

@@ -21,6 +21,10 @@ class Headline(Code):
         "Inconclusive: no leak was found, but the model's gain over the reference model on texts of non-members is"
         " not above 0."
     )
+    WEAKER = (
+        "Inconclusive: no leak to the attackers of this audit was found, but those who get the model see more of it"
+        " than they do."
+    )
     NOT_VALID = "The comparison is not valid: {flaws}."
     WITH_TRAININGS = "{headline} {certified}"
 
@@ -135,6 +139,7 @@ class ComparisonFlaw(Code):
     MODEL_CHANGED = (
         "the model '{model}' changed while it was audited (a probe text's score moved by {drift:.2g} nats a token)"
     )
+    ANSWERS_CHANGED = "the model '{model}' changed while it was audited: it answers public words otherwise than before"
     NO_EFFECT = "the planted rows had no effect on this model, though it learned other rows"
     ATTACK_MISSES = (
         "the model's losses distinguish canary users that were trained on from others, which the plan's attack misses"

@@ -13,6 +13,15 @@ class Subjects(Code):
     CANARIES_OF_KIND = "{kind} canary users"
     WITH_ONE_EXAMPLE = "{subjects} with one training example"
     WORST_CASE_USER = "worst-case user"
+    TO_AN_ATTACKER = "{subjects}, to an attacker who sees {sees}"
+
+
+class Sees(Code):
+    """What an attacker sees of a model; named like ``attacks.access.Access``."""
+
+    LOG_PROBABILITIES = "log-probabilities"
+    TOP_K = "the likeliest next tokens"
+    TEXT = "only text"
 
 
 REAL_USERS = Subjects.REAL_USERS()

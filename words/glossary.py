@@ -31,7 +31,9 @@ TERMS = {
 }
 
 FURTHER = {
-    "attack": "a rule that computes a score for each user from the model's log-probabilities of the user's texts.",
+    "attack": "a rule that computes a score for each user from what the attacker sees of the model.",
+    "attacker's level": "what the attacker sees of the model: log-probabilities of given texts, those of the likeliest"
+    " next tokens (top-k), or only text that it writes.",
     "base model": "the model before fine-tuning.",
     "baseline": "an attack that never sees the audited model. If a baseline distinguishes members from non-members, the"
     " two groups differ without the model.",
@@ -48,11 +50,11 @@ FURTHER = {
     " A higher exposure means that the model prefers the planted text more strongly.",
     "extraction": "an attack that makes the model write out a training text.",
     "fresh text": "a text that is not used for training, whether or not its user is a member.",
-    "gain": "how much lower the model's loss is than the base model's, on texts of non-members. Of preference pairs, how"
-    " much larger their margin is.",
+    "gain": "how much lower the model's loss is than the base model's, on texts of non-members. Of preference pairs,"
+    " the margin.",
     "held in, held out": "the names of members and non-members in options, configurations and files.",
     "ledger": "the owner-only folder of a run that lists who is a member, with the secret key of the coins.",
-    "margin": "how much more likely the model makes the chosen answer of a preference pair than the reference model does,"
+    "margin": "how much more likely the model makes the chosen answer of a preference pair than the reference does,"
     " minus the same for the rejected answer.",
     "perplexity": "the exponential of the mean loss over all tokens: the number of equally likely tokens that would be"
     " as hard to predict. Use it to compare models that have the same tokenizer, on the same texts.",

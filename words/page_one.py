@@ -8,6 +8,7 @@ class Label(Code):
 
     PEOPLE = "In people"
     ATTACK = "Attack"
+    ATTACKER = "Attacker"
     EVIDENCE = "Evidence"
     CANARIES = "Canary users"
     LEARNED = "Learned anything"
@@ -67,11 +68,24 @@ class Found(Code):
         "No attack identified {subjects} better than chance. The audit rules out a leak with an AUROC above"
         " {auroc:.2f}, or with more than {rate:.0f} of 100 members flagged next to {fpr:g} of 100 non-members."
     )
+    NO_LEAK_TO = (
+        "No attack by someone who sees {sees} identified {subjects} better than chance. For this attacker, the audit"
+        " rules out a leak with an AUROC above {auroc:.2f}, or with more than {rate:.0f} of 100 members flagged next to"
+        " {fpr:g} of 100 non-members."
+    )
+    WEAKER = (
+        "No leak of {subjects} to an attacker who sees {sees} was found, but those who get the model see more of it and"
+        " may find one."
+    )
     REVERSED = "The scores point the wrong way: members look like non-members. The two groups may be swapped."
     REVERSED_BY_COINS = (
         "The scores point the wrong way: members look like non-members, although heldin drew both groups by coin flips."
     )
     TOO_FEW = "No leak of {subjects} was found, but this audit was too small to rule one out."
+    TOO_FEW_TO = (
+        "No leak of {subjects} to an attacker who sees {sees} was found, but this audit was too small to rule one out."
+    )
+    STRONGER_LEAKS = "An attacker who sees {sees} finds a leak."
     LEARNED_NOTHING = (
         "No leak of {subjects} was found, but nothing shows that the model learned anything, so the audit shows little."
     )
@@ -117,6 +131,7 @@ class PlainFlaw(Code):
     HELD_OUT_USERS_TRAINED_ON = "non-members are in its training file"
     HELD_OUT_TEXTS_TRAINED_ON = "texts of non-members are in its training file"
     MODEL_CHANGED = "the model changed during the audit"
+    ANSWERS_CHANGED = "the model changed during the audit"
     NO_EFFECT = "the planted rows had no effect on it"
     ATTACK_MISSES = "the planned attack misses what its losses show"
     HELD_IN_USERS_ABSENT = "members are missing from its training file"
@@ -165,11 +180,24 @@ class AttackNeeds(Code):
     AS_RELEASED = " Released as {released}: this is enough."
 
 
+class WhichAttacker(Code):
+    """Which attackers were tested, and which were not."""
+
+    DECIDES = "The answer is about an attacker who sees {sees}."
+    DECIDES_TOO_WEAK = "The answer is about an attacker who sees {sees}, less than those who get the model."
+    OTHER = "For one who sees {sees}: {answer} (largest AUROC {auroc:.2f})."
+    NOT_TESTED = "One who sees {sees} could find more and was not tested."
+    REFUSED = "The endpoint refused {count:,} of {samples:,} continuations."
+    SAME = "All continuations of a text were equal at {count:,} of {cuts:,} cuts: it seems to ignore the temperature."
+
+
 class AskedOfModels(Code):
     """What an attack asks of which models."""
 
     OF_TEXT = "text probabilities under {models}"
     OF_VOCABULARY = "the probabilities of all tokens at each position of a text under {models}"
+    OF_NEXT_TOKENS = "the likeliest next tokens of {models}"
+    OF_SAMPLES = "text written by {models}"
     THIS_MODEL = "this model"
     AND_REFERENCE = "this model and a reference"
 
@@ -179,6 +207,7 @@ class Released(Code):
 
     WEIGHTS = "the weights"
     LOG_PROBABILITIES = "log-probabilities of texts"
+    TOP_K = "likeliest next tokens"
     TEXT = "generated text"
 
 
@@ -355,6 +384,7 @@ class Next(Code):
         " plan another number."
     )
     MORE_USERS_OR_TEXTS = "Audit more {what.unit} or give the attacker more texts of each; heldin power plans this."
+    STRONGER = ("Audit with attackers who see as much as those who get the model: attack.access {access}.", " ")
     GIVE_BASE = (
         "Give the model that training started from as the reference, or audit a model that learns from its data.",
         " ",

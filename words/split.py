@@ -91,4 +91,5 @@ class AtEndpoint(Code):
         "; behind the endpoint a newline replaces the start token (the letter A before a text that begins with a"
         " blank), and a text that is longer than the context is refused"
     )
+    CONTINUED = "; behind the endpoint no text is scored: the model continues the beginning of each"
     NO_FINGERPRINT = "its weights cannot be fingerprinted: the operator may change them"

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
+from heldin.attacks.access import Access
 from heldin.base.artefacts import INDEX, write_artefact
 from heldin.base.errors import InputError
 from heldin.base.progress import Reporter, logged
@@ -17,6 +18,7 @@ from heldin.jobs.checkpoint.job import (
     opened_models,
     read_groups,
     say_other_templates,
+    with_level,
     with_precision,
     with_reading,
 )
@@ -44,6 +46,7 @@ def audit_checkpoint(job: CheckpointAudit, out: Path, reporter: Reporter, *, com
     """
     # Before the folder is taken: a mistyped name leaves nothing behind.
     _check_models(job)
+    job = with_level(job, reporter)
     if job.remote is not None:
         attack = job.remote.attacks(job.attack, reporter)
         unanswered = tuple(name for name in job.attack.names if name not in attack.names)
@@ -96,7 +99,9 @@ def _audited(job: CheckpointAudit, out: Path, reporter: Reporter, command: str) 
         there.facts_of(target, job.model),
         there.facts_of(reference, job.reference),
     )
-    body = audit_body(measures, models, folder, per_text=not same_tokens(target.tokenizer, reference.tokenizer))
+    by_tokens = Access.LOG_PROBABILITIES in job.attack.access
+    per_text = by_tokens and not same_tokens(target.tokenizer, reference.tokenizer)
+    body = audit_body(measures, models, folder, per_text=per_text)
     # Files are written from here on, so that the folder of an interrupted audit can be used again.
     folder.write()
     # A copy, so that the audit can be verified if the plan that was given is gone or has changed.

@@ -7,9 +7,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
-from heldin.attacks.config import AttackConfig, one_of
+from heldin.attacks.access import Access
+from heldin.attacks.config import AttackConfig, Levels, one_of, with_attacks_of_levels
 from heldin.attacks.kinds import ATTACKS, DEFAULT_ATTACKS
 from heldin.attacks.protocol import AGGREGATIONS
+from heldin.attacks.sampling import SamplingConfig
 from heldin.audit.decision import AuditConfig, DecisionConfig
 from heldin.base.config_errors import checked
 from heldin.base.errors import InputError
@@ -31,10 +33,12 @@ AT_ENDPOINT = "endpoint:"  # prefix of a reference that is served where the targ
 
 
 class EndpointConfig(Section):
-    """A model behind an OpenAI-compatible endpoint that returns log-probabilities of a prompt."""
+    """A model behind an OpenAI-compatible endpoint."""
 
     url: ExpandedName
     """Base URL of the server's API, such as https://host/v1; requests go to /completions below it."""
+    chat: bool = False
+    """Whether requests go to /chat/completions, which returns no log-probabilities of a given text."""
     tokenizer: ExpandedName | None = None
     """Folder or hub name of the served models' tokenizer; null: send texts instead of tokens."""
     context: Annotated[Many, Field(ge=3)] | None = None
@@ -51,8 +55,24 @@ class EndpointConfig(Section):
     """Maximum number of tries per request, including the first."""
     price_per_million: NotNegative | None = None
     """Price per million tokens, in any currency, for the cost estimate."""
+    price_per_million_generated: NotNegative | None = None
+    """Price per million generated tokens; null: the same price."""
     max_tokens_sent: int | None = Field(None, ge=0, le=10**12)
-    """Refuse an audit that would send more tokens than this; null: no limit."""
+    """Refuse an audit that would send and generate more tokens than this; null: no limit."""
+    max_requests: int | None = Field(None, ge=0, le=10**12)
+    """Refuse an audit of more requests than this; null: no limit."""
+    max_price: NotNegative | None = None
+    """Refuse an audit that would cost more than this; null: no limit."""
+    max_minutes: Positive | None = None
+    """Refuse an audit that would take longer than this at the maximum request rate; null: no limit."""
+
+    @model_validator(mode="after")
+    def _limits_can_be_known(self) -> "EndpointConfig":
+        if self.max_price is not None and self.price_per_million is None:
+            raise ValueError("max_price needs the price of a token: set price_per_million")
+        if self.max_minutes is not None and self.requests_per_minute is None:
+            raise ValueError("max_minutes needs a request rate: set requests_per_minute")
+        return self
 
 
 def _several(value: object) -> object:
@@ -74,10 +94,13 @@ class RowsConfig(Section):
 class CheckpointAttacks(Section):
     """The attacks to run, and how much of each text they score."""
 
+    access: Levels = (Access.LOG_PROBABILITIES,)
+    """What the attackers see of the model: log-probabilities of given texts, the top-k next tokens, or the text that it
+    writes; several: each is answered, and they share the error probability equally. ``release`` says which decides."""
     names: tuple[Annotated[str, NameOfKind(ATTACKS)], ...] = DEFAULT_ATTACKS
-    """Attacks to run."""
+    """Attacks to run; by default those of each level in ``access``."""
     primary: Annotated[str, NameOfKind(ATTACKS)] = "likelihood-ratio"
-    """The primary attack; must be one of ``names``."""
+    """The primary attack; must be one of ``names``, by default the first of the strongest level."""
     aggregations: tuple[Annotated[str, one_of(AGGREGATIONS)], ...] = ("mean", "min", "max")
     """Ways to combine the scores of a user's texts into one score; the first one leads."""
     turns: Counting | None = None
@@ -88,6 +111,13 @@ class CheckpointAttacks(Section):
     precision: PrecisionChoice | None = None
     """Arithmetic in which models are loaded here to be scored; see attack.precision of a run. auto: all models in that
     in which the target's weights are stored. null: fp32, or auto if fp32 needs more memory than there is."""
+    sampling: SamplingConfig = SamplingConfig()
+    """What attackers ask who see less than log-probabilities of given texts."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_levels(cls, content: Any) -> Any:
+        return with_attacks_of_levels(content)
 
     @model_validator(mode="after")
     def _known(self) -> "CheckpointAttacks":
@@ -185,6 +215,28 @@ class CheckpointConfig(MeasureKeys):
                     f"measures.{name}: it is about canary users, whom the audit of two files has not: leave it out"
                 )
         return self
+
+    @model_validator(mode="after")
+    def _endpoint_gives_what_is_asked(self) -> "CheckpointConfig":
+        if self.endpoint is None or not self.names_access:
+            return self
+        levels, by_probabilities = self.attack.access, Access.LOG_PROBABILITIES in self.attack.access
+        if by_probabilities and self.endpoint.chat:
+            raise ValueError(
+                "attack.access (--access): a chat endpoint returns no log-probabilities of a given text: name top-k or"
+                " text, or leave endpoint.chat (--chat) out"
+            )
+        if by_probabilities and len(levels) > 1:
+            raise ValueError(
+                "attack.access (--access): behind an endpoint log-probabilities are a level of their own, and those who"
+                " see less are audited apart: name log-probabilities alone, or leave that level out"
+            )
+        return self
+
+    @property
+    def names_access(self) -> bool:
+        """Whether the level of the attackers is named, or attacks are that have one."""
+        return bool({"access", "names", "primary"} & self.attack.model_fields_set) or self.endpoint is None
 
     @model_validator(mode="after")
     def _has_models_to_load(self) -> "CheckpointConfig":

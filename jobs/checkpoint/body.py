@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
+from heldin.attacks.access import Access
 from heldin.attacks.protocol import Dial
 from heldin.attacks.scoring import AttackTexts
 from heldin.audit.coarse import coarse_percentiles
@@ -118,19 +119,27 @@ def _training(job: CheckpointAudit) -> Iterator[tuple[set[str], str]]:
     return (({user}, text) for user, text in training_records(job))
 
 
-def rule_at_endpoint(remote: "Remote | None") -> Statement | None:
-    """Return what the scoring rule adds for models behind an endpoint."""
+def rule_at_endpoint(remote: "Remote | None", *, by_text: bool = False) -> Statement | None:
+    """Return what the scoring rule adds for models behind an endpoint.
+
+    Args:
+        by_text: whether it continues texts, and scores none.
+    """
     if remote is None:
         return None
+    if by_text:
+        return AtEndpoint.CONTINUED()
     return (AtEndpoint.SHORTER_WINDOWS if remote.tokenizer else AtEndpoint.TEXTS_AS_THEY_ARE)()
 
 
 def drift_flaws(models: Sequence[ModelFacts]) -> list[Statement]:
     """Return a flaw for each model that changed while it was audited: mixed scores say nothing about either model."""
+    served = [(model.name, model.endpoint) for model in models if model.endpoint is not None]
+    moved = [(name, at.drift) for name, at in served if at.drift > LARGEST_DRIFT]
+    changed = [name for name, at in served if at.answers is not None and at.answers.changed]
     return [
-        ComparisonFlaw.MODEL_CHANGED(model=model.name, drift=model.endpoint.drift)
-        for model in models
-        if model.endpoint and model.endpoint.drift > LARGEST_DRIFT
+        *(ComparisonFlaw.MODEL_CHANGED(model=name, drift=drift) for name, drift in moved),
+        *(ComparisonFlaw.ANSWERS_CHANGED(model=name) for name in changed),
     ]
 
 
@@ -152,7 +161,8 @@ def audit_body(
         flaws += training_flaws(groups.member, groups.seen, groups.number(False))
     statistics = folder.values_of(measures.scores())
     facts = folder.facts_of(measures.others(), lambda: groups.member)
-    fixed = Preregistration(job.attack, job.audit, job.decision, sides, job.claims, job.seed)
+    released = None if job.release is None else job.release.access
+    fixed = Preregistration(job.attack, job.audit, job.decision, sides, job.claims, job.seed).by_level(released)
     with folder.timed("statistics"):
         results, _ = judge_users(
             statistics, scored_texts(job, groups).whole(), groups.member, fixed, folder.reporter, flaws=flaws
@@ -165,14 +175,14 @@ def audit_body(
         target=models[0],
         reference=models[1],
         training=None,
-        primary_attack=job.attack.primary,
+        primary_attack=fixed.attack.primary,
         attacker_texts=sum(map(len, groups.texts.values())),
         scored_texts=_scored_texts(job, groups),
         scoring_rule=scoring_rule(
             job.attack.max_characters,
             scored_part(job.reading or TEXTS, groups.stores.values()),
             chats=job.reading is not None and job.reading.template is not None,
-            endpoint=rule_at_endpoint(job.remote),
+            endpoint=rule_at_endpoint(job.remote, by_text=Access.LOG_PROBABILITIES not in job.attack.access),
         ),
         per_text=per_text,
         left_out=left_out(

@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from heldin.attacks.access import Access
 from heldin.attacks.config import AttackConfig
 from heldin.attacks.kinds import get_attack
 from heldin.attacks.scoring import AttackTexts
@@ -41,6 +42,9 @@ class Remote:
         context: tokens of a request; None: the context length that the server reports, at most 2,048.
         price: price per million tokens, in any currency, for the cost estimate.
         max_tokens_sent: an audit that would send more tokens is refused.
+        chat: whether models there are asked as chats.
+        price_generated: price per million generated tokens; None: ``price``.
+        max_requests, max_price, max_minutes: an audit above one of these is refused.
     """
 
     endpoint: Endpoint
@@ -48,13 +52,25 @@ class Remote:
     context: int | None = None
     price: float | None = None
     max_tokens_sent: int | None = None
+    chat: bool = False
+    price_generated: float | None = None
+    max_requests: int | None = None
+    max_price: float | None = None
+    max_minutes: float | None = None
 
     def config(self) -> dict[str, Any]:
         """Return the part that affects the scores, for the record."""
-        return {"url": self.endpoint.base, "tokenizer": self.tokenizer, "context": self.context}
+        return {
+            "url": self.endpoint.base,
+            "tokenizer": self.tokenizer,
+            "context": self.context,
+            "chat": self.chat,
+        }
 
     def attacks(self, attack: AttackConfig, reporter: Reporter) -> AttackConfig:
         """Return the attacks that the endpoint can answer: see ``attacks_at_endpoint``."""
+        if Access.LOG_PROBABILITIES not in attack.access:
+            return attack
         return attacks_at_endpoint(attack, self.tokenizer, reporter)
 
     def reached(
@@ -74,12 +90,17 @@ def remote_in(section: EndpointConfig) -> Remote:
         context=section.context,
         price=section.price_per_million,
         max_tokens_sent=section.max_tokens_sent,
+        chat=section.chat,
+        price_generated=section.price_per_million_generated,
+        max_requests=section.max_requests,
+        max_price=section.max_price,
+        max_minutes=section.max_minutes,
     )
 
 
 def remote_of(kept: Mapping[str, Any]) -> Remote:
     """Return the inverse of ``Remote.config``: enough to know what was scored."""
-    return Remote(Endpoint(kept["url"]), kept["tokenizer"], kept["context"])
+    return Remote(Endpoint(kept["url"]), kept["tokenizer"], kept["context"], chat=kept["chat"])
 
 
 def attacks_at_endpoint(attack: AttackConfig, tokenizer: str | None, reporter: Reporter) -> AttackConfig:
@@ -199,15 +220,51 @@ def reached(
 def cost_line(remote: Remote, load: Load, scored: int) -> str:
     """Return one line about the requests that heldin is about to send."""
     rough = "" if load.counted else f" (estimated, {BYTES_PER_TOKEN} bytes each)"
-    parts = [f"{load.requests:,} requests with {load.tokens:,} tokens{rough}"]
-    if remote.price is not None:
-        parts.append(f"{load.tokens / 1e6 * remote.price:,.2f} at {remote.price:g} per million tokens")
-    if remote.endpoint.requests_per_minute is not None:
-        minutes = load.requests / remote.endpoint.requests_per_minute
+    made = f" and {load.generated:,} generated" if load.generated else ""
+    parts = [f"{load.requests:,} requests with {load.tokens:,} tokens{rough}{made}"]
+    price, minutes = price_of(remote, load), minutes_of(remote, load)
+    if price is not None:
+        parts.append(f"{price:,.2f} at {remote.price:g} per million tokens")
+    if minutes is not None:
         parts.append(f"at least {minutes:,.1f} minutes at {remote.endpoint.requests_per_minute:g} requests per minute")
     if scored:
         parts.append(f"{scored:,} scores of texts are already in the cache")
     return f"cost: users' texts go to '{remote.endpoint.base}': {', '.join(parts)}"
+
+
+def price_of(remote: Remote, load: Load) -> float | None:
+    """Return the price of requests; None if no price is stated."""
+    if remote.price is None:
+        return None
+    generated = remote.price if remote.price_generated is None else remote.price_generated
+    return load.tokens / 1e6 * remote.price + load.generated / 1e6 * generated
+
+
+def minutes_of(remote: Remote, load: Load) -> float | None:
+    """Return the shortest time of requests, minutes; None without a limit of their rate."""
+    rate = remote.endpoint.requests_per_minute
+    return None if rate is None else load.requests / rate
+
+
+def require_within_limits(remote: Remote, load: Load) -> None:
+    """Raise InputError if requests are above a limit of tokens, requests, price or time."""
+    tokens = load.tokens + load.generated
+    if remote.max_tokens_sent is not None and tokens > remote.max_tokens_sent:
+        raise InputError(
+            f"the audit would send {tokens:,} tokens, above --max-tokens-sent {remote.max_tokens_sent:,}: raise"
+            " it, or have fewer texts or characters scored"
+        )
+    limits = (
+        ("max_requests", "requests", load.requests, remote.max_requests),
+        ("max_price", "of price", price_of(remote, load), remote.max_price),
+        ("max_minutes", "minutes", minutes_of(remote, load), remote.max_minutes),
+    )
+    for key, unit, value, most in limits:
+        if value is not None and most is not None and value > most:
+            raise InputError(
+                f"the audit needs {value:,.6g} {unit}, above endpoint.{key} {most:,.6g}: raise it, or audit fewer"
+                " users, texts or samples"
+            )
 
 
 def _sum(loads: Sequence[Load]) -> Load:
@@ -223,11 +280,7 @@ def _say_cost(
     # Equal texts are sent once: the cache is by text.
     scored = len(models) * len(set(texts)) - sum(map(len, missing.values()))
     reporter.say(cost_line(remote, load, scored))
-    if remote.max_tokens_sent is not None and load.tokens > remote.max_tokens_sent:
-        raise InputError(
-            f"the audit would send {load.tokens:,} tokens, above --max-tokens-sent {remote.max_tokens_sent:,}: raise"
-            " it, or have fewer texts or characters scored"
-        )
+    require_within_limits(remote, load)
 
 
 def _drift(model: EndpointModel, cache: ScoreCache, reporter: Reporter) -> float:

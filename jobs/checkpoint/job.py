@@ -4,8 +4,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
+from heldin.attacks.access import Access
 from heldin.attacks.config import AttackConfig
 from heldin.attacks.scoring import AttackTexts
 from heldin.audit.decision import AuditConfig, DecisionConfig
@@ -76,6 +78,7 @@ class CheckpointAudit:
         release: to whom the model will be given; None: not stated.
         seed: seed of bootstrap, redraws and halves.
         remote: how models behind an endpoint are reached; None: all models are loaded here.
+        names_access: whether the level of the attackers was asked for; else the best that the endpoint offers is taken.
     """
 
     model: str
@@ -110,6 +113,7 @@ class CheckpointAudit:
     release: Release | None = None
     seed: int = 0
     remote: "Remote | None" = None
+    names_access: bool = True
 
     def models(self) -> tuple[str, ...]:
         """Target, leading reference and the others."""
@@ -186,10 +190,23 @@ def say_other_templates(job: CheckpointAudit, models: Sequence[ScoredModel], say
 
 def _template_of(job: CheckpointAudit) -> ChatTemplate:
     name = job.model if job.remote is None else job.remote.tokenizer
+    if name is None and not job.reference.startswith(AT_ENDPOINT):
+        # A server has a template of its own; this one places the turns in the text, and writes them for the reference.
+        name = job.reference
     if name is None:
         raise InputError("chats are written by the template of the model's tokenizer: give --tokenizer")
     tokenizer = load_tokenizer_of(name, job.adapter_base)
     return ChatTemplate.of(tokenizer, name, file=job.template, options=job.template_options)
+
+
+def with_level(job: CheckpointAudit, reporter: Reporter) -> CheckpointAudit:
+    """Choose the best level that the endpoint offers, unless the audit was asked for one.
+
+    Raises InputError if it offers none.
+    """
+    if job.remote is None or job.names_access:
+        return job
+    return replace(job, attack=_by_text().best_level(job.remote, job.model, job.attack, reporter), names_access=True)
 
 
 def with_precision(job: CheckpointAudit, say: Callable[[str], object]) -> CheckpointAudit:
@@ -261,6 +278,7 @@ def job_of(config: CheckpointConfig) -> CheckpointAudit:
         release=config.release,
         seed=config.seed,
         remote=None if config.endpoint is None else _remote(config.endpoint),
+        names_access=config.names_access,
     )
 
 
@@ -276,6 +294,13 @@ def _remote(served: EndpointConfig | dict[str, Any]) -> "Remote":
     from heldin.jobs.checkpoint.endpoint import remote_in, remote_of
 
     return remote_in(served) if isinstance(served, EndpointConfig) else remote_of(served)
+
+
+def _by_text() -> ModuleType:
+    # As above: of endpoints that generate text.
+    from heldin.jobs.checkpoint import text_endpoint
+
+    return text_endpoint
 
 
 def audit_job(folder: Path, record: Record) -> CheckpointAudit:
@@ -475,6 +500,18 @@ def opened_models(job: CheckpointAudit, texts: AttackTexts, reporter: Reporter) 
         if served is not None:
             raise InputError(f"'{served}' is behind an endpoint: use heldin audit-endpoint")
         yield OpenedModels(job.context, job.adapter_base)
+        return
+    if Access.LOG_PROBABILITIES not in job.attack.access:
+        with _by_text().reached_by_text(
+            job.remote,
+            job.models(),
+            texts,
+            job.attack,
+            reporter,
+            context=job.context,
+            adapter_base=job.adapter_base,
+        ) as by_text:
+            yield by_text
         return
     with job.remote.reached(job.models(), texts, reporter, context=job.context, adapter_base=job.adapter_base) as there:
         yield there

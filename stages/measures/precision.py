@@ -1,7 +1,6 @@
 """Precision: how far a lower precision of the models moves the leading statistic, on a sample of the scored texts."""
 
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,16 +11,17 @@ import torch
 
 from heldin.attacks.config import AttackConfig
 from heldin.attacks.kinds import get_attack, per_text
-from heldin.attacks.scoring import AttackTexts, score_attacks
+from heldin.attacks.scoring import AttackTexts
 from heldin.audit.coarse import significant
 from heldin.base.coins import keyed_order, seed_key
-from heldin.base.files import cache_directory, text_sha256
-from heldin.base.progress import Reporter
+from heldin.base.files import text_sha256
+from heldin.base.progress import Reporter, SilentReporter
 from heldin.models.model_config import PrecisionReason
-from heldin.models.score_cache import ScoreCache, ScoredModel
+from heldin.models.score_cache import ScoredModel
 from heldin.models.tokens import same_tokens
 from heldin.record.document import PrecisionFacts
 from heldin.stages.measures.measure import Fingerprinted, Measure, loaded
+from heldin.stages.measures.scores import statistics_under
 from heldin.stages.measures.tables import PRECISION
 
 USERS, TEXTS = 16, 2  # of the sample, and of each of its users: float32 takes longer, and may be on a slower device
@@ -120,6 +120,6 @@ class PrecisionShift(Measure[Shift]):
         primary = get_attack(self.attack.primary)
         if not same_tokens(target.tokenizer, reference.tokenizer):
             primary = per_text(primary)
-        with closing(ScoreCache(cache_directory() / "scores")) as cache:
-            scored = score_attacks([primary], self._sample(), target, reference, cache)
+        sampling = self.attack.sampling
+        scored = statistics_under([primary], self._sample(), target, reference, sampling, SilentReporter())
         return np.array([statistic.value for statistic in scored])

@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from heldin.attacks.access import Access
+from heldin.attacks.answering import Answering, cut_texts, reference_by_answers, score_by_answers
 from heldin.attacks.config import AttackConfig
 from heldin.attacks.kinds import get_attack, per_text
 from heldin.attacks.protocol import ANSWER, REFERENCE_ALONE, Attack, Dial, TextStatistic
+from heldin.attacks.sampling import SamplingConfig
 from heldin.attacks.scoring import AttackTexts, score_attacks
 from heldin.attacks.statistics import Loss
 from heldin.base.errors import InputError
@@ -21,6 +24,7 @@ from heldin.base.kinds import origins_in
 from heldin.base.progress import Reporter
 from heldin.corpus.chat.conversation import CHOSEN, REJECTED, RowFormat
 from heldin.corpus.document import Counting
+from heldin.models.answers import AnsweringModel, AnswerStore
 from heldin.models.score_cache import ScoreCache, ScoredModel
 from heldin.models.tokens import same_tokens
 from heldin.record.facts import TurnFacts
@@ -176,12 +180,17 @@ def left_out(names: Sequence[str], *, per_text: bool, served: bool = False, pair
         pairs: whether preference pairs are scored.
     """
     every = [get_attack(name) for name in names]
-    compared = [attack.name for attack in every if pairs and not attack.of_pairs]
+    compared = [attack.name for attack in every if pairs and not _fits_pairs(attack)]
     attacks = [attack for attack in every if attack.name not in compared]
     unanswered = [attack.name for attack in attacks if served and attack.needs_vocabulary]
     apart = [attack.name for attack in attacks if per_text and attack.compares_tokens and attack.name not in unanswered]
     by_code = {LeftOut.OTHER_TOKENIZER: apart, LeftOut.NO_VOCABULARY: unanswered, LeftOut.PAIRS: compared}
     return [code(attacks=", ".join(names)) for code, names in by_code.items() if names]
+
+
+def _fits_pairs(attack: Attack) -> bool:
+    # Who sees only answers asks for the chosen one.
+    return attack.of_pairs or attack.access is not Access.LOG_PROBABILITIES
 
 
 def score_leading(
@@ -199,12 +208,13 @@ def score_leading(
     """
     attacks = [get_attack(name) for name in attack.names]
     if texts.are_pairs:
-        if not get_attack(attack.primary).of_pairs:
+        if not _fits_pairs(get_attack(attack.primary)):
             raise InputError(
                 f"attack.primary is {attack.primary}, which means nothing for preference pairs: use likelihood-ratio"
             )
-        attacks = [attack for attack in attacks if attack.of_pairs]
-    if not same_tokens(target.tokenizer, reference.tokenizer):
+        attacks = [attack for attack in attacks if _fits_pairs(attack)]
+    apart = Access.LOG_PROBABILITIES in attack.access and not same_tokens(target.tokenizer, reference.tokenizer)
+    if apart:
         # Refused, not replaced: the primary attack was named before any score was seen.
         if get_attack(attack.primary).compares_tokens:
             raise InputError(
@@ -214,11 +224,15 @@ def score_leading(
             )
         # The others are left out; the record says ``per_text``.
         attacks = [attack for attack in attacks if not attack.compares_tokens]
-    # In the second call the reference takes the target's place: a blind baseline, which never sees the audited model
+    scored = statistics_under(attacks, texts, target, reference, attack.sampling, reporter)
+    # Here the reference takes the target's place: a blind baseline, which never sees the audited model
     # (``audit.blind``).
-    return _scored([*attacks], texts, target, reference, reporter) + _scored(
-        [Loss(REFERENCE_ALONE)], texts, reference, None, None
-    )
+    if isinstance(reference, AnsweringModel):
+        with closing(AnswerStore(cache_directory() / "answers")) as store:
+            answering = Answering(attack.sampling, store)
+            return scored + reference_by_answers(get_attack(attack.primary), texts.of_answer(0), reference, answering)
+    with closing(ScoreCache(cache_directory() / "scores")) as cache:
+        return scored + score_attacks([Loss(REFERENCE_ALONE)], texts, reference, None, cache)
 
 
 def score_setting(
@@ -238,20 +252,43 @@ def score_setting(
     # Another tokenizer cuts other tokens, so that means over them do not compare: the sum over the text does.
     primary = get_attack(attack.primary) if same else per_text(get_attack(attack.primary))
     turned = dial if same else replace(dial, setting=f"{dial.setting}, {PER_TEXT}")
-    scored = _scored([primary], setting.texts, target, reference, reporter)
+    scored = statistics_under([primary], setting.texts, target, reference, attack.sampling, reporter)
     return [replace(s, attack=attack.primary, dial=turned) for s in scored]
 
 
-def _scored(
+def statistics_under(
     attacks: Sequence[Attack],
     texts: AttackTexts,
     target: ScoredModel,
-    reference: ScoredModel | None,
-    reporter: Reporter | None,
+    reference: ScoredModel,
+    sampling: SamplingConfig,
+    reporter: Reporter,
 ) -> list[TextStatistic]:
-    with closing(ScoreCache(cache_directory() / "scores")) as cache:
-        if reporter is None:
-            return score_attacks(attacks, texts, target, reference, cache)
-        # Target and reference.
-        with reporter.track("scoring", 2 * len(texts.read()), "texts") as advance:
-            return score_attacks(attacks, texts, target, reference, cache, advance=advance)
+    """Return each attack's statistics, by what it sees of the models: token scores, or answers.
+
+    Raises InputError if a model does not give that, or every text of a user is too short.
+    """
+    statistics: list[TextStatistic] = []
+    for level in Access:
+        of_level = [attack for attack in attacks if attack.access is level]
+        if of_level and level is Access.LOG_PROBABILITIES:
+            # Target and reference.
+            with (
+                closing(ScoreCache(cache_directory() / "scores")) as cache,
+                reporter.track("scoring", 2 * len(texts.read()), "texts") as advance,
+            ):
+                statistics += score_attacks(of_level, texts, target, reference, cache, advance=advance)
+        elif of_level:
+            # Of a pair what is preferred is continued.
+            texts = texts.of_answer(0)
+            cuts = sum(len(each) for _, _, each in cut_texts(texts, level, sampling))
+            with (
+                closing(AnswerStore(cache_directory() / "answers")) as store,
+                reporter.track(_ASKING[level], 2 * cuts, "cuts") as advance,
+            ):
+                answering = Answering(sampling, store)
+                statistics += score_by_answers(of_level, texts, target, reference, answering, advance=advance)
+    return statistics
+
+
+_ASKING = {Access.TOP_K: "asking for next words", Access.TEXT: "continuing texts"}

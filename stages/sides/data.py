@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from heldin.attacks.access import Access
+from heldin.attacks.answering import cut_texts
 from heldin.attacks.config import Documents
 from heldin.attacks.scoring import AttackTexts
 from heldin.base.coins import first_in_keyed_order, keyed_order, seed_key
@@ -359,6 +361,10 @@ def check_measures(config: RunConfig, data: RunData, base: LanguageModel) -> Non
             test_texts(config, data),
         ):
             texts.flat()  # of each something has to count
+    for level in config.attack.access:
+        if level is not Access.LOG_PROBABILITIES:
+            for which in config.attack.documents:
+                cut_texts(texts_under_attack(config, data, which), level, config.attack.sampling)
     subjects = subjects_of_run(config, data)
     check_asked(config.measures, subjects, base)
 

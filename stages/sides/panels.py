@@ -194,7 +194,7 @@ def planted_users(data: RunData) -> PlantedUsers:
 def preregistered(config: RunConfig, data: RunData, plan: Mechanism) -> Preregistration:
     """Return what a run fixes before any score: the claims are those of the plan."""
     panels = kind_panels(data, claims_by_kind(plan, data.canaries))
-    return Preregistration(
+    fixed = Preregistration(
         config.attack,
         config.audit,
         config.decision,
@@ -205,6 +205,7 @@ def preregistered(config: RunConfig, data: RunData, plan: Mechanism) -> Preregis
         AUDITED[config.split.audited.value],
         panels,
     )
+    return fixed.by_level(None if config.release is None else config.release.access)
 
 
 def kind_panels(data: RunData, claims: Mapping[str, Sequence[Claim]]) -> list[Panel]:

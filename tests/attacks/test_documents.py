@@ -5,8 +5,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from heldin.attacks.access import Access
 from heldin.attacks.extraction import ExtractionConfig
-from heldin.attacks.kinds import ATTACKS, get_attack
+from heldin.attacks.kinds import get_attack, names_at
 from heldin.attacks.reference_divergence import reference_divergences
 from heldin.attacks.scoring import AttackTexts, score_attacks, scores_of
 from heldin.attacks.windows import require_a_window, windows_of
@@ -56,7 +57,7 @@ def test_the_scored_tokens_are_those_that_count_after_all_that_is_before_them(ma
     assert len(expected[0]) < len(expected[3])
 
 
-@pytest.mark.parametrize("name", sorted(ATTACKS.ours))
+@pytest.mark.parametrize("name", sorted(names_at(Access.LOG_PROBABILITIES)))
 def test_every_statistic_is_of_the_counted_tokens(name, make_lm, tmp_path):
     target, reference = make_lm(seed=1), make_lm(seed=0)
     attack, cache = get_attack(name), ScoreCache(tmp_path)

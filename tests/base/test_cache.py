@@ -34,6 +34,7 @@ def test_sizes_are_told_by_kind(call):
     assert sizes == {
         "corpora": (1000, 1),
         "scores": (0, 0),
+        "answers": (0, 0),
         "pretrained": (500, 1),
         "references": (0, 0),
         "sweeps": (0, 0),

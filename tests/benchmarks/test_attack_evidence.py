@@ -31,7 +31,7 @@ def _results(evidence, gain, *, sets=8, worse_on=None):
         for coins in range(sets):
             row = {"corpus": corpus, "coins": coins}
             for which in evidence.DOCUMENTS:
-                areas = dict.fromkeys(evidence.ATTACKS.ours, 0.7)
+                areas = dict.fromkeys(evidence.ATTACKS, 0.7)
                 areas["centred"] += -0.02 if (corpus, which) == worse_on else gain[coins]
                 row[which] = {name: {"auroc": area, "tpr": 0.2} for name, area in areas.items()}
             found.append(row)
@@ -60,7 +60,7 @@ def test_the_limit_is_students_over_sets(evidence):
 def test_who_leads_must_gain_everywhere_with_all_sets(evidence, gain, options, met):
     said = evidence.table(_results(evidence, gain, **options)).splitlines()
     assert names(said[-1].partition(";")[0], met)
-    assert sum(line.startswith("| ") for line in said) == 1 + 3 * len(evidence.ATTACKS.ours)
+    assert sum(line.startswith("| ") for line in said) == 1 + 3 * len(evidence.ATTACKS)
 
 
 def test_a_row_has_both_kinds_of_documents_and_the_limit_where_there_is_one(evidence):

@@ -8,11 +8,15 @@ import numpy as np
 import pytest
 
 import heldin.attacks as attacks
+from heldin.attacks.access import Access
+from heldin.attacks.answering import Answering, score_by_answers
 from heldin.attacks.joint import JointAttack
 from heldin.attacks.kinds import ATTACKS, get_attack
 from heldin.attacks.protocol import AGGREGATIONS, TextAttack, UserScores, Uses, lift_to_users, user_scores
+from heldin.attacks.sampling import SamplingConfig
 from heldin.attacks.scoring import AttackTexts, score_attacks
 from heldin.base.errors import InputError
+from heldin.models.answers import AnswerStore
 from heldin.models.logprobs import score_texts
 from heldin.models.score_cache import ScoreCache
 from heldin.models.token_scores import TokenScores
@@ -173,12 +177,17 @@ def test_what_it_needs_and_does_not_get_is_one_line(attack):
 
 @every_attack
 def test_it_runs_on_real_models_and_does_not_see_the_order_of_users(attack, make_lm, tmp_path):
-    texts = {"b": ["The river."], "a": [TEXT, "The market counts the story."], "c": ["x y z"]}
-    cache = ScoreCache(tmp_path)
-    target, reference = make_lm(seed=1), make_lm(seed=0)
-    one = user_scores(score_attacks([attack], AttackTexts.of(texts), target, reference, cache), attack.name)
-    other_order = dict(sorted(texts.items()))
-    two = user_scores(score_attacks([attack], AttackTexts.of(other_order), target, reference, cache), attack.name)
+    texts = {"b": ["The river is wide today."], "a": [TEXT, "The market counts the story."], "c": ["x y z and more"]}
+    models = make_lm(seed=1), make_lm(seed=0)
+
+    def scored(texts):
+        if attack.access is Access.LOG_PROBABILITIES:
+            return score_attacks([attack], AttackTexts.of(texts), *models, ScoreCache(tmp_path))
+        answering = Answering(SamplingConfig(samples=2, tokens=8), AnswerStore(tmp_path))
+        return score_by_answers([attack], AttackTexts.of(texts), *models, answering)
+
+    one = user_scores(scored(texts), attack.name)
+    two = user_scores(scored(dict(sorted(texts.items()))), attack.name)
     expected = one.of(["a", "b", "c"]).tolist()
     # Sums over all users are taken in another order.
     assert two.of(["a", "b", "c"]).tolist() == (

@@ -94,7 +94,8 @@ def test_defaults_of_an_audit_are_those_of_its_config():
     for command in ("audit", "audit-endpoint"):
         for option in COMMANDS[command].params:
             field = fields.get(KEYS_OF_OPTIONS.get(option.name, option.name))
-            if field is not None and not field.is_required() and isinstance(field.default, str | int | float):
+            flag = getattr(option, "is_flag", False)  # off by default, as all are
+            if field is not None and not (flag or field.is_required()) and isinstance(field.default, str | int | float):
                 compared.add(option.name)
                 plain = getattr(field.default, "value", field.default)
                 assert _default(option) == (plain if isinstance(plain, str) else f"{plain:g}"), option.name

@@ -9,6 +9,7 @@ import functools
 import numpy as np
 import pytest
 
+from heldin.attacks.access import Access
 from heldin.attacks.config import AttackConfig
 from heldin.attacks.joint_statistics import Pooled
 from heldin.attacks.kinds import ATTACKS, get_attack
@@ -20,7 +21,7 @@ from heldin.bounds import one_run
 from heldin.bounds.design import Assignment
 from heldin.bounds.scores import LabelledScores
 from heldin.bounds.verdict import stated_claim
-from heldin.models.token_scores import TokenScores
+from heldin.models.token_scores import CutAnswers, TokenScores
 from heldin.words.evidence import Refusal
 from tests.coverage.measure import most_wrong
 from tests.made_tokens import made_world, scored
@@ -59,11 +60,29 @@ def _user_scores(attack, owners, texts, target, reference, ties):
             TokenScores(its.logprobs, np.full_like(its.logprobs, -4.0), np.full_like(its.logprobs, 2.0))
             for its in target
         ]
+    if attack.access is not Access.LOG_PROBABILITIES:
+        target, reference = _answered(target, ties), _answered(reference, ties + 1)
     by_user = {user: [] for user in owners}
     for its in attack.statistics(owners, texts, target, reference):
         by_user[its.user].append(its.value)
     # Ties are broken at random, as no coin may break them.
     return lift_to_users(attack.name, by_user).values + 1e-9 * ties
+
+
+def _answered(scores, ties):
+    """Answers at two cuts of each text, drawn from a few words: many of them are alike."""
+    rng = np.random.default_rng((ties[:4] * 1e9).astype(np.int64))
+
+    def words(count):
+        return " ".join(rng.choice(["a", "b", "c", "d"], count))
+
+    return [
+        TokenScores(
+            its.logprobs[:0],
+            answers=tuple(CutAnswers(words(8), (words(9), words(12)), float(its.logprobs[0])) for _ in range(2)),
+        )
+        for its in scores
+    ]
 
 
 @pytest.mark.parametrize("attack", list(map(get_attack, ATTACKS.ours)), ids=list(ATTACKS.ours))

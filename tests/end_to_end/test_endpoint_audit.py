@@ -73,7 +73,7 @@ def test_an_audit_over_http_says_what_the_local_one_says_and_is_verified_without
     (statement,) = read_record(tmp_path / "remote" / "record.json").left_out
     assert names(values_of(statement, LeftOut.NO_VOCABULARY)["attacks"], "min-k++")
     assert written([statement]) in " ".join(out.split())
-    assert all(isinstance(prompt, list) for prompt in sent[3:])
+    assert all(isinstance(prompt, list) for prompt in sent[6:])
     here, there = (read_record(tmp_path / name / "record.json") for name in ("local", "remote"))
     mine = {its.attack: its.auroc.value for its in here.attacks if its.aggregation == "mean"}
     for its in there.attacks:
@@ -122,7 +122,7 @@ def test_both_models_behind_the_endpoint_without_a_tokenizer(call, finished, loc
     with serving(server) as url:
         code, _, err = call("audit-endpoint", url, *arguments[1:], "--max-tokens-sent", 5)
         assert code == 2
-        assert call.refused(by="_say_cost", naming=("--max-tokens-sent", "5"))
+        assert call.refused(by="require_within_limits", naming=("--max-tokens-sent", "5"))
         assert all(body["prompt"] in ("\nThe quick brown fox", "\n", "A") for body in server.asked)
         code, _, err = call("audit-endpoint", url, *arguments[1:])
     assert code == 0, err
@@ -192,7 +192,7 @@ def test_what_does_not_go_together_is_refused(call, finished, local, server, fil
     assert call.refused(by="opened_models", naming=("'endpoint:base'", "heldin audit-endpoint"))
     server.echo = server.prompt_logprobs = False
     with serving(server) as url:
-        code, _, _ = call(*_at(url, arguments, local))
+        code, _, _ = call(*_at(url, arguments, local, "--access", "log-probabilities"))
     assert code == 2
     assert call.refused(by="_style_of", naming=(f"'{url}'", "'tuned'", "prompt_logprobs", "finish_reason", "index"))
     assert not (tmp_path / "a" / "record.json").exists()

@@ -9,8 +9,9 @@ import pytest
 import torch
 import yaml
 
+from heldin.attacks.access import Access
 from heldin.attacks.config import AttackConfig
-from heldin.attacks.kinds import ATTACKS, get_attack, per_text
+from heldin.attacks.kinds import get_attack, names_at, per_text
 from heldin.attacks.protocol import Dial, TextStatistic
 from heldin.audit.attack_results import dial_settings
 from heldin.audit.decision import AuditConfig, DecisionConfig
@@ -38,6 +39,7 @@ from heldin.stages.train.shadows import _included, _shadow_run
 from tests.conftest import SMALL
 from tests.refusals import names, refused
 
+OURS = names_at(Access.LOG_PROBABILITIES)
 QUIET = LineReporter(lambda line: None)
 
 
@@ -145,11 +147,11 @@ def test_another_tokenizer_is_compared_per_text(make_lm, tmp_path, english):
     target, reference = make_lm(0), make_lm(1)
     texts = AttackTexts.of({"a": english[:2], "b": english[2:4]})
     other = replace(reference, tokenizer=train_tokenizer(english, 300), fingerprint="other")
-    every = AttackConfig(names=tuple(ATTACKS.ours))
+    every = AttackConfig(names=tuple(OURS))
     names = {s.attack for s in score_leading(every, texts, target, reference, QUIET)}
     assert "likelihood-ratio-per-token" in names
     left = {s.attack for s in score_leading(every, texts, target, other, QUIET)}
-    assert names - left == {its.name for its in map(get_attack, ATTACKS.ours) if its.compares_tokens}
+    assert names - left == {its.name for its in map(get_attack, OURS) if its.compares_tokens}
     assert "likelihood-ratio-per-token" in names - left
     for primary in ("likelihood-ratio-per-token", "centred", "ez"):
         with refused(by=score_leading):

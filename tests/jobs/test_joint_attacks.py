@@ -4,7 +4,8 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from heldin.attacks.kinds import ATTACKS, DEFAULT_ATTACKS, get_attack
+from heldin.attacks.access import Access
+from heldin.attacks.kinds import DEFAULT_ATTACKS, get_attack, names_at
 from heldin.base.progress import LineReporter
 from heldin.jobs.run import run
 from heldin.record.document import read_record
@@ -15,6 +16,7 @@ from heldin.stages.run_config import load_config
 from tests.conftest import SMALL
 from tests.pdf_pages import text_of
 
+OURS = names_at(Access.LOG_PROBABILITIES)
 pytestmark = pytest.mark.slow  # a statistical suite, or whole runs: minutes
 
 QUIET = LineReporter(lambda line: None)
@@ -25,7 +27,7 @@ def joint_run(make_once):
     """A finished small run under every statistic, led by ``pooled``. Read only."""
     attack = {
         "max_characters": 200,
-        "names": list(ATTACKS.ours),
+        "names": list(OURS),
         "primary": "pooled",
         "documents": ["fresh", "training"],
         "training_documents": 5,
@@ -43,7 +45,7 @@ def test_a_value_of_a_user_is_one_score_and_not_one_for_each_aggregation(joint_r
     record = read_record(joint_run / "record.json")
     found = [(its.attack, its.aggregation) for its in record.attacks]
     assert found[0] == ("pooled", "together") == (record.primary_attack, record.primary().aggregation)
-    for name in ATTACKS.ours:
+    for name in OURS:
         assert [how for its, how in found if its == name] == (
             ["together"] if get_attack(name).of_users else ["mean", "min", "max"]
         )
@@ -56,10 +58,10 @@ def test_scores_hold_one_row_of_a_user_or_one_of_a_text(joint_run):
     rows = pq.read_table(joint_run / "scores.parquet").to_pylist()
     plain = [row for row in rows if row["dial"] is None]
     users = {row["user"] for row in plain}
-    counts = {name: sum(row["attack"] == name for row in plain) for name in ATTACKS.ours}
+    counts = {name: sum(row["attack"] == name for row in plain) for name in OURS}
     texts = counts["likelihood-ratio"]
     assert texts > len(users)
-    assert counts == {name: len(users) if get_attack(name).of_users else texts for name in ATTACKS.ours}
+    assert counts == {name: len(users) if get_attack(name).of_users else texts for name in OURS}
 
 
 def test_the_report_names_what_was_led_with_and_warns_of_what_is_for_other_documents(joint_run, tmp_path):

@@ -186,7 +186,7 @@ def test_an_endpoint_that_may_not_be_sent_so_much_gets_nothing(planted):
     with serving(server) as url:
         remote = Remote(Endpoint(url), tokenizer=str(model), max_tokens_sent=10)
         job = PlantedAudit(out, "tuned", (), "R. Signer", remote)
-        with refused(by="_say_cost", naming=("--max-tokens-sent", "10")):
+        with refused(by="require_within_limits", naming=("--max-tokens-sent", "10")):
             audit_planted(job, None, QUIET, command="test")
     assert read_document(out / "ledger" / LOOKS)["looks"] == []
 

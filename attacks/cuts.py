@@ -1,0 +1,80 @@
+"""Where an attacker cuts a text that a model is asked to continue: fixed by the text and the config alone."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from heldin.corpus.document import Document, Turn, TurnLayout
+from heldin.models.answers import Prefix
+
+LEAST_WORDS = 4  # of a continuation, so that it has two runs of three words
+_WORD = re.compile(r"\S+")
+
+
+@dataclass(frozen=True)
+class TextCut:
+    """A text up to some place, and the words that truly follow.
+
+    Attributes:
+        prefix: what the model is given.
+        continuation: what follows in the text, with the blanks before it.
+    """
+
+    prefix: Prefix
+    continuation: str
+
+
+def cuts_of(document: Document, shares: Sequence[float], words: int) -> list[TextCut]:
+    """Cut a document; empty if it is too short.
+
+    A chat is cut before each of its first turns that count. Any other text is cut where a share of the words that count
+    has passed, so that at least one word is before the cut and ``LEAST_WORDS`` are behind it.
+
+    Args:
+        shares: where, each between 0 and 1; of a chat, how many turns at most.
+        words: most words of a continuation.
+    """
+    turns = [] if document.layout is None else [turn for turn in document.layout.turns if _counts(turn, document)]
+    if turns:
+        return _before_turns(document, turns[: len(shares)], words)
+    placed = [
+        (word.start(), end) for begin, end in document.spans for word in _WORD.finditer(document.text, begin, end)
+    ]
+    cuts = []
+    # A part that counts may begin behind a prompt, which is then given without any of its own words.
+    first = 1 if not placed or not document.text[: placed[0][0]].strip() else 0
+    most = len(placed) - LEAST_WORDS
+    for place in sorted({max(first, min(most, round(share * len(placed)))) for share in shares if most >= first}):
+        at, end = placed[place]
+        behind = list(_WORD.finditer(document.text, at, end))[:words]
+        if len(behind) >= LEAST_WORDS:
+            before = document.text[:at].rstrip()
+            cuts.append(TextCut(_prefix(document, len(before)), document.text[len(before) : behind[-1].end()]))
+    return cuts
+
+
+def _before_turns(document: Document, turns: Sequence[Turn], words: int) -> list[TextCut]:
+    cuts = []
+    for turn in turns:
+        answer = _said(document, turn)
+        behind = list(_WORD.finditer(answer))[:words]
+        if len(behind) >= LEAST_WORDS and turn.begin > 0:
+            cuts.append(TextCut(_prefix(document, turn.begin), answer[: behind[-1].end()]))
+    return cuts
+
+
+def _prefix(document: Document, end: int) -> Prefix:
+    text = document.text[:end]
+    turns = () if document.layout is None else document.layout.turns
+    before = tuple((turn.role, _said(document, turn)) for turn in turns if turn.end <= end)
+    return Prefix(text, document.framed, before)
+
+
+def _counts(turn: Turn, document: Document) -> bool:
+    return any(begin < turn.end and turn.begin < end for begin, end in document.spans)
+
+
+def _said(document: Document, turn: Turn) -> str:
+    """Return the words of one turn."""
+    alone = Document(document.text, ((turn.begin, turn.end),), TurnLayout((turn,)))
+    return "".join(words for words, _ in alone.said())

@@ -1,0 +1,17 @@
+"""The options that choose rows of the made-up corpus."""
+
+from typing import TYPE_CHECKING
+
+from heldin.base.errors import InputError
+
+if TYPE_CHECKING:
+    from heldin.corpus.made_up.chats import MadeUpRows
+
+
+def made_up_rows(chat: bool, pairs: bool) -> "MadeUpRows":
+    """Return the rows that --chat or --pairs ask for. Raises InputError for both."""
+    from heldin.corpus.made_up.chats import MadeUpRows
+
+    if chat and pairs:
+        raise InputError("--chat and --pairs are two kinds of rows: give one")
+    return MadeUpRows.PAIRS if pairs else MadeUpRows.CHATS if chat else MadeUpRows.MAILS

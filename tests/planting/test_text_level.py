@@ -1,0 +1,60 @@
+"""A planted audit of attackers who see only text: a bound holds for any score, so text alone can contradict a claim."""
+
+import pytest
+
+from heldin.attacks.access import Access
+from heldin.base.progress import LineReporter
+from heldin.jobs.verify import verify
+from heldin.planting.audit import audit_planted
+from heldin.planting.plant import plant
+from heldin.planting.target import PlantedAudit
+from tests.planted_sets import memorable_lm, memorable_rows, plan, read_lines, save_base, train, write_lines
+from tests.refusals import refused
+
+QUIET = LineReporter(lambda line: None)
+CLAIM = "epsilon=0.1,delta=1e-6,unit=user"
+SAMPLING = {"cuts": [0.12], "samples": 16, "tokens": 4}
+ATTACK = {
+    "access": "text",
+    "names": ["samia", "coverage-mean"],
+    "documents": ["training"],
+    "training_documents": 8,
+    "max_characters": 200,
+    "sampling": SAMPLING,
+}
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory):
+    """A planted folder and a model that learned its rows by heart."""
+    root, rows = tmp_path_factory.mktemp("by text"), memorable_rows()
+    base = save_base(memorable_lm(rows), root / "base")
+    canaries = [{"kind": "rare_phrase", "users": 10, "documents": [3]}]
+    config = plan(write_lines(rows, root / "mine.jsonl"), base, canaries=canaries, attack=ATTACK)
+    plant(config, root / "out", QUIET)
+    texts = [row["body"] for row in read_lines(root / "out" / "training" / "mine.jsonl")]
+    return root / "out", train(base, texts, root / "model", passes=16, rate=1e-2)
+
+
+def test_a_claim_is_contradicted_and_certified_by_text_alone(planted):
+    job = PlantedAudit(planted[0], str(planted[1]), (CLAIM,), "R. Signer")
+    record, folder = audit_planted(job, None, QUIET, command="heldin audit")
+    assert (record.access, record.primary_attack) == (Access.TEXT, "samia")
+    verdict = record.judgement.verdicts[0]
+    assert (verdict.outcome, verdict.standing) == ("contradicted", "certified")
+    assert record.judgement.exit_code == 3
+    assert record.primary().auroc.value > 0.7
+    # The positive control reads losses, which a model that is here has whatever its attackers see.
+    assert record.planted.control is not None
+    assert verify(folder, QUIET).differences == ()
+
+
+def test_behind_an_endpoint_a_planted_audit_needs_log_probabilities(planted, call):
+    url = ("--endpoint", "http://127.0.0.1:9/v1", "--model", "tuned")
+    call("audit-planted", planted[0], *url, "--declared-by", "R. Signer")
+    assert call.refused(naming=("attack.access", "log-probabilities"))
+
+
+def test_no_claim_is_tested_on_a_planted_set_of_a_level_without_attacks():
+    with refused(naming=("access", "samia")):
+        plan("x.jsonl", "base", attack={"access": ["log-probabilities", "text"], "names": ["loss"], "primary": "loss"})
