@@ -336,6 +336,22 @@ def chats(
     typer.echo(f"{to}: {users:,} users, {written:,} chats")
 
 
+@app.command("chat-base")
+def chat_base(
+    to: Annotated[Path, typer.Option("--out", help="New folder for the model.")] = Path("runs/chat-base"),
+    quiet: Quiet = False,
+    device: DeviceOption = None,
+) -> None:
+    """Train a small Llama-shaped chat model on made-up public conversations, for runs with adapters."""
+    from heldin.base.progress import reporter_for_this_terminal
+    from replication.chat_base import steps_of, write_chat_base
+
+    to.parent.mkdir(parents=True, exist_ok=True)
+    with reporter_for_this_terminal().track("chat model", steps_of(), "steps") as advance:
+        write_chat_base(to, advance=advance)
+    typer.echo(f"{to}: name it in model.base")
+
+
 @app.command("later-loss")
 def later_loss(
     file: Annotated[Path, typer.Argument(help="after.jsonl.gz of split-by-date.")],
