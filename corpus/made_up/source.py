@@ -15,6 +15,7 @@ from heldin.corpus.sources.contract import SourceConfig, SourceSize
 from heldin.corpus.sources.rows import Columns, Source, batched
 
 _COLUMNS = Columns(id="id", date="date")
+_TURNS = "2"  # of what chats and pairs are made of; raised if that changes, or a cached corpus would be read
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Synthetic(Source):
 
     def fingerprint(self) -> str:
         """Hash of the generator's parameters, and of how turns are read."""
-        turns = (repr(self.columns), self.rows) if self.rows.have_turns else ()
+        turns = (repr(self.columns), self.rows, _TURNS) if self.rows.have_turns else ()
         return text_sha256("synthetic", repr(self.spec), *turns)
 
     def batches(self, bad: BadRows) -> Iterator[pa.RecordBatch]:
