@@ -233,6 +233,7 @@ def run(
     from heldin.jobs.run import run as _run
     from heldin.stages.config_files import with_overrides
     from heldin.stages.run_config import load_config, parse_config
+    from heldin.stages.train.tracking import is_reported, log_results
 
     if isinstance(config, Mapping):
         # "config" is what errors name in place of a file.
@@ -240,9 +241,16 @@ def run(
     else:
         checked = load_config(Path(config), overrides)
     folder = Path(out) if out is not None else Path("runs") / checked.name
-    record = _run(checked, folder, _reporter(quiet), command=_called("run"))
+    reporter = _reporter(quiet)
+    record = _run(checked, folder, reporter, command=_called("run"))
     # A halted run has no model, so that there is nothing to attack and no record.
-    return None if record is None else AuditResult(record, folder)
+    if record is None:
+        return None
+    result = AuditResult(record, folder)
+    if not is_reported(checked, folder):
+        result.write_pdf(folder / "report.pdf")
+        log_results(checked, folder, record, reporter.say)
+    return result
 
 
 def audit_model(
