@@ -158,14 +158,14 @@ def log_results(config: RunConfig, out: Path, record: Record, say: Callable[[str
         last, area = record.training.steps, record.primary().auroc
         if record.training.epsilon is not None:
             trackers.log({"privacy/epsilon": record.training.epsilon}, last, unnoised=False)
-        found: dict[str, float | None] = {
+        judged: dict[str, float | None] = {
             "result/auroc": area.value,
             "result/auroc_lower": area.lower,
             "result/auroc_upper": area.upper,
         }
         if record.effort is not None:
-            found |= {"result/tokens_per_second": record.effort.tokens_per_second}
-        trackers.log(found, last, unnoised=True)
+            judged |= {"result/tokens_per_second": record.effort.tokens_per_second}
+        trackers.log(judged, last, unnoised=True)
         trackers.state({"answer": record.decision.decision.answer.value, "headline": record.decision.headline})
         if (out / "report.pdf").is_file():
             trackers.attach(out / "report.pdf")

@@ -132,15 +132,18 @@ def test_a_plain_run_is_in_tensorboard_and_a_local_mlflow(small_with, tmp_path, 
     assert _scalars(tensorboard, tmp_path / "run" / "tensorboard") == shown
 
 
-def test_epsilon_of_a_private_run_rises_to_that_of_its_plan(small_with, tmp_path, tensorboard):
+def test_epsilon_of_a_private_run_rises_to_that_of_its_plan(call, small_with, tmp_path, tensorboard):
     finetune = {"report_to": ["tensorboard"], "select": "last", "evaluations": 2}
-    result = heldin.run(small_with(defense=PRIVATE, finetune=finetune), out=tmp_path / "run", quiet=True)
+    call("run", small_with(defense=PRIVATE, finetune=finetune), "--out", tmp_path / "run")
+    result = heldin.load_record(tmp_path / "run")
     shown = _scalars(tensorboard, tmp_path / "run" / "tensorboard")
     spent = [value for *_, value in shown["privacy/epsilon"]]
     assert spent == sorted(spent)
     assert spent[0] < spent[-1] == pytest.approx(result.record.training.epsilon, rel=1e-5)
     # The loss of private people is un-noised.
     assert "train/loss" not in shown
+    # The command logs the results too.
+    assert set(shown) >= OF_MEMBERS
 
 
 @pytest.mark.parametrize(("mode", "remote"), [("offline", False), ("disabled", False), ("online", True), (None, True)])
