@@ -188,3 +188,15 @@ def test_a_tracker_that_cannot_be_opened_is_left_out(small_with, tmp_path, local
         trackers.log({"train/loss": 1.0}, 1, unnoised=True)
     assert said
     assert said[0].startswith("mlflow: ")
+
+
+@pytest.mark.parametrize("unnoised", [False, True])
+def test_unnoised_numbers_of_a_private_run_leave_the_machine_only_with_the_switch(
+    small_with, tmp_path, tensorboard, monkeypatch, unnoised
+):
+    monkeypatch.setattr("heldin.stages.train.tracking.is_remote", lambda name: True)
+    finetune = {"report_to": ["tensorboard"], "report_unnoised": unnoised, "select": "last", "evaluations": 2}
+    heldin.run(small_with(defense=PRIVATE, finetune=finetune), out=tmp_path / "run", quiet=True)
+    shown = set(_scalars(tensorboard, tmp_path / "run" / "tensorboard"))
+    public = {"privacy/epsilon", "train/learning_rate"}
+    assert shown >= public | OF_MEMBERS if unnoised else shown == public
