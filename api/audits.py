@@ -18,6 +18,9 @@ from heldin.record.document import Record, read_record
 
 if TYPE_CHECKING:
     from datasets import Dataset
+    from matplotlib.axes import Axes
+
+    from heldin.reports.runs import ListedRun
 
 Source = str | Path
 
@@ -94,6 +97,57 @@ class AuditResult(Tabular):
             for attack in self.record.attacks
         ]
 
+    def plot_roc(self, ax: "Axes | None" = None, *, log: bool = False) -> "Axes":
+        """Plot the ROC curves of the report: the primary attack's, the best one's, and the ceiling of the guarantee.
+
+        Args:
+            ax: matplotlib axes to plot on; None: those of a new figure.
+            log: whether both axes are logarithmic.
+
+        Returns:
+            The axes.
+        """
+        from heldin.reports.figures import draw_roc
+
+        axes = _axes(ax)
+        draw_roc(axes, self.record, log=log)
+        axes.legend(title="attack (AUROC)")
+        return axes
+
+    def plot_scores(self, ax: "Axes | None" = None) -> "Axes":
+        """Plot the scores of members and non-members as page one does, in groups of ten people or more.
+
+        Args:
+            ax: matplotlib axes to plot on; None: those of a new figure.
+
+        Returns:
+            The axes.
+        """
+        from heldin.reports.figures import draw_scores
+
+        axes = _axes(ax)
+        draw_scores(axes, self.record)
+        return axes
+
+    def plot_tradeoff(self, ax: "Axes | None" = None) -> "Axes":
+        """Plot the share of members that an attack misses against the share of non-members that it flags.
+
+        A curve further down means more leakage. The guarantee and each claim allow no curve, in expectation, below
+        their own. The curves of attacks are estimates: a curve below a claim's is no verdict (see ``verdict``).
+
+        Args:
+            ax: matplotlib axes to plot on; None: those of a new figure.
+
+        Returns:
+            The axes.
+        """
+        from heldin.reports.figures import draw_tradeoff
+
+        axes = _axes(ax)
+        draw_tradeoff(axes, self.record)
+        axes.legend(title="attack (AUROC)")
+        return axes
+
     def write_pdf(self, path: Source) -> Path:
         """Write the PDF report of the record and return its path. Raises OSError if it cannot be written."""
         from heldin.reports.record_report import report_record
@@ -109,6 +163,33 @@ class AuditResult(Tabular):
         from heldin.reports.record_report import report_record
 
         return write_page(report_record(self.record), Path(path))
+
+
+@dataclass(frozen=True)
+class RunList(Tabular):
+    """Every run, audit, sweep and planted set below a folder.
+
+    Attributes:
+        folder: the folder that was read.
+        runs: the newest first, those without a date last.
+    """
+
+    folder: Path
+    runs: "tuple[ListedRun, ...]"
+
+    def heading(self) -> str:
+        """Return how many folders there are, and in which state."""
+        from heldin.reports.runs import summary
+
+        return summary(self.runs, self.folder)
+
+    def notes(self) -> Sequence[str]:
+        """Return why each damaged folder has no result."""
+        return [run.problem for run in self.runs if run.problem]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one row for each folder, with the columns of ``heldin runs --csv``."""
+        return [run.as_dict() for run in self.runs]
 
 
 @dataclass(frozen=True)
@@ -152,6 +233,7 @@ def run(
     from heldin.jobs.run import run as _run
     from heldin.stages.config_files import with_overrides
     from heldin.stages.run_config import load_config, parse_config
+    from heldin.stages.train.tracking import is_reported, log_results
 
     if isinstance(config, Mapping):
         # "config" is what errors name in place of a file.
@@ -159,9 +241,16 @@ def run(
     else:
         checked = load_config(Path(config), overrides)
     folder = Path(out) if out is not None else Path("runs") / checked.name
-    record = _run(checked, folder, _reporter(quiet), command=_called("run"))
+    reporter = _reporter(quiet)
+    record = _run(checked, folder, reporter, command=_called("run"))
     # A halted run has no model, so that there is nothing to attack and no record.
-    return None if record is None else AuditResult(record, folder)
+    if record is None:
+        return None
+    result = AuditResult(record, folder)
+    if not is_reported(checked, folder):
+        result.write_pdf(folder / "report.pdf")
+        log_results(checked, folder, record, reporter.say)
+    return result
 
 
 def audit_model(
@@ -290,6 +379,28 @@ def audit_planted(
 def load_record(folder: Source) -> AuditResult:
     """Return the result of a finished run or audit. Raises InputError if the folder has none."""
     return AuditResult(read_record(Path(folder) / "record.json"), Path(folder))
+
+
+def load_runs(folder: Source) -> RunList:
+    """Return every run, audit, sweep and planted set below a folder, as ``heldin runs`` lists them.
+
+    A sweep is one row. A damaged or unfinished folder has a row with its state. No row is about a person.
+
+    Raises:
+        InputError: there is no such folder.
+    """
+    from heldin.reports.runs import list_runs
+
+    return RunList(Path(folder), tuple(list_runs(Path(folder))))
+
+
+def _axes(ax: "Axes | None") -> "Axes":
+    if ax is not None:
+        return ax
+    # By pyplot, so that a notebook shows the figure.
+    from matplotlib import pyplot
+
+    return pyplot.subplots(layout="constrained")[1]
 
 
 def _with_named_source(config: Mapping[str, Any]) -> Mapping[str, Any]:

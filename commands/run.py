@@ -113,14 +113,20 @@ def _run(
 ) -> None:
     from heldin.base.progress import reporter_for_this_terminal
     from heldin.jobs.run import run as run_pipeline
+    from heldin.stages.train.tracking import log_results
 
     folder = out or Path("runs") / config.name
     # Typesetting is inside too: the same command makes the report again.
     with interruptible():
-        record = run_pipeline(config, folder, reporter_for_this_terminal(), command=command_line())
+        reporter = reporter_for_this_terminal()
+        record = run_pipeline(config, folder, reporter, command=command_line())
         # ``finish`` does not return: what follows is for a run without a record.
         if record is not None:
-            finish(record, folder, json=json, verbose=verbose, fail_on=fail_on, html=html)
+            try:
+                finish(record, folder, json=json, verbose=verbose, fail_on=fail_on, html=html)
+            finally:
+                # After the report, which is one of the files that are logged.
+                log_results(config, folder, record, reporter.say)
     # Only the first of torchrun's processes prints. A RANK without others is somebody else's variable.
     if os.environ.get("WORLD_SIZE", "1") == "1" or os.environ.get("RANK", "0") == "0":
         finish_without_model(folder, fail_on, json=json)

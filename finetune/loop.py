@@ -27,6 +27,8 @@ from heldin.models.tokens import Tokens
 if TYPE_CHECKING:
     from heldin.finetune.sharding import Spread
 
+Log = Callable[[Mapping[str, float], float], object]
+
 
 @dataclass(frozen=True)
 class TrainingResult:
@@ -68,6 +70,7 @@ def train(
     advance: Callable[[int], object] | None = None,
     say: Callable[[str], None] = lambda _: None,
     spread: "Spread | None" = None,
+    log: Log | None = None,
 ) -> TrainingResult:
     """Train ``base`` on ``sequences`` and leave the chosen model in ``folder``/final.
 
@@ -88,6 +91,7 @@ def train(
         say: receives a line when a run resumes, when a step that ran out of memory is retried in smaller passes, and
             how per-unit gradients are computed.
         spread: how ``base.model`` lies over the processes; None: each holds all of it.
+        log: called after each evaluation with its entry of the history, and the seconds of all steps so far.
 
     Raises:
         InputError: there are no records, no token of any counts, or ``folder`` has a checkpoint of another job.
@@ -116,6 +120,8 @@ def train(
                 advance(1)
             if evaluate and state.step in evaluation_steps:
                 training.evaluate(evaluate, select_by)
+                if log:
+                    log(state.history[-1], training.passes.effort.step_seconds)
             if state.step % recipe.checkpoint_every == 0 or state.step == training.steps or stopped() or interrupted():
                 training.save()
     forget_recordings(training.model)

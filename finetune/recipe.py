@@ -53,6 +53,14 @@ class Precision(StrEnum):
     BF16 = "bf16"
 
 
+class TrackerName(StrEnum):
+    """Trackers, by the names that transformers uses."""
+
+    TENSORBOARD = "tensorboard"
+    MLFLOW = "mlflow"
+    WANDB = "wandb"
+
+
 class Truncate(StrEnum):
     """Where a record is cut that is longer than a sequence."""
 
@@ -174,6 +182,11 @@ class Recipe:
     shard: Annotated[Few, Field(ge=2)] | None = field(default=None, repr=False)
     """Processes that hold one copy of the model together (torch's FSDP2), started by torchrun; null: each process has a
     copy."""
+    report_to: tuple[TrackerName, ...] = field(default=(), repr=False)  # changes no weight
+    """Trackers that the run logs to: losses, epsilon, throughput, the answer and the report. Figures that depend on who
+    is a member are logged after the judgement."""
+    report_unnoised: bool = field(default=False, repr=False)
+    """Whether trackers that are not on this machine also receive the un-noised numbers of a private run."""
     lora: Lora | None = None
     """Train low-rank adapters instead of all parameters; null: train all parameters."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0

@@ -46,6 +46,7 @@ from heldin.models.tokens import Tokens
 if TYPE_CHECKING:
     from heldin.finetune.sharding import Spread
 
+_SHAPES_NOTHING = ("checkpoint_every", "checkpointing", "shard", "report_to", "report_unnoised")
 Evaluate = Callable[[int, PreTrainedModel], Mapping[str, float]]
 
 
@@ -360,11 +361,11 @@ def job_name(
 
     Args:
         base: the model to start from.
-        recipe: hyperparameters; only ``checkpoint_every``, ``checkpointing`` and ``shard`` do not matter.
+        recipe: hyperparameters; those of ``_SHAPES_NOTHING`` do not matter.
         private: the mechanism with its key and units, or None.
         clipping: of plain batches, or None.
     """
-    shaping = {k: v for k, v in asdict(recipe).items() if k not in ("checkpoint_every", "checkpointing", "shard")}
+    shaping = {k: v for k, v in asdict(recipe).items() if k not in _SHAPES_NOTHING}
     mechanism = repr(clipping) if clipping else ""
     if private:
         units = private.units if isinstance(private.units, Units) else Units.of(private.units)

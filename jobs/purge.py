@@ -22,6 +22,7 @@ from heldin.record.planted_files import LOG as TRAINING_LOG
 from heldin.record.sweep import TUNING
 from heldin.stages.families import KINDS
 from heldin.stages.measures.tables import SHADOW, tables_in
+from heldin.stages.run_folder import TENSORBOARD, TRACKERS
 from heldin.stages.train.previous import KEPT as PREVIOUS
 
 # What may be kept, and what each is called in a folder.
@@ -38,7 +39,7 @@ KEPT = {
         MANIFEST,
     ),
     "report": ("report.pdf", "report.html"),
-    "log": (LOG,),
+    "log": (LOG, TRACKERS, TENSORBOARD),
     "model": ("checkpoints",),
 }
 # The order in which they go: without the key, coins and noise cannot be drawn again, whatever is left after a kill.

@@ -49,6 +49,7 @@ from heldin.stages.train.models import (
 )
 from heldin.stages.train.plan import configured_mechanism, read_run_config, require_mechanism, settle_plan
 from heldin.stages.train.previous import keep_previous, require_previous
+from heldin.stages.train.tracking import is_reported, live_log, require_trackers, run_trackers
 from heldin.stages.train.training import (
     finetune,
     finished_training,
@@ -81,6 +82,7 @@ def run(config: RunConfig, out: Path, reporter: Reporter, *, command: str) -> Re
     require_mechanism(config)
     require_arithmetic(config)
     require_previous(config, out)
+    require_trackers(config)
     taken = StageSeconds()
     with ExitStack() as until_the_end:
         with joined():
@@ -180,7 +182,12 @@ def _train(config: RunConfig, out: Path, reporter: Reporter, taken: StageSeconds
                 real, fixed.audit.delta, fixed.claims, units=wording.unit, unit=wording.singular, sharing=fixed.judged
             ):
                 reporter.say(line)
-        result = finetune(config, data, base, mechanism, out, reporter)
+        if rank() == 0 and not is_reported(config, out):
+            with run_trackers(config, out, reporter.say) as trackers:
+                log = live_log(config, mechanism, trackers)
+                result = finetune(config, data, base, mechanism, out, reporter, log)
+        else:
+            result = finetune(config, data, base, mechanism, out, reporter)
     if not result.halted and trained_references(config):
         with taken.timed("reference models"):
             # Not in the scoring stage, which is the first process's alone.

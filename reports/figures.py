@@ -4,6 +4,7 @@ Colours can be distinguished by the colour-blind, and in grey by the style of li
 """
 
 import io
+import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -21,11 +22,12 @@ from heldin.audit.bootstrap import Estimate
 from heldin.audit.decision import Answer
 from heldin.audit.results import CanaryFacts, CanaryGroup
 from heldin.base.wording import counted, kind_words
+from heldin.defenses.accounting.roc_ceiling import epsilon_delta_ceiling
 from heldin.record.document import Record
-from heldin.record.facts import GradientNorms
+from heldin.record.facts import Ceiling, GradientNorms
 from heldin.reports.blocks import Beside, Figure
 from heldin.reports.wording import audited_by, name_primary
-from heldin.words.evidence import SUBJECTS
+from heldin.words.evidence import SUBJECTS, ClaimLabel
 from heldin.words.people import TRAININGS, Wording
 
 BLUE, ORANGE, GREY = "#0072B2", "#E69F00", "#767676"  # Okabe and Ito (2008), of clearly different lightness
@@ -99,6 +101,7 @@ def two_sides(axes: Axes, histogram: Histogram, held_in: str, held_out: str) -> 
 
 # A record has the curves of two scores at most: those of many would tell together who was held in.
 _CURVES = (("-", BLUE), ("--", ORANGE))
+_CLAIMS = ("-.", "--", ":")
 
 
 def plot_people(record: Record) -> Beside | None:
@@ -117,7 +120,7 @@ def plot_people(record: Record) -> Beside | None:
         f" {inside[-1]} of {inside[-1] + outside[-1]} are members, of those with the lowest {inside[0]} of"
         f" {inside[0] + outside[0]}."
     )
-    scores = Figure("scores", partial(_draw_scores, record, curve, counted_attack.attack), alt, width=52)
+    scores = Figure("scores", partial(_draw_scores, record), alt, width=52)
     if flagged is None:
         return Beside([scores])
     blocks = [_dots_of(flagged.members, flagged.of_members), _dots_of(flagged.others, flagged.of_others)]
@@ -136,15 +139,20 @@ def _dots_of(flagged: int, total: int) -> tuple[int, int]:
     return (flagged, total) if total < _ENOUGH else (round(_MOST_DOTS * flagged / total), _MOST_DOTS)
 
 
-def _draw_scores(record: Record, curve: Curve, attack: str) -> str:
+def draw_scores(axes: Axes, record: Record) -> None:
+    """Draw the scores of members and non-members by the attack that page one counts; no bin has fewer than ten."""
+    counted_attack = record.counted_attack()
+    two_sides(axes, (counted_attack.curve or record.curve()).histogram, "members", "non-members")
+    if record.trainings is not None and record.trainings.threshold is not None:
+        axes.axvline(record.trainings.threshold, color="black", linewidth=0.8, linestyle="--", label="threshold")
+    label(axes, f"score of {counted_attack.attack}\n(higher: more like a member)", "share of the group")
+    axes.set_yticks([])
+    above(axes)
+
+
+def _draw_scores(record: Record) -> str:
     with figure(3.4, 1.75) as (drawn, saved):
-        scores = drawn.subplots()
-        two_sides(scores, curve.histogram, "members", "non-members")
-        if record.trainings is not None and record.trainings.threshold is not None:
-            scores.axvline(record.trainings.threshold, color="black", linewidth=0.8, linestyle="--", label="threshold")
-        label(scores, f"score of {attack}\n(higher: more like a member)", "share of the group")
-        scores.set_yticks([])
-        above(scores)
+        draw_scores(drawn.subplots(), record)
     return saved[0]
 
 
@@ -250,32 +258,67 @@ def _chosen(record: Record) -> list[tuple[AttackResult, Curve]]:
     return [(result, result.curve) for result in record.attacks if result.curve]
 
 
+def draw_roc(axes: Axes, record: Record, *, log: bool = False) -> None:
+    """Draw the ROC curves that the record has, and the ceiling of the guarantee if there is one.
+
+    Args:
+        log: whether both axes are logarithmic; they then begin at one person.
+    """
+    # One user: nothing smaller was seen, and the curve's vertices at 0 have no place on logarithmic axes.
+    lowest, least_named = 1.0 / record.split.held_out, 1.0 / record.split.held_in
+    for (result, curve), (style, colour) in zip(_chosen(record), _CURVES, strict=False):
+        axes.plot(curve.fpr, curve.tpr, style, color=colour, label=_name_curve(result))
+    label(axes, "false-positive rate", "true-positive rate")
+    if ceiling := record.ceiling():
+        # The ceiling's first point has an FPR of 0.
+        shown = np.array(ceiling.fpr) >= (lowest if log else 0.0)
+        fpr, tpr = np.array(ceiling.fpr)[shown], np.array(ceiling.tpr)[shown]
+        axes.plot(fpr, tpr, ":", color="black", linewidth=1.0, label=_name_ceiling(ceiling))
+        # Grey is what no attacker reaches in expectation if the promise holds
+        # (docs/theory.md#attacker-ceilings).
+        axes.fill_between(fpr, tpr, 1, color=GREY, alpha=0.15, linewidth=0)
+    # Many points: on logarithmic axes the line between (0, 0) and (1, 1) would have an end that cannot be drawn.
+    diagonal = np.geomspace(lowest, 1, 50) if log else [0, 1]
+    axes.plot(diagonal, diagonal, color=GREY, linewidth=0.6)
+    if log:
+        axes.set(xscale="log", yscale="log", xlim=(lowest, 1), ylim=(min(lowest, least_named), 1.1), aspect="equal")
+    else:
+        axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
+
+
+def draw_tradeoff(axes: Axes, record: Record) -> None:
+    """Draw the attacks' false-negative rate against their false-positive rate: curves further down leak more.
+
+    With the lowest curve that the guarantee allows in expectation, and that of each claim in numbers.
+    """
+    for (result, curve), (style, colour) in zip(_chosen(record), _CURVES, strict=False):
+        axes.plot(curve.fpr, 1 - np.array(curve.tpr), style, color=colour, label=_name_curve(result))
+    if ceiling := record.ceiling():
+        missed = 1 - np.array(ceiling.tpr)
+        axes.plot(ceiling.fpr, missed, ":", color="black", linewidth=1.0, label=_name_ceiling(ceiling))
+        axes.fill_between(ceiling.fpr, 0, missed, color=GREY, alpha=0.15, linewidth=0)
+    claims = [verdict.claim for verdict in record.judgement.verdicts if verdict.claim.states(ClaimLabel.STATED)]
+    for claim, dashes in zip(dict.fromkeys(claims), itertools.cycle(_CLAIMS), strict=False):
+        allowed = epsilon_delta_ceiling(*(float(str(claim.values[name])) for name in ("epsilon", "delta")))
+        axes.plot(allowed.fpr, 1 - allowed.tpr, dashes, color=GREY, linewidth=1.0, label=f"claim: {claim}")
+    axes.plot([0, 1], [1, 0], color=GREY, linewidth=0.6)
+    label(axes, "false-positive rate", "false-negative rate")
+    axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
+
+
+def _name_curve(result: AttackResult) -> str:
+    return f"{result.attack}, {result.aggregation} ({result.auroc.value:.2f})"
+
+
+def _name_ceiling(ceiling: Ceiling) -> str:
+    return f"ceiling ({ceiling.auroc:.2f})"
+
+
 def _draw_roc(record: Record) -> str:
     with figure(6.3, 3.2) as (drawn, saved):
         linear, log = drawn.subplots(1, 2)
-        for axes in (linear, log):
-            for (result, curve), (style, colour) in zip(_chosen(record), _CURVES, strict=False):
-                name = f"{result.attack}, {result.aggregation} ({result.auroc.value:.2f})"
-                axes.plot(curve.fpr, curve.tpr, style, color=colour, label=name)
-            label(axes, "false-positive rate", "true-positive rate")
-        # One user: nothing smaller was seen, and the curve's vertices at 0 have no place on logarithmic axes.
-        lowest, least_named = 1.0 / record.split.held_out, 1.0 / record.split.held_in
-        ceiling = record.ceiling()
-        if ceiling:
-            for axes, least in ((linear, 0.0), (log, lowest)):
-                # The ceiling's first point has an FPR of 0.
-                shown = np.array(ceiling.fpr) >= least
-                fpr, tpr = np.array(ceiling.fpr)[shown], np.array(ceiling.tpr)[shown]
-                axes.plot(fpr, tpr, ":", color="black", linewidth=1.0, label=f"ceiling ({ceiling.auroc:.2f})")
-                # Grey is what no attacker reaches in expectation if the promise holds
-                # (docs/theory.md#attacker-ceilings).
-                axes.fill_between(fpr, tpr, 1, color=GREY, alpha=0.15, linewidth=0)
-        # Many points: on these axes the line between (0, 0) and (1, 1) would have an end that cannot be drawn.
-        diagonal = np.geomspace(lowest, 1, 50)
-        linear.plot([0, 1], [0, 1], color=GREY, linewidth=0.6)
-        log.plot(diagonal, diagonal, color=GREY, linewidth=0.6)
-        linear.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
-        log.set(xscale="log", yscale="log", xlim=(lowest, 1), ylim=(min(lowest, least_named), 1.1), aspect="equal")
+        draw_roc(linear, record)
+        draw_roc(log, record, log=True)
         # beneath the axes: near an AUROC of 0.5 there is no room among the curves
         handles, names = linear.get_legend_handles_labels()
         drawn.legend(

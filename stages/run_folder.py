@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 
 SECONDS_FILE = "seconds.json"
+TRACKERS = "trackers.json"  # ids of the run in its trackers, and whether its results were logged
+TENSORBOARD = "tensorboard"  # folder of the files of TensorBoard
 _BEFORE_COINS = {
     "config.yaml",
     KINDS,

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from heldin.api import account as account
     from heldin.api.audits import AuditResult as AuditResult
+    from heldin.api.audits import RunList as RunList
     from heldin.api.audits import audit_model as audit_model
     from heldin.api.audits import audit_planted as audit_planted
     from heldin.api.audits import load_record as load_record
+    from heldin.api.audits import load_runs as load_runs
     from heldin.api.audits import plant as plant
     from heldin.api.audits import run as run
     from heldin.api.numbers import bound as bound
@@ -38,6 +40,7 @@ _HOMES = {
     "Judgement": "bounds.judgement",
     "Mechanism": "defenses.mechanism",
     "ResumableError": "base.errors",
+    "RunList": "api.audits",
     "TooFewUsers": "base.errors",
     "account": "api",
     "audit_model": "api.audits",
@@ -47,6 +50,7 @@ _HOMES = {
     "claim": "api.numbers",
     "compose": "sweeps.releases",
     "load_record": "api.audits",
+    "load_runs": "api.audits",
     "plan_claim": "api.numbers",
     "plant": "api.audits",
     "power": "api.numbers",

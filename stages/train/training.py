@@ -20,7 +20,7 @@ from heldin.defenses.mechanism import Mechanism
 from heldin.finetune.batches import Truncation, encode, encoded
 from heldin.finetune.checkpoints import finished_state
 from heldin.finetune.holding import PlainClipping, plain_clipping
-from heldin.finetune.loop import TrainingResult, train
+from heldin.finetune.loop import Log, TrainingResult, train
 from heldin.finetune.precision import arithmetic_of
 from heldin.finetune.preferences import preference_records
 from heldin.finetune.ranks import first_process_first, rank
@@ -48,9 +48,18 @@ REFERENCE = Path("checkpoints") / "reference"  # of a run on preference pairs
 
 
 def finetune(
-    config: RunConfig, data: RunData, base: LanguageModel, mechanism: Mechanism, out: Path, reporter: Reporter
+    config: RunConfig,
+    data: RunData,
+    base: LanguageModel,
+    mechanism: Mechanism,
+    out: Path,
+    reporter: Reporter,
+    log: Log | None = None,
 ) -> TrainingResult:
-    """Train on the records of held-in and always-in users under the mechanism, measuring the curves along the way."""
+    """Train on the records of held-in and always-in users under the mechanism, measuring the curves along the way.
+
+    ``log`` is called after each evaluation (see ``finetune.loop.train``).
+    """
     recipe = config.finetune
     _check_length(config, base)
     layout = None
@@ -104,6 +113,7 @@ def finetune(
             advance=advance,
             say=reporter.say,
             spread=layout,
+            log=log,
         )
     if rank() == 0 and not result.halted:
         write_artefact(out / "ledger" / "model", _model_commitment(data.ledger.key, final))

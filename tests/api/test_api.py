@@ -7,15 +7,19 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from html import escape
+from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib import pyplot
 
 import heldin
 from heldin.audit.decision import Answer
 from heldin.base.progress import LineReporter
 from heldin.corpus.split import Part, Role
+from heldin.record.document import Record
 from heldin.reports.findings import warn
 from heldin.stages.run_config import load_config
 from heldin.stages.sides.data import prepare_data
@@ -24,7 +28,9 @@ from heldin.words.evidence import ClaimLabel
 from heldin.words.guarantee import GuaranteeText, NoGuaranteeReason
 from tests.pdf_pages import text_of
 from tests.refusals import names, refused
+from tests.reports.golden_pages import made_cases
 
+CASES = made_cases()
 MEMBER = np.arange(400) % 2 == 0
 SCORES = np.random.default_rng(0).normal(2.0 * MEMBER)
 
@@ -171,6 +177,75 @@ def test_a_finished_run_is_loaded_and_written_as_a_pdf(finished, tmp_path):
     assert (finished / "report.pdf").stat().st_mtime_ns == before
     with refused(by="read_record", naming="record.json", kind=heldin.InputError):
         heldin.load_record(tmp_path)
+
+
+@pytest.fixture
+def closed():
+    """Close the figures that a test made."""
+    yield
+    pyplot.close("all")
+
+
+def _points(line):
+    return np.column_stack([line.get_xdata(), line.get_ydata()])
+
+
+@pytest.mark.usefixtures("closed")
+def test_plots_are_those_of_the_report(finished):
+    found = heldin.load_record(finished)
+    curve = found.record.curve()
+    axes = found.plot_roc()
+    np.testing.assert_array_equal(_points(axes.lines[0]), np.column_stack([curve.fpr, curve.tpr]))
+    assert axes.get_legend() is not None
+    given = pyplot.figure().subplots()
+    assert found.plot_roc(ax=given, log=True) is given
+    assert given.get_xscale() == given.get_yscale() == "log"
+    counted = found.record.counted_attack()
+    axes = found.plot_scores()
+    assert counted.attack in axes.get_xlabel()
+    edges = axes.patches[0].get_data().edges
+    np.testing.assert_array_equal(edges, counted.curve.histogram.edges)
+    assert min(map(sum, zip(counted.curve.histogram.held_in, counted.curve.histogram.held_out, strict=True))) >= 10
+
+
+@pytest.mark.usefixtures("closed")
+def test_a_tradeoff_has_the_attack_the_guarantee_and_the_claims():
+    record = next(case for case in CASES.values() if isinstance(case, Record) and case.ceiling() is not None)
+    verdict = record.judgement.verdicts[0]
+    claims = [replace(verdict, claim=heldin.claim(1, 1e-5).label), replace(verdict, claim=heldin.claim(0, 1e-5).label)]
+    judgement = replace(record.judgement, verdicts=tuple(claims))
+    shown = heldin.AuditResult(record.model_copy(update={"judgement": judgement}), Path())
+    lines = {line.get_label(): _points(line) for line in shown.plot_tradeoff().lines}
+    curve, ceiling = record.curve(), record.ceiling()
+    attack = next(points for name, points in lines.items() if name.startswith(record.primary_attack))
+    np.testing.assert_allclose(attack, np.column_stack([curve.fpr, 1 - np.array(curve.tpr)]))
+    allowed = next(points for name, points in lines.items() if name.startswith("ceiling"))
+    np.testing.assert_allclose(allowed, np.column_stack([ceiling.fpr, 1 - np.array(ceiling.tpr)]))
+    # At epsilon 0 the two errors sum to 1 - delta at least, whatever the attack.
+    none, one = (lines[f"claim: {claim.claim}"] for claim in reversed(claims))
+    assert none[:-1].sum(axis=1) == pytest.approx(1 - 1e-5)
+    # The corner of (1, delta): both errors are equal, and a false alarm costs e.
+    corner = one[np.argmin(one.sum(axis=1))]
+    assert corner == pytest.approx([(1 - 1e-5) / (1 + np.e)] * 2)
+
+
+def test_runs_of_a_folder_are_a_row_each(finished, tmp_path):
+    shutil.copytree(finished, tmp_path / "runs" / "one")
+    shutil.copytree(finished, tmp_path / "runs" / "two")
+    (tmp_path / "runs" / "two" / "record.json").write_text("{", encoding="utf-8")
+    runs = heldin.load_runs(tmp_path / "runs")
+    frame = runs.to_dataframe().set_index("path")
+    one, two = (frame.loc[str(tmp_path / "runs" / name)] for name in ("one", "two"))
+    record = heldin.load_record(finished).record
+    assert (one["answer"], one["members"], one["state"]) == (
+        record.decision.decision.answer,
+        record.split.held_in,
+        "done",
+    )
+    assert (two["state"], runs.notes()) == ("damaged", [two["problem"]])
+    assert escape(runs.heading()) in runs._repr_html_()
+    with refused(by="list_runs", naming="nowhere", kind=heldin.InputError):
+        heldin.load_runs(tmp_path / "nowhere")
 
 
 def test_a_run_of_a_file_or_of_its_content_goes_on_where_it_stands(finished, small_config, tmp_path):
