@@ -80,8 +80,8 @@ class AttackTexts:
 
     def of_answer(self, number: int) -> "AttackTexts":
         """Return the documents of one answer of each pair: 0 the chosen one, 1 the rejected one."""
-        one = {user: [each.branches()[number] for each in documents] for user, documents in self.texts.items()}
-        return replace(self, texts=one)
+        answers = {user: [each.branches()[number] for each in documents] for user, documents in self.texts.items()}
+        return replace(self, texts=answers)
 
     def whole(self) -> dict[str, list[str]]:
         """Return the uncut texts by user, without regard to what counts of them."""

@@ -20,7 +20,7 @@ from heldin.finetune.batches import collate
 from heldin.finetune.precision import Arithmetic, autocast
 from heldin.finetune.ranks import first_process_first, rank
 from heldin.finetune.sampled_units import MadeSequence
-from heldin.finetune.token_store import Measured, bearing_of, lengths_of, sequences_digest
+from heldin.finetune.token_store import SizedRecords, bearing_of, lengths_of, sequences_digest
 from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import batches_by_length, tokens_per_batch
 from heldin.models.objective import Objective, row_losses
@@ -30,7 +30,7 @@ _VALUES, _ABOUT = "reference.bin", "about.txt"
 
 
 @dataclass(frozen=True, eq=False)
-class PreferenceRecords(MadeSequence[Tokens], Measured):
+class PreferenceRecords(MadeSequence[Tokens], SizedRecords):
     """Pairs with the objective that compares their answers.
 
     Attributes:

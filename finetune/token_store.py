@@ -40,7 +40,7 @@ class Cut(NamedTuple):
 
 
 @runtime_checkable
-class Measured(Protocol):
+class SizedRecords(Protocol):
     """Records of which lengths and hash are known without a look at each."""
 
     @property
@@ -196,7 +196,7 @@ def _append(path: Path, counted: npt.NDArray[np.bool_], at: int) -> None:
 
 def sequences_digest(sequences: Sequence[Tokens]) -> str:
     """Hash of records' tokens, the same whether they are lists or on disk."""
-    if isinstance(sequences, Measured):
+    if isinstance(sequences, SizedRecords):
         return sequences.digest
     digest = _Digest()
     digest.update(sequences)
@@ -205,14 +205,14 @@ def sequences_digest(sequences: Sequence[Tokens]) -> str:
 
 def lengths_of(sequences: Sequence[Tokens]) -> npt.NDArray[np.int64]:
     """Tokens of each record, shape (records,)."""
-    if isinstance(sequences, Measured):
+    if isinstance(sequences, SizedRecords):
         return sequences.lengths
     return np.fromiter(map(len, sequences), dtype=np.int64, count=len(sequences))
 
 
 def bearing_of(sequences: Sequence[Tokens]) -> npt.NDArray[np.int64]:
     """Tokens of each record that count, shape (records,)."""
-    if isinstance(sequences, Measured):
+    if isinstance(sequences, SizedRecords):
         return sequences.bearing
     return np.fromiter((tokens.bearing for tokens in sequences), dtype=np.int64, count=len(sequences))
 
