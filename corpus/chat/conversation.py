@@ -97,6 +97,9 @@ def format_of_row(row: Mapping[str, Any], columns: Columns) -> tuple[RowFormat, 
         columns: whose ``text`` names the column of texts, which may hold messages.
     """
     named = value_at(row, columns.text)
+    # Of a pair its column of chosen answers may be named, as that of messages is.
+    if columns.text == CHOSEN and REJECTED in row:
+        return RowFormat.PREFERENCE, CHOSEN
     if columns.text in row or named is not None:
         return format_of_value(named) or RowFormat.TEXT, columns.text
     for name in (RowFormat.MESSAGES, RowFormat.CONVERSATIONS):

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from heldin.corpus.chat.opening import RowReading
     from heldin.corpus.store import Corpus
 
+_UNNAMED = {"turns", "access", "sampling"}  # keys that decide texts, or what models are asked for besides them
 PER_TEXT = "compared per text: another tokenizer"
 
 
@@ -82,8 +83,11 @@ class TextScores(Measure[list[TextStatistic]]):
         target, reference = (model.fingerprint for model in self.models)
         # Another version of a package's attack may give other values.
         code = [origin.sha256 for origin in origins_in(self.attack)]
-        named = (self.attack.model_dump_json(exclude={"turns"}), *self.texts.named(), *self.others, *code)
-        return text_sha256(target, reference, *named)
+        named = (self.attack.model_dump_json(exclude=_UNNAMED), *self.texts.named(), *self.others, *code)
+        # What follows from answers follows from how they were asked for.
+        asked = self.attack.access != (Access.LOG_PROBABILITIES,)
+        answers = (self.attack.model_dump_json(include={"access", "sampling"}),) if asked else ()
+        return text_sha256(target, reference, *named, *answers)
 
     def compute(self, reporter: Reporter) -> list[TextStatistic]:
         """Score all texts; token scores are cached.

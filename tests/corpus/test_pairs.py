@@ -77,7 +77,8 @@ def test_every_form_of_a_pair_becomes_the_same_document(tmp_path):
     records = [read(row) for row in forms]
     assert [wrong for _, wrong in records] == [None] * len(forms)
     assert all(record == records[0][0] for record, _ in records)
-    assert {format_of_row(row, Columns()) for row in forms} == {(RowFormat.PREFERENCE, "chosen")}
+    for columns in (Columns(), Columns(text="chosen")):
+        assert {format_of_row(row, columns) for row in forms} == {(RowFormat.PREFERENCE, "chosen")}
 
 
 def test_pairs_of_texts_need_no_template():
