@@ -67,6 +67,12 @@ def noise_response(coefficients: Sequence[float], steps: int) -> Series:
     return column
 
 
+def step_error(coefficients: Sequence[float], steps: int) -> float:
+    """Return |C^-1|_F / sqrt(T), the root mean square of the noise of a single step, for sigma = 1."""
+    times = steps - np.arange(steps)
+    return float(np.sqrt((times * noise_response(coefficients, steps) ** 2).sum() / steps))
+
+
 def workload_error(coefficients: Sequence[float], steps: int, workload: Workload = PREFIX_SUMS) -> float:
     """Return |A C^-1|_F / sqrt(T), the root mean square of the noise in the weights over all steps, for sigma = 1.
 
