@@ -32,6 +32,7 @@ TERMS = {
 
 FURTHER = {
     "attack": "a rule that computes a score for each user from the model's log-probabilities of the user's texts.",
+    "banded noise": "noise of private training that partly cancels in later steps, while groups of users take turns.",
     "base model": "the model before fine-tuning.",
     "baseline": "an attack that never sees the audited model. If a baseline distinguishes members from non-members, the"
     " two groups differ without the model.",
