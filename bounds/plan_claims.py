@@ -144,7 +144,7 @@ def _curve_or_reason(mechanism: Mechanism) -> Claim | str:
         )
     # Of a user alone, not of a user and an entity together.
     alone = promise.exposure.user_epsilon if promise.exposure else None
-    return _claim(event, promise.epsilon if alone is None else alone, mechanism.steps, promise.delta)
+    return _claim(event, promise.epsilon if alone is None else alone, mechanism.rounds, promise.delta)
 
 
 def noise_family(event: Event, steps: int, delta: float) -> NoiseFamily | None:

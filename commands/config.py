@@ -65,9 +65,9 @@ def init(
         str | None,
         typer.Option(
             metavar="WORD",
-            help="run: none, uls, els, group, example, user-entity, uedp, filter, clip, canaries, chat, preference,"
-            " and for your own corpus own, own-chat, own-preference. audit: files, endpoint. plant: users, canaries"
-            " (default: the first).",
+            help="run: none, uls, banded, els, group, example, user-entity, uedp, filter, clip, canaries, chat,"
+            " preference, and for your own corpus own, own-chat, own-preference. audit: files, endpoint. plant: users,"
+            " canaries (default: the first).",
         ),
     ] = None,
     out: Annotated[

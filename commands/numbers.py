@@ -275,9 +275,10 @@ def choose(
     json: AsJson = False,
     csv: AsCsv = False,
 ) -> None:
-    """Choose between ULS and ELS at one compute budget.
+    """Choose between ULS, banded noise and ELS at one compute budget.
 
-    Compares ULS group sizes and ELS by the noise that each adds. Without public texts every clip norm counts as 1, and
+    Compares ULS group sizes, banded noise for each of them, and ELS, by the noise that each adds to sums of gradients
+    over steps. Without public texts every clip norm counts as 1, and
     the option with the least noise is named. With them clip norms and the ELS group size are estimated from these users
     only, and Estimate-and-Double chooses (Charles et al., section 6).
     """

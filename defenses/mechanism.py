@@ -121,7 +121,7 @@ class Mechanism(Choice):
             raise InputError("delta is missing: give a public constant below 1 / population, for example n^-1.1")
         check_delta(self.delta, self.steps)
         if self.local is not None and not (self.samples_users and self.sampler.by_coins):
-            raise InputError("local updates are a sampled user's: sample users, by Poisson coins")
+            raise InputError("local updates are a sampled user's: sample users, by Poisson coins in every step")
         self.level.check()
         self.sampler.check(self.adjacency, self.members, self.delta, self.steps)
         _ = self.assumed_event  # the event's own checks: cap below the expected cohort, cohort above the population
@@ -155,13 +155,18 @@ class Mechanism(Choice):
         return self.level.members
 
     @property
+    def rounds(self) -> int:
+        """How many times accounting composes the event: once for each step in which a unit may take part."""
+        return self.sampler.rounds(self.steps)
+
+    @property
     def user_event(self) -> Event | None:
-        """One step's event for all of a user's records; None where nothing bounds how many there are."""
+        """One round's event for all of a user's records; None where nothing bounds how many there are."""
         return self.level.user_event
 
     @property
     def assumed_event(self) -> Event:
-        """One step's event as accounting assumes it: for shuffled cohorts that is Poisson sampling."""
+        """One round's event as accounting assumes it: for shuffled cohorts that is Poisson sampling."""
         return self.level.event
 
     def exposed_event(self, exposed: int) -> Event | None:
@@ -187,7 +192,7 @@ class Mechanism(Choice):
     @property
     def dp_event(self) -> dp_event.DpEvent:
         """The run as a dp-accounting event; NonPrivateDpEvent if there is no guarantee."""
-        return dp_event.NonPrivateDpEvent() if self.reasons() else to_dp_event(self.assumed_event, self.steps)
+        return dp_event.NonPrivateDpEvent() if self.reasons() else to_dp_event(self.assumed_event, self.rounds)
 
     @property
     def clip_quantile(self) -> ClipQuantile | None:
@@ -202,7 +207,7 @@ class Mechanism(Choice):
     def _above_threshold(self) -> float:
         assert self.delta is not None
         # What the event spends, since ``target_epsilon`` is None if the noise multiplier was given.
-        spent = accounting.epsilon(self.assumed_event, self.steps, self.delta)
+        spent = accounting.epsilon(self.assumed_event, self.rounds, self.delta)
         return spent + math.log(self.steps / self.delta)
 
     def reasons(self) -> tuple[Statement, ...]:
@@ -214,14 +219,14 @@ class Mechanism(Choice):
         self._check()  # again: pydantic's model_copy and model_construct skip validation
         reasons = self.reasons()
         if not reasons:
-            promise = self._promise(self.assumed_event)
+            promise = self._promise(self.assumed_event, self.rounds)
             # An infinite epsilon must not be printed under the label of a guarantee.
             return promise if math.isfinite(promise.epsilon) else NoGuarantee((NoGuaranteeReason.NO_FINITE_EPSILON(),))
         if not self.protects or self.delta is None:
             return NoGuarantee(reasons)
         held = self.level.fallback_event
         # It makes good for the one reason that it belongs to: any second reason voids it too.
-        fallback = self._promise(held) if held is not None and len(reasons) == 1 else None
+        fallback = self._promise(held, self.steps) if held is not None and len(reasons) == 1 else None
         return NoGuarantee(reasons, self.level.assumed_epsilon(), fallback)
 
     def epsilon(self) -> float:
@@ -235,11 +240,11 @@ class Mechanism(Choice):
             raise InputError("delta is missing, so that there is nothing to calibrate to")
         if self.level.cannot_calibrate is not None:
             raise InputError(self.level.cannot_calibrate)
-        noise = accounting.calibrate(self.assumed_event, self.steps, self.delta, target_epsilon)
+        noise = accounting.calibrate(self.assumed_event, self.rounds, self.delta, target_epsilon)
         # Built anew, since pydantic's ``model_copy`` skips validation.
         return Mechanism(**{**dict(self), "noise_multiplier": noise, "target_epsilon": target_epsilon})
 
-    def _promise(self, event: Event) -> Guarantee:
+    def _promise(self, event: Event, rounds: int) -> Guarantee:
         assert self.delta is not None
         assert self.unit != "none"
         units, population = self.protected_units, self.sampler.population
@@ -251,7 +256,7 @@ class Mechanism(Choice):
             # Of exposure, so that a name that was missed counts too.
             epsilon=exposure.epsilon_at(exposure.exposed)
             if exposure
-            else accounting.epsilon(event, self.steps, self.delta),
+            else accounting.epsilon(event, rounds, self.delta),
             delta=self.delta,
             unit=self.unit,
             adjacency=self.adjacency,

@@ -120,7 +120,7 @@ def compose_releases(
             "pure releases (--pure) are counted for users under add/remove, and the plans protect"
             f" {alike.unit} ({relation(alike.adjacency)}): compose each kind by itself and state both"
         )
-    runs = [(_event(release), release.times * release.mechanism.steps) for release in releases]
+    runs = [(_event(release), release.times * release.mechanism.rounds) for release in releases]
     spent = accounting.composed_epsilon(runs, delta, pure)
     count = sum(release.times for release in releases) + len(pure)
     check_count("number of releases", count)
@@ -151,7 +151,7 @@ def users_epsilon(mechanisms: Sequence[Mechanism], delta: float) -> float | None
     Args:
         mechanisms: each with a guarantee for users, all of one neighbouring relation.
     """
-    runs = [(mechanism.user_event, mechanism.steps) for mechanism in mechanisms]
+    runs = [(mechanism.user_event, mechanism.rounds) for mechanism in mechanisms]
     bounded = [(event, steps) for event, steps in runs if event is not None and not isinstance(event, FilteredGaussian)]
     private = not any(mechanism.reasons() for mechanism in mechanisms)
     return accounting.composed_epsilon(bounded, delta) if private and len(bounded) == len(runs) else None

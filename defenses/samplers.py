@@ -25,6 +25,7 @@ from heldin.defenses.accounting.events import (
     participations,
 )
 from heldin.defenses.choices import Adjacency, Choice, Clip, Rate
+from heldin.defenses.correlation import banded_square_root
 from heldin.defenses.gaps import Gaps
 from heldin.words.guarantee import NoGuaranteeReason
 from heldin.words.statement import Statement
@@ -54,9 +55,27 @@ class SamplerKind(Choice, ABC):
         """Return why it has no accountant under an adjacency, and which to use."""
         return f"{adjacency} adjacency has no accountant under Poisson sampling: use add_remove"
 
+    @property
+    def groups(self) -> int:
+        """Return the number of groups of units, of which each step draws from the next."""
+        return 1
+
+    @property
+    def coefficients(self) -> tuple[float, ...]:
+        """Return C's coefficients, if the noise of the steps is C^-1 z; the number 1 alone if it is independent."""
+        return banded_square_root(self.groups)
+
+    def at_rate(self, rate: float) -> "PoissonSampler | BandedPoissonSampler":
+        """Return Poisson sampling at another rate, with the same groups: for checks of single steps and draws."""
+        return PoissonSampler(rate=rate)
+
+    def rounds(self, steps: int) -> int:
+        """Return how many times accounting composes ``event`` over so many steps: the most steps of a group."""
+        return -(-steps // self.groups)
+
     @abstractmethod
     def event(self, noise_multiplier: float, members: int, clip: Clip) -> Event:
-        """Return one step's event as accounting assumes it.
+        """Return one round's event as accounting assumes it.
 
         Args:
             members: sampled members of the protected unit.
@@ -105,6 +124,73 @@ class PoissonSampler(SamplerKind):
     def cohorts(self, key: bytes, identities: Sequence[str], steps: int) -> Cohorts:
         """Each unit's own coins; right whatever the number of units."""
         return _by_coins(self.rate, key, identities, steps)
+
+
+class BandedPoissonSampler(SamplerKind):
+    """Step t draws from group t mod ``bands`` by Poisson coins, and noise is correlated over ``bands`` steps.
+
+    A unit's group is a keyed hash of its own identity. So two steps in which a unit takes part are at least ``bands``
+    steps apart, and no noise vector is in the noise of both (docs/theory.md#banded-noise).
+
+    Attributes:
+        kind: name in configs and plans.
+        rate: probability of each coin, in the steps of the unit's group: bands times cohort over population.
+        population: public number of units.
+        bands: b, number of groups, and of coefficients of C.
+    """
+
+    draws_by_gaps: ClassVar[bool] = True
+
+    kind: Literal["banded_poisson"] = "banded_poisson"
+    rate: Rate
+    population: Count
+    bands: Count
+
+    @classmethod
+    def of(cls, population: int, cohort: int, bands: int) -> "BandedPoissonSampler":
+        """rate = bands cohort / population, all public constants. Raises InputError if that is above 1."""
+        if bands * cohort > population:
+            raise InputError(
+                f"{bands} bands of {cohort:,} users a step are {bands * cohort:,} users, more than the population"
+                f" {population:,}: use at most {max(1, population // cohort)} bands, or a smaller cohort"
+            )
+        return cls(rate=_rate(population, bands * cohort), population=population, bands=bands)
+
+    @property
+    def groups(self) -> int:
+        """As many as bands."""
+        return self.bands
+
+    def at_rate(self, rate: float) -> "BandedPoissonSampler":
+        """The same groups."""
+        return BandedPoissonSampler(rate=rate, population=self.population, bands=self.bands)
+
+    def check(self, adjacency: Adjacency, members: int, delta: float, steps: int) -> None:
+        """Raise InputError also for more bands than steps."""
+        super().check(adjacency, members, delta, steps)
+        if self.bands > steps:
+            raise InputError(f"{self.bands} bands are more than the {steps} steps: use at most {steps}")
+
+    def event(self, noise_multiplier: float, members: int, clip: Clip) -> PoissonGaussian:
+        """A Poisson-sampled Gaussian sum, once for each step of a group."""
+        return PoissonGaussian(noise_multiplier, self.rate, members)
+
+    def cohorts(self, key: bytes, identities: Sequence[str], steps: int) -> Cohorts:
+        """Each unit's own coins, in the steps of its group."""
+        groups = [group_of(key, name, self.bands) for name in identities]
+        members = [[i for i, group in enumerate(groups) if group == number] for number in range(self.bands)]
+        of_groups = [_by_coins(self.rate, key, [identities[i] for i in own], self.rounds(steps)) for own in members]
+
+        def at(step: int) -> list[int]:
+            number = step % self.bands
+            return [members[number][i] for i in of_groups[number](step // self.bands)]
+
+        return at
+
+
+def group_of(key: bytes, identity: str, bands: int) -> int:
+    """Return the group of a unit, from 0: a function of its identity and the key, whoever else there is."""
+    return int.from_bytes(keyed_digest(key, "group", identity)[:16], "big") % bands
 
 
 class CappedPoissonSampler(SamplerKind):
@@ -255,7 +341,8 @@ class FullBatchSampler(SamplerKind):
 
 
 Sampler: TypeAlias = Annotated[
-    PoissonSampler | CappedPoissonSampler | ShuffledSampler | FullBatchSampler, Field(discriminator="kind")
+    PoissonSampler | BandedPoissonSampler | CappedPoissonSampler | ShuffledSampler | FullBatchSampler,
+    Field(discriminator="kind"),
 ]
 
 

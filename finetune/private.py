@@ -45,6 +45,7 @@ def private_gradient(
     assert divisor.constant is not None
     norm = clip.norm if passes.effort.clip_norm is None else passes.effort.clip_norm
     share = own_share(training.drawn(step))
+    passes.hear(training.noise_of_steps.notice(step))
     if mechanism.noise_multiplier > 0 and step + 1 < mechanism.steps:
         # Drawn in other processes while this one computes gradients.
         passes.hear(training.source.ahead(step + 1, {name: p.shape for name, p in trainable(model).items()}))
@@ -64,7 +65,7 @@ def private_gradient(
 
     def noise(name: str, shape: torch.Size, device: torch.device) -> torch.Tensor:
         # Keyed by the tensor's name: every process adds the same noise to the same sum.
-        return training.source.gaussian(step, name, shape, deviation, device)
+        return training.noise_of_steps.gaussian(step, name, shape, deviation, device)
 
     # A constant of the config: the number drawn would make the noise tell the cohort's size
     # (docs/theory.md#public-constants).

@@ -49,6 +49,7 @@ def sharded_private_gradient(
     assert divisor.constant is not None
     parameters = shards(model)
     rows = {name: rows_of(p, spread) for name, p in parameters.items()}
+    passes.hear(training.noise_of_steps.notice(step))
     if mechanism.noise_multiplier > 0 and step + 1 < mechanism.steps:
         passes.hear(training.source.ahead(step + 1, {name: p.shape for name, p in parameters.items()}, rows))
     drawn = training.drawn(step)[spread.replica :: spread.replicas]
@@ -58,7 +59,7 @@ def sharded_private_gradient(
     deviation = mechanism.noise_multiplier * mechanism.sensitivity
 
     def noise(name: str, shape: torch.Size, device: torch.device) -> torch.Tensor:
-        return training.source.gaussian(step, name, shape, deviation, device, rows[name])
+        return training.noise_of_steps.gaussian(step, name, shape, deviation, device, rows[name])
 
     put_shards(model, total, scale, divisor.constant, noise if deviation > 0 else None)
     loss, count = tally.tolist()

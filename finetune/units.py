@@ -16,6 +16,7 @@ import torch
 
 from heldin.base.coins import keyed_positions, keyed_uniform
 from heldin.base.errors import InputError
+from heldin.defenses.carried_noise import CarriedNoise
 from heldin.defenses.choices import (
     NoiseGenerator,
     RecordSelection,
@@ -93,8 +94,13 @@ class PrivateTraining:
 
     @functools.cached_property
     def source(self) -> NoiseSource:
-        """Of the run's noise."""
+        """Of the run's independent noise."""
         return NoiseSource(self.noise, self.key)
+
+    @functools.cached_property
+    def noise_of_steps(self) -> CarriedNoise:
+        """What is added to the sums; like ``source``, except that it may be correlated over steps."""
+        return CarriedNoise(self.source, self.mechanism.sampler.coefficients)
 
     @functools.cached_property
     def _draws(self) -> Draws:

@@ -99,7 +99,7 @@ def together(plan: Path, spent: float) -> tuple[float, float]:
     other = mechanism.unit != "user" or mechanism.adjacency != "add_remove"
     if event is None or delta is None or other or mechanism.reasons():
         raise InputError(f"'{plan}' gives users no guarantee under add/remove: name a plan of ULS or ELS")
-    return composed_epsilon([(event, mechanism.steps)], delta, [spent]), delta
+    return composed_epsilon([(event, mechanism.rounds)], delta, [spent]), delta
 
 
 def as_dict(release: PrivateMedian, both: tuple[float, float] | None) -> dict[str, Any]:

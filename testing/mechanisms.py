@@ -22,7 +22,7 @@ from heldin.defenses.gradients.model_parts import trainable
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.mechanisms.contract import DefenseConfig, Given
 from heldin.defenses.mechanisms.declared import require_declared
-from heldin.defenses.samplers import PoissonSampler
+from heldin.defenses.samplers import PoissonSampler, Sampler
 from heldin.finetune.declared import declared_defense
 from heldin.finetune.passes import Passes
 from heldin.finetune.sampled_units import SampledUnit
@@ -35,6 +35,7 @@ from heldin.testing.problems import require, tried, watched_files
 LEVEL = 1e-9  # probability that a right step fails one of the tests of noise
 _GIVEN = Given(plain_steps=7, batch_size=4, clip_norm=1.0, checkpoint="last_step", data_steps=(), assumptions=())
 _VOCABULARY, _CONTEXT, _USERS = 53, 16, 2
+_STEPS = 5
 # How much memory there is, and modules that are imported when they are first needed.
 _OF_SYSTEM = ("/proc/", "/sys/", "/dev/", sys.base_prefix, sys.prefix, str(Path(torch.__file__).parents[1]))
 _LARGE = 50.0  # norm of a canary's gradient, in clip norms
@@ -43,13 +44,18 @@ _NEAR = 1e-3  # relative error of clipped gradients that rounding explains
 
 @dataclass(frozen=True)
 class _Stage:
-    """What a step is tried on: a plan whose every unit takes part, texts, and an auditor's gradients."""
+    """What a step is tried on: a plan whose every unit takes part, texts, and an auditor's gradients.
+
+    Attributes:
+        drawing: the plan's own groups of units, of which every unit takes part.
+    """
 
     mechanism: Mechanism
     defense: DefenseConfig
     sequences: Sequence[Tokens]
     records: PrivateRecords
     model: PreTrainedModel
+    drawing: Sampler
 
     def release(
         self, *, noise: float, units: Sequence[int] | None = None, canaries: Sequence[float] = (), **changes: Any
@@ -60,10 +66,13 @@ class _Stage:
             noise: noise multiplier.
             units: numbers of the units that there are; None: all.
             canaries: norms of gradients of an auditor, in clip norms, along one direction.
-            changes: ``step``, ``key`` and ``most``, the records of a pass.
+            changes: ``step``, ``key``, ``most``, the records of a pass, and ``sampler``.
         """
         key = bytes([changes.get("key", 7)]) * 32
-        plan = Mechanism(**{**dict(self.mechanism), "noise_multiplier": noise, "target_epsilon": None})
+        sampler = changes.get("sampler", self.mechanism.sampler)
+        plan = Mechanism(
+            **{**dict(self.mechanism), "noise_multiplier": noise, "target_epsilon": None, "sampler": sampler}
+        )
         training = plan_private_training(
             plan,
             key,
@@ -80,6 +89,21 @@ class _Stage:
         parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in trainable(self.model).values()]
         flat = torch.cat([part.detach().reshape(-1).double() for part in parts])
         return np.asarray(flat.numpy() * plan.divisor.constant / plan.sensitivity)
+
+    def white_noise(
+        self, *, noise: float, units: Sequence[int] | None = None, **changes: Any
+    ) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """Return the noise that a step draws anew, in clip norms of the sum, shape (d,): what it shares is taken off.
+
+        The arguments are those of ``release``.
+        """
+        step, sampler = changes.pop("step", 0), self.drawing
+        parts = []
+        for back, coefficient in enumerate(sampler.coefficients[: step + 1]):
+            given = {**changes, "units": units, "step": step - back, "sampler": sampler}
+            quiet = self.release(noise=0.0, **given) if units is None else 0.0
+            parts.append(coefficient * (self.release(noise=noise, **given) - quiet))
+        return np.asarray(sum(parts))
 
     def _step(self, training: PrivateTraining, step: int, most: int) -> None:
         # A step that adds to ``.grad`` starts from nothing, as in the loop.
@@ -163,10 +187,11 @@ def _stage(defense: DefenseConfig, plan: Mechanism) -> _Stage:
     )
     clip = plan.clip.of_units()
     # Of a plan by which everybody takes part in each of few steps, as far as its sampler allows.
+    steps = max(_STEPS, plan.sampler.groups)
     everybody = Mechanism(
-        **{**dict(plan), "clip": clip.with_norm(0.1), "sampler": PoissonSampler(rate=1.0), "steps": 3}
+        **{**dict(plan), "clip": clip.with_norm(0.1), "sampler": PoissonSampler(rate=1.0), "steps": steps}
     )
-    return _Stage(everybody, defense, sequences, records, _model(defense))
+    return _Stage(everybody, defense, sequences, records, _model(defense), plan.sampler.at_rate(1.0))
 
 
 def _model(defense: DefenseConfig) -> PreTrainedModel:
@@ -215,7 +240,7 @@ def _wrong_steps(stage: _Stage) -> list[str]:
         problems.append("its step is not deterministic: the same key and step give another gradient without noise")
     if not np.array_equal(stage.release(noise=1.0), stage.release(noise=1.0)):
         problems.append("its step is not deterministic: the same key and step give other noise, also on resume")
-    return [*problems, *_wrong_sums(stage, clipped), *_wrong_noise(stage, clipped)]
+    return [*problems, *_wrong_sums(stage, clipped), *_wrong_noise(stage)]
 
 
 def _wrong_sums(stage: _Stage, clipped: np.ndarray[Any, np.dtype[np.float64]]) -> list[str]:
@@ -239,16 +264,17 @@ def _wrong_sums(stage: _Stage, clipped: np.ndarray[Any, np.dtype[np.float64]]) -
     return problems
 
 
-def _wrong_noise(stage: _Stage, clipped: np.ndarray[Any, np.dtype[np.float64]]) -> list[str]:
+def _wrong_noise(stage: _Stage) -> list[str]:
     stated = stage.mechanism.noise_multiplier
     if stated == 0.0:
         return []
     problems: list[str] = []
-    nobody = stage.release(noise=stated, units=[])
+    nobody = stage.white_noise(noise=stated, units=[])
     parts = {
         "a step without a unit": nobody,
-        "a step of all units": stage.release(noise=stated) - clipped,
-        "a step in passes of one record": stage.release(noise=stated, most=1) - clipped,
+        "a step of all units": stage.white_noise(noise=stated),
+        "a step in passes of one record": stage.white_noise(noise=stated, most=1),
+        "a later step": stage.white_noise(noise=stated, units=[], step=_STEPS - 1),
     }
     for where, noise in parts.items():
         # The sum of d squares of standard normal numbers.
@@ -257,8 +283,8 @@ def _wrong_noise(stage: _Stage, clipped: np.ndarray[Any, np.dtype[np.float64]]) 
         if not low <= square <= high:
             measured = stated * math.sqrt(square / noise.size)
             problems.append(f"{where} adds noise of multiplier {measured:.4g}, and the declared event has {stated:.4g}")
-    others = {"another step": stage.release(noise=stated, units=[], step=1)}
-    others["another key"] = stage.release(noise=stated, units=[], key=8)
+    others = {"another step": stage.white_noise(noise=stated, units=[], step=1)}
+    others["another key"] = stage.white_noise(noise=stated, units=[], key=8)
     for where, noise in others.items():
         # The correlation of independent noise is normal with deviation 1 / sqrt(d).
         both = float(nobody @ noise) / max(1e-30, float(np.linalg.norm(nobody) * np.linalg.norm(noise)))

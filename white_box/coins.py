@@ -84,13 +84,15 @@ def observe(stage: Stage, key: bytes, trainer: Trainer = loop_trainer) -> Observ
     watched(shown, base, stage.training(key, member, text_member), stage.sequences, see)
     moved = (flat(base) - before)[canaries.coordinates] if canaries.coordinates is not None else np.zeros(0)
     seen = canaries.projections(stream[:, : canaries.watched.size])
-    noise, rate = mechanism.noise_multiplier, mechanism.sampler.rate
+    noise, rate, coefficients = mechanism.noise_multiplier, mechanism.sampler.rate, mechanism.sampler.coefficients
     return Observation(
-        scores=log_likelihood_ratios(seen, noise, rate, mechanism.members),
+        scores=log_likelihood_ratios(seen, noise, rate, mechanism.members, coefficients=coefficients),
         sums=seen.sum(axis=0),
         member=member,
         noise=stream[:, canaries.watched.size :] / np.float32(noise),
-        text_scores=log_likelihood_ratios(of_texts, noise, rate, mechanism.members, size=rows.size),
+        text_scores=log_likelihood_ratios(
+            of_texts, noise, rate, mechanism.members, size=rows.size, coefficients=coefficients
+        ),
         text_member=text_member,
         moved=moved,
         recomputed=replay.furthest() if replay else None,
@@ -98,7 +100,12 @@ def observe(stage: Stage, key: bytes, trainer: Trainer = loop_trainer) -> Observ
 
 
 def log_likelihood_ratios(
-    projections: Array, noise_multiplier: float, rate: float, group_size: int = 1, size: float = 1.0
+    projections: Array,
+    noise_multiplier: float,
+    rate: float,
+    group_size: int = 1,
+    size: float = 1.0,
+    coefficients: Sequence[float] = (1.0,),
 ) -> Array:
     """ln of P(all steps | in) / P(all steps | out) of each canary, shape (T, m) to (m,).
 
@@ -107,24 +114,33 @@ def log_likelihood_ratios(
     by Neyman and Pearson no test of these projections has a higher ROC curve; for a = 1 that curve is the accountant's
     ceiling.
 
+    Under banded noise a part at step t shows in the steps from t on, by the coefficients c of C, and what counts is the
+    sum of c_k x_(t+k), with the norm of c in place of 1. Which group of steps a canary has nobody knows: the ratio is
+    the mean over the groups.
+
     Args:
         projections: what each step released along each canary, in units of the sensitivity, shape (T, m).
         noise_multiplier: s.
         rate: q, the sampling rate of a unit.
         group_size: G, units per canary.
         size: a, what a unit adds, in units of the sensitivity.
+        coefficients: c; the number 1 alone for independent noise.
     """
-    total = np.zeros(projections.shape[1])
+    bands = len(coefficients)
+    totals = np.zeros((bands, projections.shape[1]))
     counts = np.arange(group_size + 1)
     weights = stats.binom.logpmf(counts, group_size, rate)  # (G + 1,)
     # Step by step: all steps at once would take T m (G + 1) numbers.
-    for row in projections:
+    for step in range(len(projections)):
+        reach = projections[step : step + bands]
+        own = np.array(coefficients[: len(reach)])
+        row, square = own @ reach, float(own @ own)
         each = np.full(row.size, -np.inf)
         # At rate 1 every number but G has probability 0, whose logarithm is left out.
         for k, weight in zip(size * counts[np.isfinite(weights)], weights[np.isfinite(weights)], strict=True):
-            each = np.logaddexp(each, weight + (k * row - 0.5 * k * k) / noise_multiplier**2)
-        total += each
-    return total
+            each = np.logaddexp(each, weight + (k * row - 0.5 * k * k * square) / noise_multiplier**2)
+        totals[step % bands] += each
+    return np.asarray(np.logaddexp.reduce(totals, axis=0) - math.log(bands))
 
 
 def auroc_with_error(held_in: Array, held_out: Array) -> tuple[float, float]:

@@ -48,9 +48,10 @@ def empty_runs(stage: Stage, key: bytes) -> list[Run]:
         stage.planned(keyed_digest(key, "white-box key", name), names)
         for name, names in (("first", ()), ("second", stage.names_of_writers))
     )
+    steps = max(EMPTY_STEPS, 2 * stage.mechanism.sampler.groups)
     return [
-        Run(replace(nobody, mechanism=changed(stage.mechanism, steps=EMPTY_STEPS))),
-        Run(replace(writers, mechanism=changed(stage.mechanism, steps=EMPTY_STEPS, rate=_NOBODY))),
+        Run(replace(nobody, mechanism=changed(stage.mechanism, steps=steps))),
+        Run(replace(writers, mechanism=changed(stage.mechanism, steps=steps, rate=_NOBODY))),
     ]
 
 

@@ -15,6 +15,7 @@ from heldin.base.coins import keyed_digest
 from heldin.white_box import laws
 from heldin.white_box.canaries import Array
 from heldin.white_box.check import LEVEL, Check, exact, silent, tested
+from heldin.white_box.group_checks import group_check, in_rounds
 from heldin.white_box.laws import LawResult
 from heldin.white_box.oracle import furthest
 from heldin.white_box.stage import Stage
@@ -65,7 +66,8 @@ def odd_draw_checks(stage: Stage, trainer: Trainer, key: bytes, low: float, high
     crowd, others = _of_a_crowd(stage, trainer, key, low), _whatever_the_texts(stage, trainer, key, low, high)
     if stage.mechanism.sampler.rate == 1.0:
         return (crowd, others)
-    return (crowd, _of_one_alone(stage, trainer, key, low), others)
+    checks = (crowd, _of_one_alone(stage, trainer, key, low), others)
+    return checks if stage.mechanism.sampler.groups == 1 else (*checks, _whoever_else(stage, trainer, key, low))
 
 
 def drawing(stage: Stage, key: bytes, clip_norm: float, effort: int = 1, steps: int | None = None) -> tuple[Stage, Run]:
@@ -77,6 +79,8 @@ def drawing(stage: Stage, key: bytes, clip_norm: float, effort: int = 1, steps: 
     rate = stage.mechanism.sampler.rate
     # At rate 1 nothing is drawn, and a few steps show that nobody is left out.
     enough = math.ceil(min(_MOST, max(_FEWEST, effort * _PER_UNIT / rate))) if rate < 1.0 else 4
+    # A group is drawn from in one of so many steps.
+    enough *= stage.mechanism.sampler.groups
     there = stage.with_places(DRAWN_CANARIES)
     planned = there.planned(key, stage.names_of_writers)
     training = replace(
@@ -110,6 +114,12 @@ def checks_of_draws(seen: Sequence[ObservedDraws], stage: Stage) -> list[Check]:
     beyond = max(_beyond(each, members) for each in seen)
     twice = "a unit that takes part twice in a step, or with a negative weight"
     checks.append(exact("sampling: more than once in a step", "rates", beyond, 0.0, twice))
+    groups = stage.mechanism.sampler.groups
+    if groups > 1:
+        checks.append(group_check(seen, groups))
+        # Two units of equal texts may be in two groups, which nobody can tell apart.
+        checks.append(silent("sampling: two of the same texts together", "unlike units", "units with the same texts"))
+        seen = [in_rounds(each, groups) for each in seen]
     texts, twins, canaries = _kinds(seen, rate, members)
     if rate == 1.0:
         least = min(float(drawn.times.min() / drawn.copies) for drawn in (texts, twins, canaries) if drawn.times.size)
@@ -246,12 +256,12 @@ def _twins(drawn: Drawn) -> list[Check]:
 
 def _of_a_crowd(stage: Stage, trainer: Trainer, key: bytes, low: float) -> Check:
     """One step of rate 1 with everybody: writers, text canaries, gradient canaries."""
-    there, run = drawing(stage, key, low, steps=1)
+    there, run = drawing(stage, key, low, steps=stage.mechanism.sampler.groups)
     people = stage.planned(key, [person.name for person in (*stage.people.writers, *stage.people.canaries)])
     canaries = [unit for unit in run.training.units if unit.canary is not None]
     # More than any other step holds: a cap, or a last pass that is dropped, leaves somebody out.
     units = (*people.units, *canaries)
-    mechanism = changed(run.training.mechanism, rate=1.0)
+    mechanism = changed(run.training.mechanism, rate=1.0, steps=1)
     steps = readings(there, trainer, Run(replace(run.training, units=units, mechanism=mechanism)))
     detects = f"a cohort of {len(units)} that is cut or thinned out, at rate 1"
     return exact("sampling: everybody of a crowd", "rates", furthest(steps), 0.0, detects)
@@ -262,6 +272,10 @@ def _of_one_alone(stage: Stage, trainer: Trainer, key: bytes, low: float) -> Che
     there, run = drawing(stage, keyed_digest(key, "white-box draws", "alone"), low)
     rate, steps = stage.mechanism.sampler.rate, run.training.mechanism.steps
     drawn = draws(there, trainer, Run(replace(run.training, units=run.training.units[:1])))
+    groups = stage.mechanism.sampler.groups
+    if groups > 1:
+        drawn = in_rounds(drawn, groups)
+        steps = len(drawn.texts)
     count = laws.counts(drawn.texts.clip(0, 1).sum(), steps, rate, LEVEL)
     detects = f"a unit that is alone {_at(count)} in {steps} steps (stated {rate:.3g})"
     return tested("sampling: rate of a unit that is alone", "unlike units", count, rate, detects)
@@ -275,7 +289,7 @@ def _whatever_the_texts(stage: Stage, trainer: Trainer, key: bytes, low: float, 
     name, rate = "sampling: changed by what units write", stage.mechanism.sampler.rate
     if rate == 1.0:
         return silent(name, "state", "coins that depend on texts, since everybody takes part")
-    steps = min(_MOST_AGAIN, math.ceil(AGAIN / rate))
+    steps = min(_MOST_AGAIN, math.ceil(AGAIN / rate)) * stage.mechanism.sampler.groups
     there, whole = drawing(stage, keyed_digest(key, "white-box draws", "again"), low, steps=steps)
     texts = tuple(unit for unit in whole.training.units if unit.canary is None)
     training = replace(whole.training, units=texts)
@@ -288,6 +302,22 @@ def _whatever_the_texts(stage: Stage, trainer: Trainer, key: bytes, low: float, 
     if not alike and not _same(first, draws(there, trainer, Run(training))):
         return silent(name, "state", "coins that depend on texts, since the trainer draws anew under one key")
     detects = f"a unit that is drawn or not in one of {steps} steps, and otherwise when texts or clip norm are others"
+    return exact(name, "state", float(not alike), 0.0, detects)
+
+
+def _whoever_else(stage: Stage, trainer: Trainer, key: bytes, low: float) -> Check:
+    """The same key with every other unit missing: the others must be drawn in the same steps as before.
+
+    Like ``_whatever_the_texts`` it cannot be compared if the trainer does not draw the same units twice.
+    """
+    name = "sampling: changed by who else is there"
+    there, whole = drawing(stage, keyed_digest(key, "white-box draws", "others"), low, steps=_FEWEST)
+    fewer = Run(replace(whole.training, units=whole.training.units[1::2]))
+    first, other = (draws(there, trainer, run) for run in (whole, fewer))
+    alike = _same(first, other)
+    if not alike and not _same(first, draws(there, trainer, whole)):
+        return silent(name, "state", "groups that depend on who else is there, since the trainer draws anew")
+    detects = f"a unit that is drawn otherwise in one of {_FEWEST} steps when every other unit is missing"
     return exact(name, "state", float(not alike), 0.0, detects)
 
 

@@ -201,7 +201,7 @@ def trainer_power(mechanism: Mechanism, canaries: int, *, alpha: float = 0.05) -
     weaker = []
     for share in WEAKER:
         noise = event.noise_multiplier * share
-        area = ceiling_of(with_noise(event, noise), mechanism.steps, claim.delta).auroc
+        area = ceiling_of(with_noise(event, noise), mechanism.rounds, claim.delta).auroc
         # An area of 1 would have mu infinite.
         right = simulated_rights(
             canaries, attack_mu(min(area, 1.0 - 1e-9)), tuple(attempt.made for attempt in tries), seed=0
@@ -238,7 +238,7 @@ def claim_of(mechanism: Mechanism) -> tuple[Claim, PoissonGaussian]:
     if not isinstance(promise, Guarantee):
         raise InputError(f"the white-box audit needs a guarantee to test: {promise.label}")
     assert isinstance(event, PoissonGaussian)
-    ceiling = ceiling_of(event, mechanism.steps, promise.delta)
+    ceiling = ceiling_of(event, mechanism.rounds, promise.delta)
     return curve_claim(ceiling, promise.epsilon, promise.delta), event
 
 

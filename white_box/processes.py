@@ -158,7 +158,7 @@ def jobs(part: Part, stage: Stage, trainer: Trainer, key: bytes, low: float) -> 
             return [Job("readings", run, stage, trainer) for run in runs]
         case "draws":
             steps = steps_to_see_one_coin(stage.mechanism.sampler.rate, DRAWN_CANARIES)
-            there, run = drawing(stage, key, low, steps=steps)
+            there, run = drawing(stage, key, low, steps=steps * stage.mechanism.sampler.groups)
             return [Job("draws", run, there, trainer)]
 
 

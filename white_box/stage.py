@@ -372,7 +372,12 @@ def set_stage(
 
 def check_auditable(mechanism: Mechanism) -> None:
     """Raise InputError unless the mechanism is Poisson-sampled, clips every unit and has a guarantee to test."""
-    if not mechanism.sampler.by_coins:
+    if mechanism.sampler.groups > 1 and mechanism.sampler.rate == 1.0:
+        raise InputError(
+            "the white-box audit reads groups from coins, and in this plan bands x cohort is the population, so that no"
+            " coin is drawn: use a smaller cohort, or fewer bands"
+        )
+    if not (mechanism.sampler.by_coins or mechanism.level.method == "banded"):
         raise InputError(
             f"the white-box audit follows Poisson sampling; this plan's sampler is {mechanism.sampler.kind}: its canary"
             " users would crowd the others out"

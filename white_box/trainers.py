@@ -167,6 +167,9 @@ def watched(
 ) -> None:
     """Train, and show ``see`` the number of each step and what it released, shape (d,), in units of the sensitivity.
 
+    If the mechanism has noise that is correlated over steps, C^-1 z, ``see`` is shown C times the releases: independent
+    noise, and contributions that reach into as many steps as there are bands. A run without noise is shown as it is.
+
     These units are gradient times the stated divisor over the stated sensitivity: a unit clipped at the norm changes it
     by 1, and the noise has the noise multiplier as deviation. d counts the trainable parameters in the model's order. A
     tensor without gradient is zeros, and so is a step that was never shown, which is shown at the end.
@@ -181,6 +184,7 @@ def watched(
     scale = mechanism.divisor.constant / mechanism.sensitivity
     shapes = {name: p.shape for name, p in base.model.named_parameters() if p.requires_grad}
     missing = set(range(mechanism.steps))
+    see = _whitened(see, mechanism.sampler.coefficients) if mechanism.noise_multiplier else see
 
     def watch(step: int, gradients: Gradients) -> None:
         if not 0 <= step < mechanism.steps:
@@ -197,6 +201,26 @@ def watched(
         trainer(base, replace(training, watch=watch), sequences)
     for step in sorted(missing):
         see(step, np.zeros(sum(shape.numel() for shape in shapes.values()), dtype=np.float32))
+
+
+def _whitened(see: See, coefficients: Sequence[float]) -> See:
+    """Show ``see`` C times what is shown, as soon as all earlier steps are there."""
+    if len(coefficients) == 1:
+        return see
+    released: dict[int, NDArray[np.float32]] = {}
+    shown = 0
+
+    def see_white(step: int, values: NDArray[np.float32]) -> None:
+        nonlocal shown
+        released[step] = values
+        while shown in released:
+            reach = range(min(len(coefficients), shown + 1))
+            white = sum(np.float32(coefficients[i]) * released[shown - i] for i in reach)
+            see(shown, np.asarray(white, dtype=np.float32))
+            released.pop(shown - len(coefficients) + 1, None)
+            shown += 1
+
+    return see_white
 
 
 @contextmanager
@@ -246,7 +270,8 @@ def changed(
 
     Args:
         clip_norm: its new clip norm; None: as before.
-        rate: its new sampling rate; None: as before.
+        rate: its new sampling rate, at which every unit may be drawn in every step, and noise is independent; None: as
+            before.
         other: other fields to replace, by name.
     """
     if clip_norm is not None:
@@ -283,7 +308,7 @@ def readings(stage: Stage, trainer: Trainer, run: Run) -> list[Reading]:
     """
     base, training = stage.model(run.weights), run.training
     units = [unit for unit in training.units if unit.canary is None]
-    everybody = training.mechanism.sampler.rate == 1.0
+    everybody = training.mechanism.sampler.rate == 1.0 and training.mechanism.sampler.groups == 1
     places, copies = _places(training), training.mechanism.members
     by_step: dict[int, Reading] = {}
 

@@ -34,6 +34,7 @@ FURTHER = {
     "attack": "a rule that computes a score for each user from what the attacker sees of the model.",
     "attacker's level": "what the attacker sees of the model: log-probabilities of given texts, those of the likeliest"
     " next tokens (top-k), or only text that it writes.",
+    "banded noise": "noise of private training that partly cancels in later steps, while groups of users take turns.",
     "base model": "the model before fine-tuning.",
     "baseline": "an attack that never sees the audited model. If a baseline distinguishes members from non-members, the"
     " two groups differ without the model.",

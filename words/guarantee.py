@@ -142,6 +142,10 @@ class GuaranteeCondition(Code):
     CLIP_QUANTILE = "the clip norm follows a noised {quantile:g} quantile of norms, which epsilon covers"
     DECLARED_STEP = "each step does what {package} declares; {audit}"
     DECLARED_LOCAL = "what other packages' data steps look at is as these declare ({steps})"
+    BANDED = (
+        "{bands} bands: step t draws from group t mod {bands} alone, a user's group is a keyed hash of the user's own"
+        " identity, and noise is correlated over {bands} steps"
+    )
     NOISE = "noise by {generator}"
 
 

@@ -29,7 +29,7 @@ from heldin.defenses.mechanism import Mechanism
 from heldin.words.guarantee import PromiseCaution
 from heldin.words.statement import Statement
 
-_WHOLE_USERS = ("uls", "filter", "uedp", "none")  # methods by which a user counts once, however many records
+_WHOLE_USERS = ("uls", "banded", "filter", "uedp", "none")  # methods by which a user counts once, however many records
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class AccountRow(Tabular):
     """One mechanism's numbers.
 
     Attributes:
-        method: "uls", "els", "group", "example", "user-entity", "uedp", "filter" or "none".
+        method: "uls", "banded", "els", "group", "example", "user-entity", "uedp", "filter" or "none".
         unit: what is protected.
         noise_multiplier: noise standard deviation over clip norm.
         epsilon: of the unit; inf without a guarantee.
@@ -207,9 +207,10 @@ def account_plan(mechanism: Mechanism) -> AccountRow:
     if isinstance(promise, Guarantee):
         assert delta is not None
         # None for units: the promise has its own warning about delta.
-        row = _row(level.method, promise.unit, event, mechanism.user_event, mechanism.steps, delta, None)
+        row = _row(level.method, promise.unit, event, mechanism.user_event, mechanism.rounds, delta, None)
         return dataclasses.replace(
             row,
+            steps=mechanism.steps,
             epsilon=promise.epsilon,  # under two-level sampling above the event's: names that were missed count too
             label=promise.statement,
             warnings=promise.cautions,

@@ -1,7 +1,8 @@
-"""The choice of a mechanism at a compute budget: ULS cohorts and group sizes, and ELS, by the noise that each adds.
+"""The choice of a mechanism at a compute budget: ULS cohorts and group sizes, banded noise, and ELS, by their noise.
 
-Heuristics of Charles et al. (2024), section 6 and Appendices E, F; none is part of a guarantee. Splits of the budget
-and ELS are compared at equal compute, B gradients per step; what Estimate-and-Double passes on its way costs less.
+Heuristics of Charles et al. (2024), section 6 and Appendices E, F; none is part of a guarantee. Splits of the budget,
+banded noise and ELS are compared at equal compute, B gradients per step, by the noise in sums of gradients over steps.
+What Estimate-and-Double passes on its way costs less.
 """
 
 import dataclasses
@@ -13,9 +14,11 @@ from typing import Any
 from heldin.base.errors import InputError
 from heldin.defenses.accounting import guarantees as accounting
 from heldin.defenses.accounting import heuristics
+from heldin.defenses.accounting.bands import best_bands
 from heldin.defenses.accounting.events import PoissonGaussian
 from heldin.defenses.accounting.heuristics import BudgetChoice
 from heldin.defenses.choices import DeltaRule
+from heldin.defenses.correlation import banded_square_root, step_error, workload_error
 from heldin.words.statement import Statement
 
 START_COHORT = 32
@@ -26,12 +29,13 @@ class Option:
     """One way to spend the budget.
 
     Attributes:
-        method: "uls" or "els".
-        group_size: G, records of a user in a step ("uls") or in training ("els").
-        cohort: expected users ("uls") or examples ("els") in a step.
+        method: "uls", "banded" or "els".
+        group_size: G, records of a user in a step ("uls", "banded") or in training ("els").
+        cohort: expected users ("uls", "banded") or examples ("els") in a step.
         noise_multiplier: that meets the target epsilon; inf if there is no such cohort.
         clip_norm: L of eqs. (5), (6), estimated from public users, or taken to be 1 for every group size.
-        deviation: of the noise on the mean gradient, per coordinate (eqs. (5), (6)).
+        deviation: of the noise on the mean gradient, per coordinate (eqs. (5), (6)); root mean square over the steps.
+        sums: of the noise in the sum of mean gradients up to a step, root mean square over the steps.
         passed: whether Estimate-and-Double passes through this option.
         chosen: whether it ends there.
     """
@@ -42,6 +46,8 @@ class Option:
     noise_multiplier: float
     clip_norm: float
     deviation: float
+    sums: float
+    bands: int = 1
     passed: bool = False
     chosen: bool = False
 
@@ -70,8 +76,8 @@ class MechanismChoice:
 
     @property
     def least(self) -> Option:
-        """The option that adds the least noise."""
-        return min(self.options, key=lambda o: o.deviation)
+        """The option that adds the least noise to sums of gradients over steps."""
+        return min(self.options, key=lambda o: o.sums)
 
     def as_dict(self) -> dict[str, Any]:
         """The fields by name, nested, and the option of least noise."""
@@ -91,6 +97,8 @@ def choose(
     clip_norm: Callable[[int], float] | None = None,
 ) -> MechanismChoice:
     """Calibrate every split of the budget into group size and cohort by powers of two, and ELS at the same cost.
+
+    A split has a row of banded noise too where that has less noise in sums of gradients.
 
     Args:
         users: public number of users N.
@@ -122,23 +130,39 @@ def choose(
     splits = [BudgetChoice(g, budget // g) for g in _powers(budget) if budget // g <= users]
     if not splits:
         raise InputError(f"no cohort of budget {budget} fits into {users} users: lower the budget")
-    options = []
+    options, independent = [], workload_error((1.0,), steps)
     # A choice on the trail may also be a split of the budget: each option is listed once.
     for split in dict.fromkeys([*splits, *trail]):
         s, length = noise(split.cohort), norm(split.group_size)
         deviation = heuristics.uls_noise_variance(s, length, split.cohort) ** 0.5
-        options.append(
-            Option("uls", split.group_size, split.cohort, s, length, deviation, split in trail, split in trail[-1:])
-        )
-    options.sort(key=lambda o: (o.group_size * o.cohort, o.group_size))
+        marks = {"passed": split in trail, "chosen": split in trail[-1:]}
+        size = split.group_size
+        options.append(Option("uls", size, split.cohort, s, length, deviation, deviation * independent, **marks))
+        options += _banded(users, split, steps, target_epsilon, delta, length)
+    options.sort(key=lambda o: (o.group_size * o.cohort, o.group_size, o.bands))
     if els_group_size is not None:
         rate = heuristics.els_rate(budget, els_group_size, users)
         event = PoissonGaussian(1.0, rate, els_group_size)
         s = accounting.calibrate(event, steps, delta, target_epsilon)
         # ELS clips single records, whatever its cap: its clip norm is that of group size 1.
         deviation = heuristics.els_noise_variance(s, norm(1), budget) ** 0.5
-        options.append(Option("els", els_group_size, budget, s, norm(1), deviation))
+        options.append(Option("els", els_group_size, budget, s, norm(1), deviation, deviation * independent))
     return MechanismChoice(users, budget, steps, target_epsilon, delta, rule, clip_norm is not None, tuple(options))
+
+
+def _banded(
+    users: int, split: BudgetChoice, steps: int, target_epsilon: float, delta: float, clip_norm: float
+) -> list[Option]:
+    """Return the row of banded noise for a split; none where independent noise is as good."""
+    if split.cohort > users:
+        return []
+    best = best_bands(users, split.cohort, steps, target_epsilon, delta)
+    if best.bands == 1:
+        return []
+    share = clip_norm / split.cohort
+    deviation = share * best.noise_multiplier * step_error(banded_square_root(best.bands), steps)
+    size, cohort, noise = split.group_size, split.cohort, best.noise_multiplier
+    return [Option("banded", size, cohort, noise, clip_norm, deviation, share * best.error, best.bands)]
 
 
 def table(choice: MechanismChoice) -> str:
@@ -153,17 +177,20 @@ def table(choice: MechanismChoice) -> str:
             "medians over public users" if choice.clip_norms_estimated else "1 for every group size (give public texts)"
         ),
         "",
-        f"{'method':<8}{'group size':>11}{'cohort':>8}{'noise multiplier':>18}{'clip norm':>11}{'noise on mean':>19}",
+        f"{'method':<8}{'group size':>11}{'cohort':>8}{'bands':>7}{'noise multiplier':>18}{'clip norm':>11}"
+        f"{'noise on mean':>15}{'noise on sums':>15}",
     ]
     for o in choice.options:
         mark = "  <- Estimate-and-Double" if o.chosen else "  (passed)" if o.passed else ""
         lines.append(
-            f"{o.method:<8}{o.group_size:>11}{o.cohort:>8g}{o.noise_multiplier:>18.5g}{o.clip_norm:>11.4g}"
-            f"{o.deviation:>19.4g}{mark}"
+            f"{o.method:<8}{o.group_size:>11}{o.cohort:>8g}{o.bands:>7}{o.noise_multiplier:>18.5g}{o.clip_norm:>11.4g}"
+            f"{o.deviation:>15.4g}{o.sums:>15.4g}{mark}"
         )
     lines += [
         "",
-        f"choose {least.method}, group size {least.group_size}, cohort {least.cohort:g}: it adds the least noise",
+        f"choose {least.method}, group size {least.group_size}, cohort {least.cohort:g}"
+        f"{f', {least.bands} bands' if least.bands > 1 else ''}: it adds the least noise to sums of gradients, which is"
+        " no measure of utility",
     ]
     ended = next((o for o in choice.options if o.chosen), least)
     if ended is not least:

@@ -103,6 +103,11 @@ class DefenseConfig(Section, ABC):
         return None
 
     @property
+    def carries_noise(self) -> bool:
+        """Whether the noise of a step depends on that of earlier ones."""
+        return False
+
+    @property
     def clips_plainly(self) -> Literal["example", "batch"] | None:
         """What is clipped without noise; None: nothing, or a private step's units."""
         return None
@@ -213,13 +218,13 @@ class Level(ABC):
 
     @property
     def event(self) -> Event:
-        """One step's event as accounting assumes it: for shuffled cohorts that is Poisson sampling."""
+        """One round's event as accounting assumes it: for shuffled cohorts that is Poisson sampling."""
         plan = self.mechanism
         return plan.sampler.event(plan.noise_multiplier, self.members, plan.clip)
 
     @property
     def user_event(self) -> Event | None:
-        """One step's event for all of a user's records; None where nothing bounds how many there are."""
+        """One round's event for all of a user's records; None where nothing bounds how many there are."""
         return None
 
     @property
@@ -231,7 +236,7 @@ class Level(ABC):
     def assumed_epsilon(self) -> float:
         """Return what accounting would give if no reason held."""
         assert self.mechanism.delta is not None
-        return accounting.epsilon(self.event, self.mechanism.steps, self.mechanism.delta)
+        return accounting.epsilon(self.event, self.mechanism.rounds, self.mechanism.delta)
 
     def reasons(self) -> Sequence[Statement]:
         """Return the reasons for no guarantee that are the level's own."""

@@ -12,6 +12,7 @@ MECHANISMS = Family[DefenseConfig](
         "none": "heldin.defenses.mechanisms.plain:NoDefense",
         "clip": "heldin.defenses.mechanisms.clipped:ClippingDefense",
         "uls": "heldin.defenses.mechanisms.uls:UlsDefense",
+        "banded": "heldin.defenses.mechanisms.banded:BandedDefense",
         "els": "heldin.defenses.mechanisms.els:ElsDefense",
         "group": "heldin.defenses.mechanisms.group:GroupDefense",
         "example": "heldin.defenses.mechanisms.example:ExampleDefense",

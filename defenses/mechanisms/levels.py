@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from heldin.defenses.mechanisms.banded import BandedLevel
 from heldin.defenses.mechanisms.contract import Level
 from heldin.defenses.mechanisms.els import CappedUserLevel
 from heldin.defenses.mechanisms.example import ExampleLevel
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 # The first that covers a plan is its level.
 _LEVELS: tuple[type[Level], ...] = (
     PlainLevel,
+    BandedLevel,
     FilteredLevel,
     PairLevel,
     TextLevel,

@@ -31,8 +31,8 @@ class NoisedDefense(DefenseConfig, ABC):
     is_private: ClassVar[bool] = True
 
     population: Count
-    """Public number of users ("uls", "filter") or of records (the others), to which sampling rate and delta refer. With
-    "filter", users missing from this number count as users whose gradient is zero."""
+    """Public number of users ("uls", "banded", "filter") or of records (the others), to which sampling rate and delta
+    refer. With "filter", users missing from this number count as users whose gradient is zero."""
     steps: Count
     """Optimizer steps; they take the place of finetune.epochs."""
     delta: Annotated[float, Field(gt=0, lt=1)] | DeltaRule = "units^-1.1"
@@ -96,8 +96,8 @@ class SampledDefense(NoisedDefense, ABC):
     """The settings of defenses that sample, clip and add noise in every step."""
 
     cohort: Count
-    """Expected number of users ("uls") or records (the others) in a step, if ``population`` of them are in training;
-    also the divisor. At most ``population``."""
+    """Expected number of users ("uls", "banded") or records (the others) in a step, if ``population`` of them are in
+    training; also the divisor. At most ``population``."""
     target_epsilon: Positive | None = None
     """Calibrate the noise to this epsilon per user ("example": per record; "user-entity": of a user and an entity
     together, or of ``exposed`` records). Give this or ``noise_multiplier``."""
@@ -201,10 +201,11 @@ class UserRecords(NoisedDefense, ABC):
     """The settings of defenses that use a limited number of each user's records."""
 
     group_size: Many = 1
-    """Records of one user: at most this many in a step ("uls", "filter"), at most this many in training ("els"), or
-    exactly this many ("group")."""
+    """Records of one user: at most this many in a step ("uls", "banded", "filter"), at most this many in training
+    ("els"), or exactly this many ("group")."""
     record_selection: RecordSelection = "random"
-    """Which records are used of a user who has more than ``group_size``; "random_chunk" is for "uls" only."""
+    """Which records are used of a user who has more than ``group_size``; "random_chunk" is for
+    "uls" and "banded" only."""
 
     @property
     def promises_users(self) -> bool:

@@ -20,7 +20,7 @@ import torch
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from heldin.base.progress import LineReporter
-from heldin.base.wording import in_bytes
+from heldin.base.wording import counted, in_bytes
 from heldin.corpus.split import Audited, Part, set_aside_sizes
 from heldin.corpus.store import CorpusStore
 from heldin.defenses.choices import NoiseGenerator
@@ -157,13 +157,14 @@ def cost_lines(config: RunConfig, mechanism: Mechanism) -> list[str]:
     if parameters is not None:
         states = STATES[config.finetune.optimizer] + (config.finetune.momentum > 0)
         rows += _of_weights(config, mechanism, Weights(parameters, states))
-    return rows
+    return [*rows, *_of_carried_noise(config, mechanism)]
 
 
 def _of_draws(mechanism: Mechanism) -> str | None:
     sampler = mechanism.sampler
     units = sampler.population or 0
-    cohort = Cohort(units, sampler.rate * units, mechanism.group_size if mechanism.samples_users else 1)
+    drawn = sampler.rate / sampler.groups * units
+    cohort = Cohort(units, drawn, mechanism.group_size if mechanism.samples_users else 1)
     if not units:
         return None  # of records, whose number only the corpus tells
     start = f", after {cohort.start_seconds:.1f} s at each start" if cohort.start_seconds >= 1 else ""
@@ -193,6 +194,22 @@ def _of_weights(config: RunConfig, mechanism: Mechanism, weights: Weights) -> Se
         when = ", drawn a step ahead" if ahead else ""
         rows.append(f"noise: {least}{weights.noise_seconds(secure):.2g} s of a core a step{whose}{when}")
     return rows
+
+
+def _of_carried_noise(config: RunConfig, mechanism: Mechanism) -> Sequence[str]:
+    carried = mechanism.sampler.groups - 1
+    shape = shape_of(config) if carried and mechanism.noise_multiplier else None
+    if shape is None:
+        return []
+    with torch.device("meta"):
+        model = with_adapters(AutoModelForCausalLM.from_config(shape), config.finetune)
+    numbers = sum(int(p.numel()) for p in model.parameters() if p.requires_grad)
+    whose = ", over a shard group" if config.finetune.shard else " of each process"
+    return [
+        f"banded noise: {counted(carried, 'vector')} of {numbers:,} trained parameters carried along,"
+        f" {in_bytes(carried * numbers * FLOAT)} in main memory{whose}; a run that goes on draws the noise of all"
+        " earlier steps again"
+    ]
 
 
 def parameters_of(config: RunConfig) -> int | None:

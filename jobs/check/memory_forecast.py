@@ -184,7 +184,7 @@ def _sampled(recipe: Recipe, defense: DefenseConfig, cohort: int) -> Step:
             with autocast(arithmetic, model.device):
                 work = LocalWork(_records(size, recipe), [1.0] * size)
                 total = clipped_difference_sum(model, [work], local, 1.0)[0]
-            _put(model, total)
+            _put(model, total, defense.carries_noise)
 
         return Step(moved, size, halves=False)
     if recipe.shard is not None:
@@ -197,7 +197,7 @@ def _sampled(recipe: Recipe, defense: DefenseConfig, cohort: int) -> Step:
         runs = [[_records(unit, recipe) for _ in run] for run in cut([unit] * units, passes.most)[:2]]
         with autocast(arithmetic, model.device):
             gradient_sum = clipped_sum(model, runs, 1.0, passes)
-        _put(model, gradient_sum.gradients)
+        _put(model, gradient_sum.gradients, defense.carries_noise)
 
     return Step(summed, defense.pass_records, unit)
 
@@ -214,7 +214,9 @@ def _sharded(recipe: Recipe, defense: DefenseConfig, unit: int) -> Step:
         with autocast(arithmetic, model.device, keeps_casts=False):
             total = clipped_shards(model, units, 1.0, passes, spread)[0]
         # Of its noise a process draws the part that it adds.
-        put_shards(model, total, 1.0, 1.0, lambda name, _, device: torch.empty_like(total[name], device=device))
+        put_shards(
+            model, total, 1.0, 1.0, lambda name, _, device: _noise(total[name].shape, device, defense.carries_noise)
+        )
 
     return Step(summed, most, halves=False)
 
@@ -225,8 +227,16 @@ def records_of_a_unit(defense: DefenseConfig, shard: int | None) -> int:
     return defense.records_of_a_unit or defense.pass_records * (shard or 1)
 
 
-def _put(model: PreTrainedModel, total: dict[str, torch.Tensor]) -> None:
-    put_gradient(model, total, 1.0, 1.0, lambda _, shape, device: torch.empty(shape, device=device))
+def _put(model: PreTrainedModel, total: dict[str, torch.Tensor], carries: bool) -> None:
+    put_gradient(model, total, 1.0, 1.0, lambda _, shape, device: _noise(shape, device, carries))
+
+
+def _noise(shape: torch.Size, device: torch.device, carries: bool) -> torch.Tensor:
+    noise = torch.empty(shape, device=device)
+    if carries:
+        # Of what is carried along, the part of this step and tensor alone is on the device.
+        noise.sub_(torch.empty(shape, device=device))
+    return noise
 
 
 def _records(count: int, recipe: Recipe) -> list[Tokens]:

@@ -26,7 +26,7 @@ _CORPUS = "example/corpus.jsonl"
 # By command; the first kind is the default.
 _KINDS: dict[str, tuple[str, ...]] = {
     "run": (
-        *("none", "uls", "els", "group", "example", "user-entity", "uedp", "filter", "clip"),
+        *("none", "uls", "banded", "els", "group", "example", "user-entity", "uedp", "filter", "clip"),
         *("canaries", "chat", "preference", "own", "own-chat", "own-preference"),
     ),
     "audit": ("files", "endpoint"),

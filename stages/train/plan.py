@@ -108,7 +108,8 @@ def plan_fit(
     if _limits_users(mechanism) or not by_users:
         assert mechanism.divisor.constant is not None
         planned = mechanism.divisor.constant * epochs * (size if by_users else 1)
-        gradients = round(mechanism.sampler.rate * epochs * drawn, 1) if gradients is None else gradients
+        share = mechanism.sampler.rate / mechanism.sampler.groups
+        gradients = round(share * epochs * drawn, 1) if gradients is None else gradients
     short = _short_users(mechanism, counts, present)
     return PlanFit(
         unit="users" if by_users else "records",

@@ -135,7 +135,7 @@ def promise_facts(mechanism: Mechanism) -> dict[str, Any]:
     ceiling = None
     # A ceiling is about attacks on users; that of an example bounds attacks on single records.
     if holds and mechanism.user_event is not None:
-        ceiling = Ceiling.of(ceiling_of(mechanism.user_event, mechanism.steps, holds.delta))
+        ceiling = Ceiling.of(ceiling_of(mechanism.user_event, mechanism.rounds, holds.delta))
     return {
         "promise": promise.statement,
         "unit": mechanism.unit,

@@ -1,11 +1,13 @@
 """Spending a compute budget: calibrated rows, equal compute, and Estimate-and-Double by hand."""
 
+import numpy as np
 import pytest
 
 from heldin.defenses.accounting.choose import choose, table
 from heldin.defenses.accounting.events import PoissonGaussian
 from heldin.defenses.accounting.guarantees import epsilon
 from heldin.words.guarantee import DeltaText
+from tests.oracles import banded
 from tests.refusals import refused
 from tests.statements import values_of
 
@@ -23,9 +25,29 @@ def test_every_option_spends_the_target_and_the_whole_budget():
         event = PoissonGaussian(o.noise_multiplier, o.cohort / 512)
         if o.method == "els":
             event = PoissonGaussian(o.noise_multiplier, 64 / (8 * 512), 8)
-        assert epsilon(event, 100, 1e-4) == pytest.approx(4.0, rel=2e-3)
-        assert o.deviation == pytest.approx(o.noise_multiplier / o.cohort)
+        if o.method == "banded":
+            event = PoissonGaussian(o.noise_multiplier, o.bands * o.cohort / 512)
+        assert epsilon(event, -(-100 // o.bands), 1e-4) == pytest.approx(4.0, rel=2e-3)
+        inverse = np.linalg.inv(banded.matrix(o.bands, 100))
+        share = o.noise_multiplier / o.cohort
+        assert o.deviation == pytest.approx(share * np.linalg.norm(inverse) / 10)
+        assert o.sums == pytest.approx(share * banded.error(o.bands, 100))
     assert found.least.cohort == 64
+
+
+def test_banded_noise_is_a_row_where_it_has_less_noise_in_sums_and_is_chosen_there():
+    found = _choose(users=4400, budget=220, steps=400, target_epsilon=8.0, delta=None)
+    best = found.least
+    assert (best.method, best.group_size, best.cohort, best.bands) == ("banded", 1, 220, 8)
+    of_uls = next(o for o in found.options if (o.method, o.cohort) == ("uls", 220))
+    assert best.sums * 220 == pytest.approx(10.36, rel=3e-3)
+    assert of_uls.sums * 220 == pytest.approx(12.08, rel=3e-3)
+    assert "8 bands" in table(found)
+    # At epsilon 2 such users gain nothing at the whole cohort.
+    few = _choose(users=1000, budget=100, steps=200, target_epsilon=2.0, delta=None)
+    assert few.least.method == "uls"
+    assert {(o.method, o.cohort) for o in few.options} >= {("uls", 100), ("banded", 1)}
+    assert ("banded", 100) not in {(o.method, o.cohort) for o in few.options}
 
 
 def test_small_clip_norms_for_large_groups_move_the_choice():
@@ -49,4 +71,4 @@ def test_delta_follows_from_the_public_number_of_users():
     assert chosen.delta == pytest.approx(512**-1.1)
     assert values_of(chosen.delta_rule, DeltaText.OVER_UNITS) == {"number": 512}
     assert str(chosen.delta_rule) in table(chosen)
-    assert "choose uls" in table(_choose())
+    assert "choose banded" in table(_choose())

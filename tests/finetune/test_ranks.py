@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from heldin.base.coins import seed_key
 from heldin.defenses.choices import ConstantDivisor, FlatClip, NoiseGenerator
-from heldin.defenses.samplers import PoissonSampler
+from heldin.defenses.samplers import BandedPoissonSampler, PoissonSampler
 from heldin.defenses.mechanism import Mechanism
 from heldin.finetune.holding import PlainClipping
 from heldin.finetune.loop import train
@@ -39,8 +39,9 @@ sequences = [Tokens(torch.randint(5, 300, (12 + i % 9,), generator=generator).to
 # Of every other record some tokens count, as the answers of chats do.
 sequences = [Tokens(s.ids, np.arange(len(s)) % 3 > 0) if i % 2 else s for i, s in enumerate(sequences)]
 recipe = Recipe(epochs=1, batch_size=7, learning_rate=1e-3, select=Select.LAST, sequence_length=31, checkpoint_every=3)
+sampler = BandedPoissonSampler(rate=0.5, population=12, bands=3) if kind == "banded" else PoissonSampler(rate=0.5)
 mechanism = Mechanism(
-    unit="user", sampled="user", sampler=PoissonSampler(rate=0.5), group_size=3, clip=FlatClip(norm=0.5),
+    unit="user", sampled="user", sampler=sampler, group_size=3, clip=FlatClip(norm=0.5),
     noise_multiplier=0.8, steps=6, delta=1e-4, divisor=ConstantDivisor(value=5),
 )
 records = PrivateRecords([f"r{i}" for i in range(43)], [f"u{i % 11}" for i in range(43)], [len(s) for s in sequences])
@@ -51,7 +52,7 @@ with joined(), first_process_first() if kind == "before" else nullcontext():
         sequences,
         recipe,
         out,
-        private=private if kind == "private" else None,
+        private=private if kind in ("private", "banded") else None,
         clipping=PlainClipping("example", 0.5) if kind == "clip" else None,
     )
     # In one piece: two processes write to one pipe.
@@ -60,7 +61,7 @@ with joined(), first_process_first() if kind == "before" else nullcontext():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["private", "plain", "clip", "before"])
+@pytest.mark.parametrize("kind", ["private", "banded", "plain", "clip", "before"])
 def test_two_processes_end_with_the_model_of_one(make_lm, tmp_path, kind):
     """43 records in batches of 7: the last batch has one record, and one process none of it."""
     lm = make_lm()

@@ -28,7 +28,7 @@ from heldin.base.coins import seed_key
 from heldin.base.errors import InputError
 from heldin.defenses import noise
 from heldin.defenses.choices import ConstantDivisor, FlatClip, NoiseGenerator
-from heldin.defenses.samplers import PoissonSampler
+from heldin.defenses.samplers import BandedPoissonSampler, PoissonSampler
 from heldin.defenses.mechanism import Mechanism
 from heldin.finetune.loop import train
 from heldin.finetune.ranks import joined, rank
@@ -49,8 +49,9 @@ recipe = Recipe(
     epochs=1, batch_size=7, learning_rate=1e-3, select=Select.LAST, sequence_length=31, checkpoint_every=2,
     evaluations=2, shard=shard, checkpointing=kind.endswith("checkpointed"), micro_batch=2,
 )
+sampler = BandedPoissonSampler(rate=0.5, population=14, bands=3) if "banded" in kind else PoissonSampler(rate=0.5)
 mechanism = Mechanism(
-    unit="user", sampled="user", sampler=PoissonSampler(rate=0.5), group_size=5, clip=FlatClip(norm=0.5),
+    unit="user", sampled="user", sampler=sampler, group_size=5, clip=FlatClip(norm=0.5),
     noise_multiplier=0.8, steps=6, delta=1e-4, divisor=ConstantDivisor(value=5),
 )
 # Units of one record to five: fewer than processes of a group, and more.
@@ -147,6 +148,17 @@ def test_shards_and_replicas_of_shards_end_with_the_model_of_one_process(job):
     run("resumed", "private", 2, 2)
     _same(folder, "one", "resumed")
     assert names(run("one", "private", 2, 2), "InputError", _newest(folder / "one").name)
+
+
+@pytest.mark.slow
+def test_banded_noise_of_shards_is_that_of_one_process_after_a_resume_too(job):
+    folder, run = job
+    loss = run("banded", "banded", 1, 0)
+    assert run("banded of two", "banded", 2, 2) == loss
+    _same(folder, "banded", "banded of two")
+    assert "KeyboardInterrupt" in run("banded resumed", "stopped banded", 2, 2)
+    run("banded resumed", "banded", 2, 2)
+    _same(folder, "banded", "banded resumed")
 
 
 @pytest.mark.slow

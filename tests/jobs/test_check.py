@@ -42,7 +42,7 @@ def test_every_starting_file_passes(call, tmp_path, monkeypatch, kind):
     code, out, err = call("run", "start.yaml", "--check")
     assert (code, err.count("\n"), err.split(":")[0]) == (0, 1, "cost")
     assert f"my-{kind}, begin in 'runs/my-{kind}'" in out
-    promised = kind in ("uls", "els", "group", "filter", "example", "user-entity")
+    promised = kind in ("uls", "banded", "els", "group", "filter", "example", "user-entity")
     assert (f"epsilon {8 if kind == 'filter' else 2}," in out) == promised
     promise = mechanism_of(load_config(tmp_path / "start.yaml"), plain_steps=1, clip_norm=1.0).guarantee()
     assert isinstance(promise, Guarantee) == promised
@@ -236,6 +236,7 @@ def _rehearsed(small_config, base, **finetune):
         {"kind": "clip", "unit": "batch"},
         {"kind": "uls", "group_size": 4, "cohort": 8, "noise_multiplier": 1.0},
         {"kind": "uls", "group_size": 4, "record_selection": "all", "cohort": 8, "noise_multiplier": 1.0},
+        {"kind": "banded", "bands": 3, "group_size": 4, "cohort": 8, "noise_multiplier": 1.0},
         {"kind": "els", "group_size": 4, "cohort": 8, "noise_multiplier": 1.0},
         {"kind": "uls", "cohort": 8, "noise_multiplier": 1.0, "local": {"learning_rate": 0.1, "batch_size": 2}},
         {"kind": "user-entity", "cohort": 8, "noise_multiplier": 1.0},

@@ -150,3 +150,17 @@ def test_adapters_have_no_line_of_all_weights(config_file, call, tmp_path):
     assert code == 0, err
     assert "units" in out
     assert "a checkpoint" not in out
+
+
+@pytest.mark.parametrize("lora", [None, {"rank": 2}])
+def test_what_banded_noise_carries_along_is_in_the_costs(config_file, call, tmp_path, lora):
+    path = config_file(defense={"kind": "banded", "bands": 8}, finetune={"lora": lora})
+    code, out, err = call("run", path, "--check", "--out", tmp_path / "out")
+    assert code == 0, err
+    numbers = costs.parameters_of(load_config(config_file()))
+    if lora:
+        # Of each linear layer of width a x b, 2 (a + b) numbers.
+        numbers = 2 * 2 * (4 * 2 * 64 + 2 * (64 + 256))
+    assert names(out, "7 vectors", f"{numbers:,}")
+    assert in_bytes(7 * 4 * numbers) in out
+    assert "vectors" not in call("run", config_file(), "--check", "--out", tmp_path / "out")[1]

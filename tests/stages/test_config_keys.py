@@ -133,7 +133,7 @@ def test_a_section_or_a_key_is_narrowed_to_and_a_mistyped_one_is_told_the_neares
     assert {block.name for block in blocks_at("finetune", blocks())} == {"finetune", "finetune.lora"}
     assert [key.name for block in blocks_at("defense.clip_norm", blocks()) for key in block.keys] == [
         "defense.clip_norm"
-    ] * 7
+    ] * 8
     assert next(block.kinds for block in blocks_at("canaries", blocks())) == ("unseen_token",)
     for wrong, hint in (
         ("finetune.learning_rte", "did you mean finetune.learning_rate?"),
@@ -216,7 +216,7 @@ def test_every_starting_file_loads_and_explains_each_of_its_keys(kind, tmp_path,
     config = load_config(path)
     mechanism = mechanism_of(config, plain_steps=1, clip_norm=1.0)
     promise = mechanism.guarantee()
-    promised = {"uls": "user", "els": "user", "group": "user", "filter": "user", "example": "example"}
+    promised = {"uls": "user", "banded": "user", "els": "user", "group": "user", "filter": "user", "example": "example"}
     promised |= {"user-entity": "user-entity"}  # and not "uedp", whose claim is no guarantee
     assert (promise.unit if isinstance(promise, Guarantee) else None) == promised.get(kind)
     schema_of_a_file.validate(yaml.safe_load(path.read_text(encoding="utf-8")))

@@ -13,6 +13,7 @@ OURS = {
     "none": {},
     "clip": {"unit": "batch", "clip_norm": 1.0},
     "uls": {**SIZES, "group_size": 2},
+    "banded": {**SIZES, "group_size": 2, "bands": 3},
     "els": {**SIZES, "group_size": 2},
     "group": {**SIZES, "group_size": 2},
     "example": SIZES,

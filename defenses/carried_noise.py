@@ -1,0 +1,110 @@
+"""Noise that is correlated over steps, C^-1 z: a function of (key, step, tensor name), like all noise.
+
+With coefficients c_0 to c_(b-1) the noise of step t is w_t = (z_t - c_1 w_(t-1) - ... - c_(b-1) w_(t-b+1)) / c_0. What
+the steps so far take off each of the next b - 1 steps is carried along: b - 1 vectors of the trained parameters, in
+main memory. They are never written to disk. A run that goes on computes the noise of all steps before it again, from
+the key and by the same operations, so that it is bitwise the same.
+"""
+
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import torch
+
+from heldin.defenses.noise import NoiseSource
+from heldin.models.devices import moved
+
+
+@dataclass
+class _Carried:
+    """What the noise of one tensor carries along.
+
+    Attributes:
+        asked: shape, deviation, device and rows for which it was computed.
+        step: the next step.
+        owed: what the steps so far take off this step, and off those after it; shape (b - 1, ...).
+        adding: the addition of the last step's noise, if it is still under way.
+    """
+
+    asked: tuple[object, ...]
+    step: int = 0
+    owed: list[torch.Tensor] = field(default_factory=list)
+    adding: "Future[None] | None" = None
+
+
+class CarriedNoise:
+    """The noise of one run.
+
+    Args:
+        source: of the independent noise z.
+        coefficients: of C; the number 1 alone leaves z as it is.
+    """
+
+    def __init__(self, source: NoiseSource, coefficients: Sequence[float]) -> None:
+        self._source, self._coefficients = source, tuple(coefficients)
+        self._tensors: dict[str, _Carried] = {}
+        self._pool: ThreadPoolExecutor | None = None
+
+    def notice(self, step: int) -> str | None:
+        """Return a line where a run begins at a later step than the first, and noise has to be computed again."""
+        if len(self._coefficients) == 1 or step == 0 or self._tensors:
+            return None
+        return f"banded noise: the noise of {step:,} earlier steps is computed again from the key"
+
+    def gaussian(
+        self,
+        step: int,
+        name: str,
+        shape: torch.Size,
+        deviation: float,
+        device: torch.device,
+        rows: tuple[int, int] | None = None,
+    ) -> torch.Tensor:
+        """Return the noise of one tensor of one step: ``NoiseSource.gaussian`` of all steps so far, times C^-1.
+
+        Steps that are asked for in order cost one draw each; any other step is computed from the first on.
+        """
+        if len(self._coefficients) == 1:
+            return self._source.gaussian(step, name, shape, deviation, device, rows)
+        asked = (shape, deviation, device, rows)
+        carried = self._tensors.get(name)
+        if carried is None or carried.step > step or carried.asked != asked:
+            carried = self._tensors[name] = _Carried(asked)
+        while carried.step < step:
+            self._next(carried, name, shape, deviation, device, rows)
+        return self._next(carried, name, shape, deviation, device, rows)
+
+    def _next(
+        self,
+        carried: _Carried,
+        name: str,
+        shape: torch.Size,
+        deviation: float,
+        device: torch.device,
+        rows: tuple[int, int] | None,
+    ) -> torch.Tensor:
+        noise = self._source.gaussian(carried.step, name, shape, deviation, device, rows)
+        if carried.adding is not None:
+            carried.adding.result()
+        if carried.owed:
+            noise.sub_(moved(carried.owed[0], device))
+        noise.div_(self._coefficients[0])
+        carried.step += 1
+        # Only the vector of the next step goes to a GPU; the others are added up here, beside the next step's passes.
+        if device.type == "cpu":
+            self._add(carried, noise)
+        else:
+            self._pool = self._pool or ThreadPoolExecutor(1)
+            carried.adding = self._pool.submit(self._add, carried, noise.to("cpu"))
+        return noise
+
+    def _add(self, carried: _Carried, noise: torch.Tensor) -> None:
+        """Take a step's noise off the steps after it."""
+        later = self._coefficients[1:]
+        if not carried.owed:
+            carried.owed = [noise * c for c in later]
+            return
+        for i, c in enumerate(later[:-1]):
+            torch.add(carried.owed[i + 1], noise, alpha=c, out=carried.owed[i])
+        torch.mul(noise, later[-1], out=carried.owed[-1])

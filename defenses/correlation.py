@@ -1,0 +1,84 @@
+"""Noise that is correlated over steps: the banded square root of the prefix sum, and how much noise its sums hold.
+
+C is lower triangular and Toeplitz, with ``bands`` coefficients and columns of norm at most 1. The noise of the steps is
+C^-1 z with independent normal z, so that parts of it cancel in sums over steps. What the coefficients have to do with
+epsilon is in docs/theory.md#banded-noise.
+"""
+
+import functools
+from collections.abc import Sequence
+from typing import Annotated
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import ConfigDict, Field
+
+from heldin.defenses.choices import Choice
+
+Series = npt.NDArray[np.float64]
+
+
+@functools.lru_cache(maxsize=64)
+def banded_square_root(bands: int) -> tuple[float, ...]:
+    """Return c_0 to c_(b-1) of C: binom(2k, k) / 4^k, divided by the norm of all of them.
+
+    These are the first coefficients of (1 - x)^(-1/2), whose square is the prefix sum (Kalinin and Lampert 2024). One
+    band is the number 1: independent noise.
+    """
+    if bands == 1:
+        return (1.0,)
+    k = np.arange(1, bands)
+    raw = np.concatenate([[1.0], np.cumprod((2.0 * k - 1.0) / (2.0 * k))])
+    # The first column is the longest: later columns are cut off by the last step.
+    return tuple((raw / np.linalg.norm(raw)).tolist())
+
+
+class Workload(Choice):
+    """What the optimizer makes of the noised gradients, for the choice of ``bands: auto``."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+    """Momentum of sgd: finetune.momentum. Adam's first moment is close to 0.9."""
+    decay: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+    """By which share the weights shrink in a step: learning rate times weight decay."""
+
+    def series(self, steps: int) -> Series:
+        """Return what a gradient has moved the weights by after 0, 1, ... further steps, in learning rates."""
+        pushes = self.momentum ** np.arange(steps)
+        moved = np.empty(steps)
+        so_far = 0.0
+        for step in range(steps):
+            so_far = (1.0 - self.decay) * so_far + pushes[step]
+            moved[step] = so_far
+        return moved
+
+
+PREFIX_SUMS = Workload()
+
+
+def noise_response(coefficients: Sequence[float], steps: int) -> Series:
+    """Return the first column of C^-1: what one z adds to the noise of its own step and of the steps after it."""
+    column = np.zeros(steps)
+    for step in range(steps):
+        reach = min(len(coefficients), step + 1)
+        earlier = sum(coefficients[i] * column[step - i] for i in range(1, reach))
+        column[step] = (float(step == 0) - earlier) / coefficients[0]
+    return column
+
+
+def step_error(coefficients: Sequence[float], steps: int) -> float:
+    """Return |C^-1|_F / sqrt(T), the root mean square of the noise of a single step, for sigma = 1."""
+    times = steps - np.arange(steps)
+    return float(np.sqrt((times * noise_response(coefficients, steps) ** 2).sum() / steps))
+
+
+def workload_error(coefficients: Sequence[float], steps: int, workload: Workload = PREFIX_SUMS) -> float:
+    """Return |A C^-1|_F / sqrt(T), the root mean square of the noise in the weights over all steps, for sigma = 1.
+
+    A is what the optimizer makes of the gradients: sums, for plain SGD. The error is no measure of utility.
+    """
+    made = np.convolve(workload.series(steps), noise_response(coefficients, steps))[:steps]
+    # Entry k of this column is on a diagonal of steps - k entries.
+    times = steps - np.arange(steps)
+    return float(np.sqrt((times * made**2).sum() / steps))

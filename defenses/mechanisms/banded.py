@@ -1,0 +1,121 @@
+"""Banded noise for users: ULS whose noise partly cancels over steps (docs/theory.md#banded-noise).
+
+Users are divided into groups, and each step draws from the next group. So a user takes part at most once in as many
+steps as there are groups, and the noise of these steps may be correlated at no cost in epsilon.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal, Self
+
+from pydantic import model_validator
+
+from heldin.base.errors import InputError
+from heldin.base.section import Many
+from heldin.defenses.accounting.bands import best_bands
+from heldin.defenses.correlation import PREFIX_SUMS, Workload
+from heldin.defenses.mechanisms.contract import Given
+from heldin.defenses.mechanisms.settings import SampledDefense, UserRecords
+from heldin.defenses.mechanisms.user_level import UserLevel
+from heldin.defenses.samplers import BandedPoissonSampler
+from heldin.words.guarantee import GuaranteeCondition
+from heldin.words.statement import Statement
+
+_REFUSED = {
+    "cap": "a cohort cap makes a user's part depend on others, and nothing here accounts for it with banded noise",
+    "local": "local updates with banded noise are not proved here",
+    "clip_quantile": "the noise of one step is carried to later ones, so the clip norm must stay",
+    "sampler": "users are always drawn from the step's group by Poisson coins",
+    "tau": "the concentration filter looks at all users in every step",
+}
+
+
+class BandedDefense(SampledDefense, UserRecords):
+    """User-level sampling in groups, with noise that is correlated over as many steps as there are groups.
+
+    Every number is a public constant of the config.
+    """
+
+    kind: Literal["banded"]
+    bands: Many | Literal["auto"] = "auto"
+    """b: number of groups of users, and of steps over which noise is correlated. A user is drawn only in every b-th
+    step, with b times the probability of "uls". 1: "uls". auto: the accountant takes the power of two with the
+    smallest error of the optimizer's sums at ``target_epsilon``; it needs public constants only."""
+    workload: Workload = PREFIX_SUMS
+    """What ``bands: auto`` minimises the error of: by default the sums of gradients that plain SGD makes."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refused(cls, values: Any) -> Any:
+        given = values if isinstance(values, Mapping) else {}
+        problems = [f"{key}: {why}; remove it, or use kind: uls" for key, why in _REFUSED.items() if key in given]
+        if problems:
+            raise ValueError("; ".join(problems))
+        return values
+
+    @model_validator(mode="after")
+    def _auto_has_a_target(self) -> Self:
+        if self.bands == "auto" and self.target_epsilon is None:
+            raise ValueError("bands: auto compares noise at one epsilon: give target_epsilon, or a number of bands")
+        if self.workload != PREFIX_SUMS and self.bands != "auto":
+            raise ValueError("workload goes with bands: auto only")
+        return self
+
+    @property
+    def settled_bands(self) -> int:
+        """Return the number of bands, which follows from public constants."""
+        if self.bands != "auto":
+            return self.bands
+        assert self.target_epsilon is not None
+        delta, _ = self.settled_delta()
+        return best_bands(self.population, self.cohort, self.steps, self.target_epsilon, delta, self.workload).bands
+
+    @property
+    def carries_noise(self) -> bool:
+        """With more than one band."""
+        return self.settled_bands > 1
+
+    @property
+    def records_of_a_unit(self) -> int | None:
+        """``group_size``, or all."""
+        return None if self.record_selection == "all" else self.group_size
+
+    def sampled_by(self) -> BandedPoissonSampler:
+        """Poisson coins of the users of a step's group."""
+        return BandedPoissonSampler.of(self.population, self.cohort, self.settled_bands)
+
+    def plan(self, given: Given) -> dict[str, Any]:
+        """Users are sampled."""
+        return {**super().plan(given), "sampled": "user"}
+
+
+class BandedLevel(UserLevel):
+    """Every user, as under ULS with as many rounds as a user's group has steps."""
+
+    method: ClassVar[str] = "banded"
+
+    @classmethod
+    def covers(cls, mechanism: Any) -> bool:
+        """Return whether users are drawn in groups."""
+        return isinstance(mechanism.sampler, BandedPoissonSampler)
+
+    def check(self) -> None:
+        """Raise InputError also for anything that the proof does not cover."""
+        plan = self.mechanism
+        if plan.unit != "user" or not plan.samples_users:
+            raise InputError(
+                f"banded noise protects users who are sampled as such, not unit {plan.unit} with sampled"
+                f" {plan.sampled}: use unit user and sampled user, or Poisson sampling"
+            )
+        super().check()
+        if plan.clip.filters:
+            raise InputError(f"banded noise and the concentration filter have no accountant: {_REFUSED['tau']}")
+        if plan.clip_quantile is not None:
+            raise InputError(f"banded noise and a clip quantile have no accountant: {_REFUSED['clip_quantile']}")
+        if plan.divisor.constant is None:
+            raise InputError("banded noise with the realised cohort as divisor has no accountant: use a constant")
+        if plan.declared is not None:
+            raise InputError("banded noise is heldin's own: the step of a package adds noise of its own")
+
+    def conditions(self, refilling: Sequence[Statement]) -> Sequence[Statement]:
+        """The groups."""
+        return (*super().conditions(refilling), GuaranteeCondition.BANDED(bands=self.mechanism.sampler.groups))
