@@ -345,6 +345,20 @@ class LocalUpdates(Choice):
     """Passes over the user's records."""
 
 
+class Workload(Choice):
+    """What the optimizer makes of the noised gradients, for the choice of ``bands: auto``."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+    """Momentum of sgd: finetune.momentum. Adam's first moment is close to 0.9."""
+    decay: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+    """By which share the weights shrink in a step: learning rate times weight decay."""
+
+
+PREFIX_SUMS = Workload()
+
+
 class WeightCaps(Choice):
     """Weights of Lai et al. (2021), Algorithm 1, lines 3 and 4: min(records / cap, 1) of a user and of an entity."""
 

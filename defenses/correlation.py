@@ -7,13 +7,9 @@ epsilon is in docs/theory.md#banded-noise.
 
 import functools
 from collections.abc import Sequence
-from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import ConfigDict, Field
-
-from heldin.defenses.choices import Choice
 
 Series = npt.NDArray[np.float64]
 
@@ -33,28 +29,20 @@ def banded_square_root(bands: int) -> tuple[float, ...]:
     return tuple((raw / np.linalg.norm(raw)).tolist())
 
 
-class Workload(Choice):
-    """What the optimizer makes of the noised gradients, for the choice of ``bands: auto``."""
+def moved_by(momentum: float, decay: float, steps: int) -> Series:
+    """Return what a gradient has moved the weights by after 0, 1, ... further steps, in learning rates.
 
-    model_config = ConfigDict(use_attribute_docstrings=True)
-
-    momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
-    """Momentum of sgd: finetune.momentum. Adam's first moment is close to 0.9."""
-    decay: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
-    """By which share the weights shrink in a step: learning rate times weight decay."""
-
-    def series(self, steps: int) -> Series:
-        """Return what a gradient has moved the weights by after 0, 1, ... further steps, in learning rates."""
-        pushes = self.momentum ** np.arange(steps)
-        moved = np.empty(steps)
-        so_far = 0.0
-        for step in range(steps):
-            so_far = (1.0 - self.decay) * so_far + pushes[step]
-            moved[step] = so_far
-        return moved
-
-
-PREFIX_SUMS = Workload()
+    Args:
+        momentum: of sgd.
+        decay: by which share the weights shrink in a step.
+    """
+    pushes = momentum ** np.arange(steps)
+    moved = np.empty(steps)
+    so_far = 0.0
+    for step in range(steps):
+        so_far = (1.0 - decay) * so_far + pushes[step]
+        moved[step] = so_far
+    return moved
 
 
 def noise_response(coefficients: Sequence[float], steps: int) -> Series:
@@ -73,12 +61,12 @@ def step_error(coefficients: Sequence[float], steps: int) -> float:
     return float(np.sqrt((times * noise_response(coefficients, steps) ** 2).sum() / steps))
 
 
-def workload_error(coefficients: Sequence[float], steps: int, workload: Workload = PREFIX_SUMS) -> float:
+def workload_error(coefficients: Sequence[float], steps: int, momentum: float = 0.0, decay: float = 0.0) -> float:
     """Return |A C^-1|_F / sqrt(T), the root mean square of the noise in the weights over all steps, for sigma = 1.
 
     A is what the optimizer makes of the gradients: sums, for plain SGD. The error is no measure of utility.
     """
-    made = np.convolve(workload.series(steps), noise_response(coefficients, steps))[:steps]
+    made = np.convolve(moved_by(momentum, decay, steps), noise_response(coefficients, steps))[:steps]
     # Entry k of this column is on a diagonal of steps - k entries.
     times = steps - np.arange(steps)
     return float(np.sqrt((times * made**2).sum() / steps))

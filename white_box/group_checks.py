@@ -2,16 +2,19 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from heldin.white_box.canaries import Array
 from heldin.white_box.check import Check, exact
-from heldin.white_box.trainers import ObservedDraws
+
+if TYPE_CHECKING:
+    from heldin.white_box.trainers import ObservedDraws
 
 
-def group_check(seen: Sequence[ObservedDraws], groups: int) -> Check:
+def group_check(seen: "Sequence[ObservedDraws]", groups: int) -> Check:
     """Check that every unit was drawn in steps of one group only.
 
     Two units of equal texts are one column, and are left out.
@@ -25,7 +28,7 @@ def group_check(seen: Sequence[ObservedDraws], groups: int) -> Check:
     return exact("sampling: a unit's steps outside its group", "rates", strays, 0.0, detects)
 
 
-def in_rounds(seen: ObservedDraws, groups: int) -> ObservedDraws:
+def in_rounds(seen: "ObservedDraws", groups: int) -> "ObservedDraws":
     """Return the draws in the steps of each unit's own group, as if all groups had the same steps.
 
     Units of equal texts are left out. So are the last steps, if not every group has one.
@@ -39,7 +42,7 @@ def in_rounds(seen: ObservedDraws, groups: int) -> ObservedDraws:
     )
 
 
-def _lone(seen: ObservedDraws) -> list[int]:
+def _lone(seen: "ObservedDraws") -> list[int]:
     return [j for j, names in enumerate(seen.names) if len(names) == 1]
 
 

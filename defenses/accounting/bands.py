@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from heldin.base.errors import InputError
 from heldin.defenses.accounting import guarantees as accounting
 from heldin.defenses.accounting.events import PoissonGaussian
-from heldin.defenses.correlation import PREFIX_SUMS, Workload, banded_square_root, workload_error
+from heldin.defenses.choices import PREFIX_SUMS, Workload
+from heldin.defenses.correlation import banded_square_root, workload_error
 
 MOST_BANDS = 64  # that are tried; each holds a vector of all trained parameters
 
@@ -39,7 +40,9 @@ def bands_option(
     """Calibrate the noise of so many bands, and return it with its error."""
     event = PoissonGaussian(1.0, bands * cohort / population)
     noise = accounting.calibrate(event, -(-steps // bands), delta, target_epsilon)
-    return BandsOption(bands, noise, noise * workload_error(banded_square_root(bands), steps, workload))
+    return BandsOption(
+        bands, noise, noise * workload_error(banded_square_root(bands), steps, workload.momentum, workload.decay)
+    )
 
 
 def best_bands(

@@ -12,7 +12,7 @@ from pydantic import model_validator
 from heldin.base.errors import InputError
 from heldin.base.section import Many
 from heldin.defenses.accounting.bands import best_bands
-from heldin.defenses.correlation import PREFIX_SUMS, Workload
+from heldin.defenses.choices import PREFIX_SUMS, Workload
 from heldin.defenses.mechanisms.contract import Given
 from heldin.defenses.mechanisms.settings import SampledDefense, UserRecords
 from heldin.defenses.mechanisms.user_level import UserLevel

@@ -10,8 +10,16 @@ from heldin.base.coins import seed_key
 from heldin.defenses.accounting import guarantees as accounting
 from heldin.defenses.accounting.bands import bands_option, best_bands
 from heldin.defenses.accounting.events import PoissonGaussian
-from heldin.defenses.choices import ClipQuantile, ConcentrationFilter, FlatClip, LocalUpdates, RealisedCohortDivisor
-from heldin.defenses.correlation import PREFIX_SUMS, Workload, banded_square_root, noise_response, workload_error
+from heldin.defenses.choices import (
+    PREFIX_SUMS,
+    ClipQuantile,
+    ConcentrationFilter,
+    FlatClip,
+    LocalUpdates,
+    RealisedCohortDivisor,
+    Workload,
+)
+from heldin.defenses.correlation import banded_square_root, noise_response, workload_error
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.mechanisms.contract import Given
 from heldin.defenses.mechanisms.kinds import MECHANISMS
@@ -60,8 +68,7 @@ def test_errors_of_sums_equal_those_of_dense_matrices(bands):
         moved = (1 - decay) * moved + velocity
         rows.append(moved)
     expected = banded.error(bands, steps, np.stack(rows))
-    workload = Workload(momentum=momentum, decay=decay)
-    assert workload_error(banded_square_root(bands), steps, workload) == pytest.approx(expected, rel=1e-12)
+    assert workload_error(banded_square_root(bands), steps, momentum, decay) == pytest.approx(expected, rel=1e-12)
 
 
 def test_the_table_of_banded_noise_is_what_the_accountant_gives():
