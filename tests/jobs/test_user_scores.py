@@ -101,7 +101,7 @@ def test_tables_are_csv_with_a_cell_for_every_number(call, finished, tmp_path):
     rates = [f"tpr_at_{fpr:g}" for fpr, _ in _compared(call, finished)[0]["tpr_at"]]
     for arguments, columns, rows in (
         (["compare", finished, finished], ["auroc", "difference_low", *rates], 2),
-        (account, ["group_size", "noise_multiplier"], 4),
+        (account, ["group_size", "noise_multiplier"], 8),
         (["corpus", "stats", corpus], ["records_from", "records_to", "users"], 1),
         (["config", "run", "finetune"], ["name", "allowed", "default", "meaning"], 33),
         (["power", "--users", 100, "--auroc", 0.7], ["largest.one_run", "no_leak_found.users_needed"], 1),
