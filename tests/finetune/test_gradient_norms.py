@@ -43,7 +43,7 @@ def test_choose_estimates_from_public_texts(call, make_lm, english, tmp_path):
     assert code == 0, err
     found = json.loads(out)
     assert found["clip_norms_estimated"]
-    assert {o["method"] for o in found["options"]} == {"uls", "els"}
+    assert {o["method"] for o in found["options"]} == {"uls", "els", "banded"}
     norms = [o["clip_norm"] for o in found["options"] if o["method"] == "uls"]
     assert norms[0] > norms[-1] > 0
     code, _, err = call(*arguments, "--model", tmp_path / "base")
