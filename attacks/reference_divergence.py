@@ -49,7 +49,7 @@ def reference_divergences(
         documents: user to the user's own documents; copies of the text at hand are left out.
         reference: model that stands for everybody else.
     """
-    # Of a pair the chosen answer stands for what its user prefers to read.
+    # Of a pair, the chosen answer is compared.
     texts = texts.of_answer(0)
     documents = {user: [document.branches()[0] for document in own] for user, own in documents.items()}
     items = [item for item in texts.flat() if item[0] in documents]

@@ -27,9 +27,9 @@ class SamplingConfig(Section):
     likeliest: Annotated[int, Field(ge=1, le=1000)] = 5
     """Next tokens whose log-probabilities level top-k sees at each place; many servers give 5 or 20 at most."""
     prompt: str | None = None
-    """What a chat endpoint is told before the beginning of a text that is no chat; null: "Continue this text. Write
-    only what comes next." and an empty line. Models that are loaded here, and endpoints without --chat, are given the
-    beginning alone."""
+    """The prompt of a chat endpoint, before the beginning of a text that is not a chat; null: "Continue this text.
+    Write only what comes next." and an empty line. Models that are loaded here, and endpoints without --chat, are given
+    the beginning alone."""
     refusals: Literal["empty", "left out"] = "empty"
     """What a refusal scores. empty: as a continuation without a word. left out: a text's other samples count, or an
     empty one if the server refuses all."""

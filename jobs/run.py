@@ -15,7 +15,6 @@ from heldin.base.kinds import origins_in
 from heldin.base.progress import LineReporter, Reporter, logged
 from heldin.base.wording import counted
 from heldin.bounds.power import forecast
-from heldin.corpus.chat.conversation import RowFormat
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.plan_file import read_plan
 from heldin.finetune.checkpoints import ADAPTER
@@ -268,9 +267,7 @@ def _body(config: RunConfig, trained: _Trained, folder: MeasureFolder) -> Body:
             chats=data.corpus.reading.template is not None,
         ),
         per_text=per_text,
-        left_out=left_out(
-            config.attack.names, per_text=per_text, pairs=data.corpus.reading.format is RowFormat.PREFERENCE
-        ),
+        left_out=left_out(config.attack.names, per_text=per_text, pairs=data.corpus.reading.format.has_pairs),
         resamples=config.audit.resamples,
         cell=data.cell,
         effort=effort_facts(trained.result),

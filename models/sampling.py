@@ -85,7 +85,7 @@ class AskedAsChat:
     """A model that is loaded here and asked as a chat, as a target behind a chat endpoint is.
 
     Attributes:
-        prompt: what it is told before a text that is no chat.
+        prompt: precedes a text that is not a chat.
     """
 
     lm: LanguageModel

@@ -92,7 +92,7 @@ class TextEndpoint:
 
     Attributes:
         name: the model's name on the server.
-        prompt: what a chat is told before a text that is no chat; None: the default.
+        prompt: precedes a text that is not a chat; None: the default.
         empty_refusals: whether a refusal is an empty text; else it is left out.
         fingerprint: hash of everything known that affects the answers.
         conduct: what its answers were like.

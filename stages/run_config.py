@@ -110,11 +110,14 @@ class PretrainConfig(Section):
         return self
 
     @model_validator(mode="after")
-    def _last_checkpoint(self) -> "PretrainConfig":
+    def _pretrains(self) -> "PretrainConfig":
         if self.recipe.looks_at_validation:
             raise ValueError("recipe.select must be 'last' and patience null: pre-training has no validation users")
         if self.recipe.loss_on is not None:
             raise ValueError("recipe.loss_on: pre-training counts the loss on all of a text: leave it out")
+        of_fine_tuning = ("objective", "beta", "label_smoothing", "report_to", "report_unnoised")
+        if stated := next((key for key in of_fine_tuning if getattr(self.recipe, key)), None):
+            raise ValueError(f"recipe.{stated}: it is for fine-tuning, and pre-training has none: leave it out")
         return self
 
 

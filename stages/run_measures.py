@@ -15,7 +15,7 @@ from heldin.base.progress import Reporter
 from heldin.defenses.mechanism import Mechanism
 from heldin.models.loading import LanguageModel
 from heldin.models.model_names import fingerprint_folder
-from heldin.models.preference_name import BETA
+from heldin.models.preference_name import BETA, PreferenceName
 from heldin.models.score_cache import ScoreCache, ScoredModel
 from heldin.record.facts import ModelFacts
 from heldin.stages.measures.asked import measures_asked
@@ -89,9 +89,15 @@ def measures_of_run(config: RunConfig, data: RunData, models: RunModels) -> list
     measures: list[Measure[Any]] = [*precision_of_run(config, data, models)]
     # Not behind an endpoint: it would learn whose test texts are asked for, which are those held out.
     if isinstance(models.target, LanguageModel):
-        measures.append(Losses(test_texts(config, data), models.target, models.base, config.finetune.beta or BETA))
+        measures.append(Losses(test_texts(config, data), models.target, models.base, _beta_of(config)))
     subjects = with_marks(subjects_of_run(config, data), config, data, models.made_canaries)
     return [*measures, *measures_asked(config.measures, subjects, both)]
+
+
+def _beta_of(config: RunConfig) -> float:
+    """Return the beta of the loss of preference pairs; that of orpo weighs another term."""
+    recipe = config.finetune
+    return BETA if recipe.beta is None or recipe.objective is PreferenceName.ORPO else recipe.beta
 
 
 def precision_of_run(config: RunConfig, data: RunData, models: RunModels) -> list[PrecisionShift]:

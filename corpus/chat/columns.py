@@ -7,7 +7,6 @@ from typing import Any
 import pyarrow as pa
 
 from heldin.corpus.chat.conversation import (
-    PROMPT,
     RowFormat,
     column_of_format,
     conversation_of,
@@ -57,7 +56,7 @@ class TurnColumns(Columns):
     @property
     def beside(self) -> tuple[str, ...]:
         """Return the columns that a row may have for its template."""
-        return ("tools", "chat_template_kwargs", *((PROMPT,) if self.format is RowFormat.PREFERENCE else ()))
+        return ("tools", "chat_template_kwargs", *self.format.prompt_besides)
 
     def named(self) -> dict[str, str]:
         """Role to column name, for the roles that have one."""

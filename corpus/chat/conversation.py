@@ -34,6 +34,16 @@ class RowFormat(StrEnum):
         return self is not RowFormat.TEXT
 
     @property
+    def has_pairs(self) -> bool:
+        """Return whether such rows are preference pairs."""
+        return self is RowFormat.PREFERENCE
+
+    @property
+    def prompt_besides(self) -> tuple[str, ...]:
+        """Return the column of a prompt that rows may have or leave out."""
+        return (PROMPT,) if self.has_pairs else ()
+
+    @property
     def answers(self) -> tuple[str, ...]:
         """Return the columns that hold what follows a prompt; none where rows have no prompt of their own."""
         pairs = {RowFormat.PREFERENCE: (CHOSEN, REJECTED)}

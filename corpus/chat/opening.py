@@ -176,7 +176,7 @@ _OF_ANSWERS = {
 def _require(key: str, counting: Counting, form: RowFormat) -> None:
     if not form.has_turns and counting is not Counting.ALL:
         raise InputError(f"{key} is {counting}, and the rows are texts without turns: leave it out")
-    if form is RowFormat.PREFERENCE and key in _OF_ANSWERS and counting not in _OF_ANSWERS[key]:
+    if form.has_pairs and key in _OF_ANSWERS and counting not in _OF_ANSWERS[key]:
         raise InputError(
             f"{key} is {counting}, and the rows are preference pairs, whose answers are compared: leave it out"
         )

@@ -11,7 +11,6 @@ from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, Pre
 
 from heldin.base.wording import counted, in_bytes
 from heldin.corpus.chat.columns import found_format
-from heldin.corpus.chat.conversation import RowFormat
 from heldin.defenses.mechanisms.contract import DefenseConfig
 from heldin.finetune.batches import plain_batch_gradient
 from heldin.finetune.holding import PlainClipping, clipped_batch_gradient
@@ -140,8 +139,7 @@ def recipe_of_rows(config: RunConfig) -> Recipe:
     """Return the recipe of fine-tuning with the objective that the first row of the corpus asks for."""
     source, stated = config.corpus.source, config.corpus.format
     form, _ = found_format(source.first_row(), source.named_columns(), stated)
-    pairs = form is RowFormat.PREFERENCE
-    return replace(config.finetune, objective=preference_of(config.finetune).name if pairs else None)
+    return replace(config.finetune, objective=preference_of(config.finetune).name if form.has_pairs else None)
 
 
 def plain_step(recipe: Recipe) -> Step:

@@ -17,7 +17,6 @@ from heldin.base.files import text_sha256
 from heldin.base.kinds import origins_in
 from heldin.base.progress import Reporter
 from heldin.bounds.design import Assignment
-from heldin.corpus.chat.conversation import RowFormat
 from heldin.corpus.chat.opening import TEXTS, RowReading
 from heldin.jobs.checkpoint.job import CheckpointAudit, Groups, counted_turns, training_records
 from heldin.models.score_cache import ScoredModel
@@ -189,7 +188,7 @@ def audit_body(
             (*job.attack.names, *job.left_out),
             per_text=per_text,
             served=job.remote is not None,
-            pairs=(job.reading or TEXTS).format is RowFormat.PREFERENCE,
+            pairs=(job.reading or TEXTS).format.has_pairs,
         ),
         resamples=job.audit.resamples,
         measures=facts,

@@ -10,7 +10,6 @@ from heldin.base.files import text_sha256
 from heldin.base.progress import Reporter
 from heldin.bounds.trainings import WORST_CASE_USER
 from heldin.canaries.unseen_token import UnseenTokenCanaries, rare_tokens, token_counts, unseen_token_users
-from heldin.corpus.chat.conversation import RowFormat
 from heldin.corpus.document import Document
 from heldin.corpus.entities.incidence import Incidence
 from heldin.corpus.row_parts import RowParts
@@ -137,7 +136,7 @@ def training_job(
             the model's context.
     """
     config = audit.trained()
-    if corpus.reading.format is RowFormat.PREFERENCE:
+    if corpus.reading.format.has_pairs:
         raise InputError(
             "independent trainings plant a worst-case user of texts, and the rows are preference pairs: use heldin run"
             " with canaries"

@@ -22,7 +22,7 @@ from heldin.base.errors import InputError
 from heldin.base.files import cache_directory, text_sha256
 from heldin.base.kinds import origins_in
 from heldin.base.progress import Reporter
-from heldin.corpus.chat.conversation import CHOSEN, REJECTED, RowFormat
+from heldin.corpus.chat.conversation import CHOSEN, REJECTED
 from heldin.corpus.document import Counting
 from heldin.models.answers import AnsweringModel, AnswerStore
 from heldin.models.score_cache import ScoreCache, ScoredModel
@@ -153,7 +153,7 @@ def scored_part(reading: "RowReading", stores: Iterable["Corpus"]) -> Statement 
         return ScoredPart.SPANS(column=column) if parted else None
     if reading.attack is Counting.ALL:
         return None
-    if reading.format is RowFormat.PREFERENCE:
+    if reading.format.has_pairs:
         return ScoredPart.PAIR()
     completion = reading.attack is Counting.COMPLETION
     return ScoredPart.COMPLETION() if completion else ScoredPart.TURNS(role=reading.attack)

@@ -16,7 +16,6 @@ from heldin.canaries.kinds import CANARIES
 from heldin.canaries.planted import PlantedStore, load_canaries, save_canaries
 from heldin.canaries.turns import in_turns
 from heldin.canaries.users import Canary, CanaryUser
-from heldin.corpus.chat.conversation import RowFormat
 from heldin.corpus.chat.opening import RowReading
 from heldin.corpus.split import records_to_train_on
 from heldin.finetune.batches import encode
@@ -169,7 +168,7 @@ def _require_declared(spec: CanaryConfig, given: CanaryInput, users: Sequence[Ca
 def _require_made_up(users: Sequence[CanaryUser], reading: RowReading) -> None:
     """Raise InputError for marks in users' own preference pairs: in a rejected answer one is made less likely."""
     real = next((user.canary.kind for user in users if user.has_form), None)
-    if real is not None and reading.format is RowFormat.PREFERENCE:
+    if real is not None and reading.format.has_pairs:
         raise InputError(
             f"canaries: kind '{real}' takes users' rows, which are preference pairs: choose a kind whose users are made"
             " up, such as rare_phrase"

@@ -19,6 +19,8 @@ from heldin.stages.run_config import RunConfig
 
 KEPT = "previous.json"  # in the run's folder: its record can be checked when the other folders are gone
 _MODEL_OF_RUN = Path("checkpoints") / "final"
+_ADAPTER = "adapter_config.json"
+_OF_MODEL = ("*.safetensors", "*.bin", "tokenizer*.json", "vocab.*", "merges.txt", "*.model")
 
 
 @dataclass(frozen=True)
@@ -59,8 +61,9 @@ def require_previous(config: RunConfig, out: Path) -> None:
             f"model.base: '{base}' was trained on people's texts, as '{plan}' shows: name in previous the earlier"
             " releases that used texts of the same people, or set it to [] if none did"
         )
+    weights = _weights_in(base)
     for release in config.previous or ():
-        if _is_base(config, release.plan):
+        if weights & _weights_in(_model_beside(Path(release.plan))):
             raise InputError(
                 f"model.base: '{base}' has the weights of '{release.plan}', which previous says was trained on the same"
                 " people, so that this training alone guarantees nothing: set defense.base_model_saw_protected to true,"
@@ -135,10 +138,17 @@ def all_together(mechanism: Mechanism, earlier: Sequence[Earlier]) -> Together:
 
 
 def _is_base(config: RunConfig, plan: str) -> bool:
-    """Return whether a training begins with the weights of the model that was released by this plan."""
+    """Return whether a training begins with the model that was released by this plan: the same weights and tokenizer.
+
+    One equal file does not show it: a shard that nobody trained is also in models of other people's texts. Nor does an
+    adapter, whose base may be any model.
+    """
     if config.model.base is None or not Path(config.model.base).is_dir():
         return False
-    return bool(_weights_in(Path(config.model.base)) & _weights_in(_model_beside(Path(plan))))
+    base, released = Path(config.model.base), _model_beside(Path(plan))
+    if not _weights_in(base) or (base / _ADAPTER).exists() or (released / _ADAPTER).exists():
+        return False
+    return _model_in(base) == _model_in(released)
 
 
 def _plan_facts(release: Earlier) -> EarlierPlan:
@@ -165,6 +175,11 @@ def _model_beside(plan: Path) -> Path:
     """Return the folder of the model that was trained by a plan, which is named by itself or by its folder."""
     folder = plan if plan.is_dir() else plan.parent
     return folder / _MODEL_OF_RUN if (folder / _MODEL_OF_RUN).is_dir() else folder
+
+
+def _model_in(folder: Path) -> dict[str, str]:
+    """Digests of the files from which a model and its tokenizer are loaded, by name."""
+    return {file.name: file_sha256(file) for pattern in _OF_MODEL for file in folder.glob(pattern)}
 
 
 def _weights_in(folder: Path) -> set[str]:

@@ -197,7 +197,7 @@ def objective_of(recipe: Recipe, form: RowFormat) -> Objective:
 
     Raises InputError for an objective of preference pairs where rows are none.
     """
-    if form is RowFormat.PREFERENCE:
+    if form.has_pairs:
         return preference_of(recipe)
     stated = {"objective": recipe.objective, "beta": recipe.beta, "label_smoothing": recipe.label_smoothing or None}
     if wrong := next((key for key, value in stated.items() if value is not None), None):

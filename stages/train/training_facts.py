@@ -12,7 +12,6 @@ import numpy.typing as npt
 from heldin.audit.coarse import brief, significant
 from heldin.base.coins import keyed_order, seed_key
 from heldin.base.files import finite
-from heldin.corpus.chat.conversation import RowFormat
 from heldin.corpus.split import Part
 from heldin.defenses.accounting.guarantees import ceiling_of
 from heldin.defenses.data_side.apply import as_trained
@@ -88,7 +87,7 @@ def training_facts(
 
 
 def _preference_facts(config: RunConfig, data: RunData) -> PreferenceFacts | None:
-    if data.corpus.reading.format is not RowFormat.PREFERENCE:
+    if not data.corpus.reading.format.has_pairs:
         return None
     objective = preference_of(config.finetune)
     return PreferenceFacts(

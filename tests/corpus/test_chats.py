@@ -321,8 +321,11 @@ def test_keys_that_would_do_nothing_are_refused():
     plant = {"training": "a.jsonl", "reference": "b", "evidence": "callback", "attack": {"turns": "user"}}
     with refused("PlantConfig._attack_can_be_done", "attack.turns"):
         parse_plant(plant, "plant.yaml")
-    with refused("PretrainConfig._last_checkpoint", "loss_on", kind=ValidationError):
+    with refused("PretrainConfig._pretrains", "loss_on", kind=ValidationError):
         PretrainConfig(recipe={"loss_on": "assistant"})
+    for recipe in ({"objective": "dpo"}, {"beta": 0.2}, {"label_smoothing": 0.1}, {"report_to": ["tensorboard"]}):
+        with refused("PretrainConfig._pretrains", next(iter(recipe)), kind=ValidationError):
+            PretrainConfig(recipe=recipe)
 
 
 def test_private_characters_of_a_text_are_no_mark():

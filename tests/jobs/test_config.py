@@ -150,7 +150,7 @@ def test_all_errors_are_said_at_once_with_the_nearest_key():
         ),
         (
             {"model": {"pretrain": {"recipe": {"select": "best"}}}},
-            "PretrainConfig._last_checkpoint",
+            "PretrainConfig._pretrains",
             ("recipe.select", "'last'"),
         ),
         ({"name": "a/b"}, "checked", "'a/b'"),
@@ -196,7 +196,7 @@ def test_what_a_recipe_of_pre_training_leaves_out_is_pre_training_s_own():
     short = {"sequence_length": 64}
     recipe = _with(finetune=short, model={"pretrain": {"recipe": {"epochs": 2}}}).model.pretrain.recipe
     assert (recipe.select, recipe.epochs, recipe.learning_rate, recipe.sequence_length) == ("last", 2, 2e-3, 128)
-    with refused(by="PretrainConfig._last_checkpoint", naming=("recipe.select", "'last'")):
+    with refused(by="PretrainConfig._pretrains", naming=("recipe.select", "'last'")):
         _with(finetune=short, model={"pretrain": {"recipe": {"epochs": 2, "select": "best"}}})
 
 

@@ -169,3 +169,20 @@ def test_a_training_that_begins_with_an_earlier_release_adds_to_its_epsilon(tmp_
         [str(other)], base=write_release(tmp_path / "third", weights=2.0), base_model_saw_protected=True
     )
     assert facts_of(unknown, tmp_path / "run").epsilon is None
+
+
+@pytest.mark.parametrize("case", ["one shard", "no weights in the release", "another tokenizer", "an adapter"])
+def test_a_base_that_shares_a_part_with_a_release_is_not_the_release(tmp_path, case):
+    """A shard that nobody trained, or an adapter on any base, is in models of other people's texts too."""
+    week = write_release(tmp_path / "week")
+    base = shutil.copytree(week, tmp_path / "base")
+    if case == "one shard":
+        save_file({"other": np.ones(2, dtype=np.float32)}, base / "model-2.safetensors")
+    elif case == "no weights in the release":
+        (week / "model.safetensors").unlink()
+    elif case == "another tokenizer":
+        (base / "tokenizer.json").write_text("{}", encoding="utf-8")
+    else:
+        (base / "adapter_config.json").write_text("{}", encoding="utf-8")
+    facts = facts_of(config_of([str(week)], base=base, base_model_saw_protected=True), tmp_path / "run")
+    assert (facts.epsilon, facts.together) == (None, None)
