@@ -159,19 +159,25 @@ class Reached(OpenedModels):
         """Return the record's facts about a model, also how it was reached and how far it moved."""
         if not isinstance(model, EndpointModel):
             return super().facts_of(model, name)
-        return ModelFacts(
-            name=named_model(model.name),
-            parameters=None,
-            fingerprint=model.fingerprint,
-            architecture="language model",
-            endpoint=EndpointFacts(
-                url=model.connection.endpoint.base,
-                style=model.style.value,
-                tokenizer=self.remote.tokenizer,
-                window=model.window,
-                drift=self.drifts[model.name],
-            ),
+        facts = EndpointFacts(
+            url=model.connection.endpoint.base,
+            style=model.style.value,
+            tokenizer=self.remote.tokenizer,
+            window=model.window,
+            drift=self.drifts[model.name],
         )
+        return served_facts(model.name, model.fingerprint, facts)
+
+
+def served_facts(name: str, fingerprint: str, endpoint: EndpointFacts) -> ModelFacts:
+    """Return the record's facts about a model behind an endpoint, of which nothing else is known."""
+    return ModelFacts(
+        name=named_model(name),
+        parameters=None,
+        fingerprint=fingerprint,
+        architecture="language model",
+        endpoint=endpoint,
+    )
 
 
 @contextmanager

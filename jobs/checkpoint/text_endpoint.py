@@ -14,7 +14,7 @@ from heldin.base.files import cache_directory
 from heldin.base.progress import Reporter
 from heldin.bounds.sampling_noise import sampled_auroc
 from heldin.jobs.checkpoint.audit_config import AT_ENDPOINT
-from heldin.jobs.checkpoint.endpoint import Remote, cost_line, require_within_limits
+from heldin.jobs.checkpoint.endpoint import Remote, cost_line, require_within_limits, served_facts
 from heldin.jobs.checkpoint.opened import OpenedModels
 from heldin.models.answers import AnswerStore, Prefix
 from heldin.models.endpoint import BYTES_PER_TOKEN, Load, open_endpoint_model
@@ -26,7 +26,6 @@ from heldin.models.score_cache import ScoredModel
 from heldin.models.text_answers import PROMPT, Manner
 from heldin.models.text_endpoint import TextEndpoint, open_text_endpoint, probe_text
 from heldin.record.facts import AnswerFacts, EndpointFacts, ModelFacts
-from heldin.stages.measures.measure import named_model
 
 _STRONG = 0.9  # AUROC of an attack that nobody would miss, to say what is left of it
 
@@ -91,31 +90,26 @@ class ReachedByText(OpenedModels):
         if not isinstance(model, TextEndpoint):
             return super().facts_of(model, name)
         conduct = model.conduct
-        return ModelFacts(
-            name=named_model(model.name),
-            parameters=None,
-            fingerprint=model.fingerprint,
-            architecture="language model",
-            endpoint=EndpointFacts(
-                url=model.connection.endpoint.base,
-                style=model.manner.value,
-                tokenizer=None,
-                window=None,
-                drift=0.0,
-                answers=AnswerFacts(
-                    top_k=model.offers.top_k,
-                    seed=model.offers.seed,
-                    temperature=model.offers.temperature,
-                    samples=conduct.samples,
-                    refused=conduct.refused,
-                    repeated=conduct.repeated,
-                    other_length=conduct.longer + conduct.cut_short,
-                    same=conduct.same,
-                    cuts=conduct.prefixes,
-                    changed=self.changed[model.name],
-                ),
+        facts = EndpointFacts(
+            url=model.connection.endpoint.base,
+            style=model.manner.value,
+            tokenizer=None,
+            window=None,
+            drift=0.0,
+            answers=AnswerFacts(
+                top_k=model.offers.top_k,
+                seed=model.offers.seed,
+                temperature=model.offers.temperature,
+                samples=conduct.samples,
+                refused=conduct.refused,
+                repeated=conduct.repeated,
+                other_length=conduct.longer + conduct.cut_short,
+                same=conduct.same,
+                cuts=conduct.prefixes,
+                changed=self.changed[model.name],
             ),
         )
+        return served_facts(model.name, model.fingerprint, facts)
 
 
 @contextmanager
