@@ -116,9 +116,9 @@ def audit(
 ) -> None:
     """Audit a model with texts by members and non-members.
 
-    Needs --model, --reference, --held-in and --held-out; trains nothing. Rows are texts, chats, or prompts with
-    completions (heldin corpus formats). If killed, the same command resumes. --assignment coin declares an
-    independent fair coin for each user, not an exact half.
+    Needs --model, --reference, --held-in and --held-out; trains nothing. Rows are texts, chats, prompts with
+    completions, or preference pairs (heldin corpus formats). If killed, the same command resumes. --assignment coin
+    declares an independent fair coin for each user, not an exact half.
     """
     _audit(called, config, set_, out, fail_on, json=json, verbose=verbose, html=html)
 

@@ -122,6 +122,7 @@ text              a column of text (default: text)
 messages          a list of messages with role and content
 conversations     a list of turns with from and value (ShareGPT)
 prompt-completion the columns prompt and completion, of text or messages
+preference        the columns chosen and rejected, and a prompt if there is one
 The model's chat template writes messages. JSON and Parquet hold lists; CSV holds
 them as JSON."""
 FORMATS = (

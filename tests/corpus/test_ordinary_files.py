@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from heldin.corpus.build import build_store
+from heldin.corpus.chat.conversation import RowFormat
 from heldin.corpus.sources import json_rows as json_files
 from heldin.corpus.sources.bad_rows import BadRows, OnBadRows
 from heldin.corpus.sources.files import FileCorpus
@@ -455,6 +456,7 @@ def test_the_command_lists_the_formats_and_says_how_it_read_a_file(call, tmp_pat
     assert code == 0
     assert names(out, ".jsonl", ".tsv", ".parquet", "save_to_disk", "author.id")
     assert max(map(len, out.splitlines())) <= 100
+    assert all(f"\n{form} " in out for form in RowFormat)
     code, out, _ = call("corpus", "formats", "--json")
     assert {form["kind"] for form in json.loads(out)["formats"]} >= {
         "jsonl",
