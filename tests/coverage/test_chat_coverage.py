@@ -1,20 +1,19 @@
 """Audits of chats and of pairs that trained on nobody raise alarms at their level, as audits of texts do.
 
 The target and the reference are two untrained models, so that no coin moves a score. What the assistant says is scored
-under both, after all that precedes them, as an audit does.
+under both, after all that precedes it, or compared with what both answer there, as an audit does.
 """
 
 import functools
-import tempfile
-from contextlib import closing
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from heldin.attacks.kinds import ATTACKS, get_attack
 from heldin.attacks.protocol import lift_to_users
+from heldin.attacks.sampling import SamplingConfig
 from heldin.attacks.scoring import AttackTexts, score_attacks
+from heldin.base.progress import SilentReporter
 from heldin.bounds import one_run
 from heldin.bounds.scores import LabelledScores
 from heldin.corpus.chat.conversation import conversation_of, format_of_row
@@ -27,12 +26,14 @@ from heldin.models.loading import LanguageModel
 from heldin.models.model_config import TinyModel
 from heldin.models.score_cache import ScoreCache
 from heldin.models.tiny import new_tiny_model, train_tokenizer
+from heldin.stages.measures.scores import statistics_under
 from tests.coverage.measure import most_wrong
 
 pytestmark = pytest.mark.slow  # scores some hundred chats, and throws thousands of coins
 
 USERS, TRIALS = 60, 2000
 SHAPE = TinyModel(vocabulary=400, context=128, hidden=32, layers=1, heads=2)
+SAMPLING = SamplingConfig(cuts=(0.5,), samples=4, tokens=16, next_words=4)
 
 
 @functools.cache
@@ -58,14 +59,13 @@ def scores(kind):
     """Each user's score by attack, with numbers that break ties."""
     by_user, tokenizer = written(kind)
     target, reference = (
-        LanguageModel(new_tiny_model(SHAPE, tokenizer, seed), tokenizer, f"model {seed}", f"model {seed}")
+        LanguageModel(new_tiny_model(SHAPE, tokenizer, seed), tokenizer, f"model {seed}", f"untrained on {kind} {seed}")
         for seed in (0, 1)
     )
     attacks = [get_attack(name) for rows, name in ATTACKS_ON if rows is kind]
     found: dict[str, dict[str, list[float]]] = {}
-    with tempfile.TemporaryDirectory() as folder, closing(ScoreCache(Path(folder))) as cache:
-        for each in score_attacks(attacks, AttackTexts(by_user), target, reference, cache):
-            found.setdefault(each.attack, {}).setdefault(each.user, []).append(each.value)
+    for each in statistics_under(attacks, AttackTexts(by_user), target, reference, SAMPLING, SilentReporter()):
+        found.setdefault(each.attack, {}).setdefault(each.user, []).append(each.value)
     ties = 1e-9 * np.random.default_rng(3).random(len(by_user))
     return {name: lift_to_users(name, values).values + ties for name, values in found.items()}
 
