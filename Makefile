@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test quick check check-ci check-third check-slow check-long check-replication gpu lint docs golden dist
+.PHONY: demo test quick check check-ci check-third check-slow check-long check-replication gpu lint docs golden notebooks dist
 .DEFAULT_GOAL := test
 
 .venv/installed: pyproject.toml constraints.txt
@@ -76,7 +76,12 @@ golden: .venv/installed
 	$(BIN)/python -m tests.reports.golden_pages
 	$(BIN)/python docs/made_pages.py
 	$(BIN)/python docs/config_pages.py
+	$(BIN)/python docs/architecture.py
 	HELDIN_APPROVE=1 $(BIN)/python -m pytest tests/reports -m "not slow and not gpu"
+
+# The outputs that the notebooks of the documentation show: five minutes.
+notebooks: .venv/installed
+	HELDIN_APPROVE=1 $(BIN)/python -m pytest tests/docs/test_notebooks.py
 
 docs: .venv/installed
 	$(BIN)/python -m sphinx -W --keep-going docs docs/_build

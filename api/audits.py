@@ -30,7 +30,7 @@ class AuditResult(Tabular):
     """The result of a run or an audit.
 
     Attributes:
-        record: everything, as it stands in record.json; an internal document.
+        record: everything that record.json has; an internal document.
         folder: of the run or audit.
     """
 
@@ -281,7 +281,7 @@ def audit_model(
             ``assignment="coin"``, ``plan="plan.json"`` or ``attack={"max_characters": 2000}``.
 
     Returns:
-        What was found. Its standing is indicative: who was held in is asserted.
+        What was found. It is indicative evidence, because you stated who the members are.
 
     Raises:
         InputError: options with errors, or input that cannot be used.

@@ -180,7 +180,7 @@ def _require_same(path: Path, name: str, stated: Any, computed: Any) -> None:
         case _:
             raise InputError(
                 f"{path}: {name} is stated as {_shown(stated)}, but this mechanism gives {_shown(computed)}: the file"
-                " was changed, or another heldin wrote it; take it anew from the run"
+                " was changed, or another heldin wrote it; copy plan.json from the run folder again"
             )
 
 

@@ -15,13 +15,15 @@ release = version_of("heldin")
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "mathml"]
 html_math_renderer = "mathml"
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "notebooks"]
 html_theme = "furo"
-html_title = "heldin"
+html_title = f"heldin {release}"
+html_static_path = ["assets"]
+html_css_files = ["site.css"]
 html_copy_source = False
 highlight_language = "none"  # a block of code without a language is text
 
-myst_enable_extensions = ["dollarmath"]
+myst_enable_extensions = ["dollarmath", "html_image"]
 myst_heading_anchors = 4  # as tests/docs reads them
 smartquotes = False  # `--option` is not a dash
 suppress_warnings = ["ref.python"]  # two packages have a Record, and a signature names one of them

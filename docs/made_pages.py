@@ -2,6 +2,8 @@
 
 import importlib
 import inspect
+import itertools
+import json
 import os
 import pkgutil
 import re
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
 MADE = DOCS / "_generated"
+NOTEBOOKS = DOCS / "notebooks"
 PACKAGES = (  # in the order in which they may import
     *("base", "words", "models", "corpus", "canaries", "defenses", "finetune", "attacks", "bounds", "audit", "record"),
     *("stages", "white_box", "jobs", "reports", "planting", "sweeps", "testing", "api", "commands"),
@@ -32,8 +35,9 @@ def connect(app: "Sphinx") -> None:
 
 
 def write_pages() -> None:
-    """docs/_generated: cli.md, api.md and a page for each package. A page that is as it was keeps its date."""
-    made = {"cli": cli_page(), "api": api_page(), **{f"api-{package}": package_page(package) for package in PACKAGES}}
+    """docs/_generated: cli.md, api.md, one for each package and notebook. A page that is as it was keeps its date."""
+    packages = {f"api-{package}": package_page(package) for package in PACKAGES}
+    made = {"cli": cli_page(), "api": api_page(), **packages, **notebook_pages()}
     MADE.mkdir(exist_ok=True)
     for old in set(MADE.glob("*.md")) - {MADE / f"{name}.md" for name in made}:
         old.unlink()
@@ -121,11 +125,54 @@ def _rest(kind: str, name: str, *options: str) -> str:
 
 def package_page(package: str) -> str:
     """The public modules of a package, each with its docstrings."""
-    package = importlib.import_module(f"heldin.{package}")
-    modules = [package.__name__] if package.__doc__ else []
-    modules += [m.name for m in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")]
+    module = importlib.import_module(f"heldin.{package}")
+    modules = [module.__name__] if module.__doc__ else []
+    modules += [m.name for m in pkgutil.walk_packages(module.__path__, f"{module.__name__}.")]
     public = [name for name in modules if not any(part.startswith("_") for part in name.split("."))]
     return f"# `heldin.{package}`\n\n" + "\n\n".join(f"## `{n}`\n\n{_rest('automodule', n)}" for n in public) + "\n"
+
+
+def notebook_pages() -> dict[str, str]:
+    """The page of each notebook, by its name in ``_generated``, which is as deep as the notebooks' folder."""
+    return {_page_name(path): "\n".join(_notebook_page(path)) for path in sorted(NOTEBOOKS.glob("*.ipynb"))}
+
+
+def _page_name(path: Path) -> str:
+    return f"notebook-{path.stem}"
+
+
+def _notebook_page(path: Path) -> Iterator[str]:
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            for other in NOTEBOOKS.glob("*.ipynb"):
+                source = source.replace(f"]({other.name})", f"]({_page_name(other)}.md)")
+            yield f"{source}\n"
+        else:
+            yield from _code(source)
+            for output in cell["outputs"]:
+                yield _output(output)
+
+
+def _code(source: str) -> Iterator[str]:
+    """A cell; its lines that begin with an exclamation mark are commands of a shell."""
+    for is_command, lines in itertools.groupby(source.splitlines(), key=lambda line: line.startswith("!")):
+        text = "\n".join(line.removeprefix("!") for line in lines).strip("\n")
+        if text:
+            yield f"```{'sh' if is_command else 'python'}\n{text}\n```\n"
+
+
+def _output(output: Mapping[str, Any]) -> str:
+    data = output.get("data", {})
+    if "image/png" in data:
+        return _raw(f'<img alt="Figure that the cell draws" src="data:image/png;base64,{data["image/png"]}">')
+    if "text/html" in data:
+        return _raw("".join(data["text/html"]))
+    return f"```text\n{''.join(data.get('text/plain', output.get('text', ()))).rstrip()}\n```\n"
+
+
+def _raw(html: str) -> str:
+    return f'`````{{raw}} html\n<div class="cell-output">\n{html}\n</div>\n`````\n'
 
 
 def resolve_links(app: "Sphinx", page: str, source: list[str]) -> None:
@@ -138,13 +185,15 @@ def resolve_links(app: "Sphinx", page: str, source: list[str]) -> None:
         readme = re.sub(
             r"^!\[[^]]*\]\(https://[^)]*\)\n", "", (ROOT / "README.md").read_text("utf-8"), flags=re.MULTILINE
         )
-        here, source[0] = ROOT / "README.md", readme
+        here, source[0] = ROOT / "README.md", readme.replace('src="docs/', 'src="')
 
     def resolved(link: re.Match[str]) -> str:
         text, path, anchor = link.groups(default="")
         target = (here.parent / path).resolve()
         if not target.exists():
             return link[0]  # elsewhere, or wrong: Sphinx says so
+        if target.suffix == ".ipynb":
+            target = MADE / f"{_page_name(target)}.md"
         if target.is_dir() or (target.suffix == ".md" and target != ROOT / "README.md" and DOCS not in target.parents):
             return text
         return f"[{text}]({_relative(target, DOCS / Path(page).parent)}{anchor})"
@@ -171,7 +220,9 @@ def plain(app: "Sphinx", what: str, name: str, obj: Any, options: Any, lines: li
             # the rows of a table end at the blank line that every table here is followed by, or at the docstring's end
             row = [_escaped(cell.strip()) for cell in cells[2].split("|")]
             found.append("\n".join(f"{cells[1]}   {'  -' if i else '* -'} {cell}" for i, cell in enumerate(row)))
-    lines[:] = "\n".join([*found, ""]).split("\n")
+    # Of an attribute, napoleon takes what is before a colon in the first line for its type: an empty comment is first.
+    first = ["..", ""] if what in ("attribute", "data", "property") and any(lines) else []
+    lines[:] = "\n".join([*first, *found, ""]).split("\n")
 
 
 def _returns_as_fields(lines: list[str]) -> Iterator[str]:

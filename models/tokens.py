@@ -292,7 +292,7 @@ def as_read(document: Parted) -> str:
 
 
 def tokens_of(tokenizer: "PreTrainedTokenizerBase", documents: Iterable[Parted]) -> Iterator[Tokens]:
-    """Yield the tokens of each document, without special tokens; those that share a character with a part count.
+    """Yield the tokens of each document, without special tokens. A token counts if it overlaps a part that counts.
 
     Trainers count the loss on the same tokens: TRL's mask of a completion begins with the first token that the prompt
     alone does not have, and transformers' mask of an assistant's turn with the token of its first character.

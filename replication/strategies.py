@@ -135,7 +135,7 @@ def of_sweep(folder: Path, reporter: Reporter) -> tuple[Shortfall, ...]:
 
 def _norms(folder: Path, reporter: Reporter) -> Callable[[int], float]:
     if not (folder / "ledger" / "ledger.json").is_file():
-        raise InputError(f"'{folder}' has lost its ledger: who was no member is not known")
+        raise InputError(f"'{folder}' has no ledger, so members are unknown: restore ledger/ from a backup")
     config = read_run_config(folder)
     corpus = read_corpus(config, reporter)
     base = base_model(config, corpus, reporter)[1]

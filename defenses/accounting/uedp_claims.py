@@ -113,7 +113,7 @@ def account_uedp(
         noise_multiplier: z.
         entity_rate: q_e.
         sensitive_share: share of records with a recognised entity, for the claim of f_E+; None: f_E only.
-        holders: numbers of other users who name the entity; none: powers of two up to 64 and all users.
+        holders: how many other users name the entity, one row for each; none: powers of two up to 64 and all users.
         noise_scale: of what the noise is a multiple; "cohort" is Algorithm 1, line 14, with weights of 1.
 
     Raises:

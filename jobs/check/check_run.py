@@ -33,6 +33,7 @@ from heldin.stages.sides.corpus import require_unchosen
 from heldin.stages.train.models import named_references, require_arithmetic
 from heldin.stages.train.plan import mechanism_of
 from heldin.stages.train.previous import all_together, read_previous, require_previous
+from heldin.stages.train.tracking import require_trackers
 from heldin.words.guarantee import GuaranteeText
 from heldin.words.people import AUDITED
 from heldin.words.statement import joined
@@ -89,6 +90,7 @@ def check_run(
         lambda: mechanisms.append(mechanism_of(config, plain_steps=1, clip_norm=1.0)),
         lambda: require_arithmetic(config),
         lambda: require_previous(config, out),
+        lambda: require_trackers(config),
         lambda: _require_users(config),
         lambda: _require_context(config),
         *_sources(config),

@@ -10,6 +10,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,17 @@ from heldin.stages.run_folder import TENSORBOARD, TRACKERS
 from heldin.stages.train.validation import HELD_IN_LOSS, HELD_OUT_LOSS, PUBLIC_LOSS
 
 _PROJECT = "heldin"
+_COMPARING = {
+    HELD_IN_LOSS: "validation/member_loss",
+    HELD_OUT_LOSS: "validation/non_member_loss",
+    "auroc": "validation/auroc",
+}
 _LOCAL_STORES = ("file:", "sqlite:", "/", "./")  # of MLflow, by how their addresses begin
 _LOCAL_MODES = ("offline", "disabled")  # of Weights & Biases
 _REPORTED = "reported"
+_STEP = "step"
+_OF_THE_PLAN = ("epochs", "batch_size")  # settings of plain training that a private run does not use
+_OF_TRACKERS = ("report_to", "report_unnoised")
 
 
 class RunTrackers:
@@ -45,7 +54,7 @@ class RunTrackers:
         """Log numbers at a step; ``unnoised``: only where un-noised numbers may go. None and infinity are left out."""
         known = {name: value for name, value in values.items() if value is not None and math.isfinite(value)}
         if known:
-            self._each(lambda _, tracker: tracker.log(known, step=step), unnoised=unnoised)
+            self._each(lambda name, tracker: _log(name, tracker, known, step), unnoised=unnoised)
 
     def state(self, texts: Mapping[str, str]) -> None:
         """State facts about the run that are no numbers, where un-noised numbers may go."""
@@ -57,7 +66,7 @@ class RunTrackers:
 
     def describe(self, constants: Mapping[str, bool | int | float | str]) -> None:
         """Log the public constants of the run."""
-        self._each(lambda _, tracker: tracker.store_init_configuration(dict(constants)), unnoised=False)
+        self._each(lambda name, tracker: _describe(name, tracker, constants), unnoised=False)
 
     def close(self) -> None:
         """Close all."""
@@ -76,13 +85,19 @@ class RunTrackers:
 
 
 def require_trackers(config: RunConfig) -> None:
-    """Raise InputError for a tracker that is not installed."""
-    for name in config.finetune.report_to:
-        if importlib.util.find_spec(name.value) is None:
-            raise InputError(
-                f"finetune.report_to: {name} is not installed: pip install '.[trackers]' in a clone of heldin, or leave"
-                " it out"
-            )
+    """Raise InputError for trackers that are not installed."""
+    missing = [name for name in config.finetune.report_to if not _is_installed(name)]
+    if missing:
+        raise InputError(
+            f"finetune.report_to: not installed: {', '.join(missing)}. pip install '.[trackers]' in a clone of heldin"
+            " installs all trackers"
+        )
+
+
+def _is_installed(name: TrackerName) -> bool:
+    # The folder wandb/ that Weights & Biases writes can be imported too, as a package without a file.
+    spec = importlib.util.find_spec(name.value)
+    return spec is not None and spec.origin is not None
 
 
 def is_reported(config: RunConfig, out: Path) -> bool:
@@ -102,7 +117,7 @@ def run_trackers(config: RunConfig, out: Path, say: Callable[[str], None]) -> It
     kept, opened = _kept(out), {}
     for name in config.finetune.report_to:
         try:
-            tracker = _opened(name, config.name, out, kept.get(name.value))
+            tracker = _opened(name, _run_name(out), out, kept.get(name.value))
         except Exception as error:
             say(f"{name}: {error}; the run goes on without this tracker")
             continue
@@ -113,8 +128,6 @@ def run_trackers(config: RunConfig, out: Path, say: Callable[[str], None]) -> It
     write_text(out / TRACKERS, json.dumps({**kept, **{n.value: _id(n, tracker) for n, (tracker, _) in opened.items()}}))
     trackers = RunTrackers(opened, say)
     try:
-        if not kept:
-            trackers.describe(_constants(config))
         yield trackers
     finally:
         trackers.close()
@@ -123,11 +136,12 @@ def run_trackers(config: RunConfig, out: Path, say: Callable[[str], None]) -> It
 def live_log(
     config: RunConfig, mechanism: Mechanism, trackers: RunTrackers
 ) -> Callable[[Mapping[str, float], float], None]:
-    """Return a function that logs an evaluation while the model trains.
+    """Log the settings; return a function that logs an evaluation while the model trains.
 
     It logs epsilon, rates and the loss of public users, and for a run without noise the training loss.
     """
     private = _is_private(config)
+    trackers.describe(_constants(config, mechanism))
 
     def log(point: Mapping[str, float], seconds: float) -> None:
         step = int(point["step"])
@@ -137,7 +151,7 @@ def live_log(
         if mechanism.protects:
             spent |= {"privacy/epsilon": account_plan(mechanism.model_copy(update={"steps": step})).epsilon}
         if PUBLIC_LOSS in point:
-            spent |= {"train/public_loss": point[PUBLIC_LOSS]}
+            spent |= {"validation/public_loss": point[PUBLIC_LOSS]}
         trackers.log(spent, step, unnoised=False)
         # How long a private step takes follows from whom it drew.
         speed = {"train/steps_per_second": step / seconds} if seconds else {}
@@ -153,7 +167,7 @@ def log_results(config: RunConfig, out: Path, record: Record, say: Callable[[str
         return
     with run_trackers(config, out, say) as trackers:
         for point in record.training.curve:
-            values = {f"after/{name}": getattr(point, name) for name in (HELD_IN_LOSS, HELD_OUT_LOSS, "auroc")}
+            values = {shown: getattr(point, name) for name, shown in _COMPARING.items()}
             trackers.log(values, point.step, unnoised=True)
         last, area = record.training.steps, record.primary().auroc
         if record.training.epsilon is not None:
@@ -172,10 +186,28 @@ def log_results(config: RunConfig, out: Path, record: Record, say: Callable[[str
     write_text(out / TRACKERS, json.dumps({**_kept(out), _REPORTED: True}))
 
 
-def _constants(config: RunConfig) -> dict[str, bool | int | float | str]:
-    values = config.finetune.__dict__.items()
-    plain = {name: value for name, value in values if isinstance(value, bool | int | float | str)}
-    return {"defense": str(config.defense.kind), **plain}
+def _constants(config: RunConfig, mechanism: Mechanism) -> dict[str, bool | int | float | str]:
+    """Return the settings by their keys in the config, and what the plan adds to them."""
+    unused = _OF_TRACKERS + (_OF_THE_PLAN if _is_private(config) else ())
+    recipe = {name: value for name, value in vars(config.finetune).items() if name not in unused}
+    sections = {"defense": config.defense.model_dump(), "finetune": recipe}
+    stated = {f"{section}/{key}": value for section, values in sections.items() for key, value in values.items()}
+    stated |= {
+        "model/base": config.model.base or "pretrain",
+        "data_defenses": ", ".join(step.kind for step in config.data_defenses) or None,
+        "plan/steps": mechanism.steps,
+        "plan/delta": mechanism.delta,
+        "plan/noise_multiplier": mechanism.noise_multiplier if mechanism.protects else None,
+    }
+    # By value, for a tracker that writes the name of a member of an enumeration.
+    plain = {key: value.value if isinstance(value, StrEnum) else value for key, value in stated.items()}
+    return {key: value for key, value in plain.items() if isinstance(value, bool | int | float | str)}
+
+
+def _run_name(out: Path) -> str:
+    """Return the name of the run's folder; for a run of a sweep that of its cell, "1/uls"."""
+    folder = out.resolve()
+    return f"{folder.parent.name}/{folder.name}" if folder.parent.parent.name == "cells" else folder.name
 
 
 def _opened(name: TrackerName, run: str, out: Path, kept: str | None) -> Any:
@@ -190,7 +222,30 @@ def _opened(name: TrackerName, run: str, out: Path, kept: str | None) -> Any:
         case TrackerName.WANDB:
             tracker = tracking.WandBTracker(_PROJECT, name=run, id=kept, resume="allow")
     tracker.start()
+    if name is TrackerName.WANDB:
+        tracker.run.define_metric("*", step_metric=_STEP)
     return tracker
+
+
+def _describe(name: TrackerName, tracker: Any, constants: Mapping[str, bool | int | float | str]) -> None:
+    if name is TrackerName.TENSORBOARD:
+        from torch.utils.tensorboard.summary import hparams
+
+        # In the run itself: accelerate makes a second one, without the results. The first summary is left out: it
+        # would limit the columns of all runs to those of one.
+        _, started, ended = hparams(dict(constants), {})  # type: ignore[no-untyped-call]
+        for summary in (started, ended):
+            tracker.writer.file_writer.add_summary(summary)
+    else:
+        tracker.store_init_configuration(dict(constants))
+
+
+def _log(name: TrackerName, tracker: Any, values: Mapping[str, float], step: int) -> None:
+    if name is TrackerName.WANDB:
+        # Its own steps only rise, and the curves are logged after the last step.
+        tracker.log({**values, _STEP: step})
+    else:
+        tracker.log(dict(values), step=step)
 
 
 def _id(name: TrackerName, tracker: Any) -> str:
@@ -232,8 +287,9 @@ def _state(name: TrackerName, tracker: Any, texts: Mapping[str, str]) -> None:
             tracker.log({f"result/{key}": text for key, text in texts.items()})
         case TrackerName.MLFLOW:
             import mlflow
+            from mlflow.utils.mlflow_tags import MLFLOW_RUN_NOTE
 
-            mlflow.set_tags(dict(texts))
+            mlflow.set_tags({**texts, MLFLOW_RUN_NOTE: texts["headline"]})
         case TrackerName.WANDB:
             tracker.run.summary.update(dict(texts))
 

@@ -1,7 +1,5 @@
-"""What the page about Python and the notebook show runs as printed, beside the example corpus."""
+"""What the page about Python shows runs as printed, beside the example corpus."""
 
-import ast
-import json
 import re
 from pathlib import Path
 
@@ -11,7 +9,6 @@ from heldin.base.progress import LineReporter
 from heldin.jobs.example import write_example
 
 ROOT = Path(__file__).resolve().parents[2]
-NOTEBOOK = ROOT / "docs" / "notebook.ipynb"
 
 
 @pytest.fixture(scope="module")
@@ -42,29 +39,3 @@ def test_python_is_on_no_page_that_nobody_runs():
     # The guide's code is run by tests/contracts/guide.py, and that of other pages as a file that a command reads.
     assert "README.md" not in shown
     assert "python.md" in shown
-
-
-@pytest.mark.slow
-def test_the_notebook_runs_and_shows_tables(beside_the_example, monkeypatch):
-    monkeypatch.chdir(beside_the_example)
-    names, shown = {}, []
-    for cell in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]:
-        if cell["cell_type"] == "code":
-            shown.append(_shown(ast.parse("".join(cell["source"])), names))
-    assert sum("<table" in its for its in shown) >= 3
-
-
-def test_the_notebook_shows_what_an_account_shows_today():
-    *_, last = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
-    names = {}
-    exec("import heldin", names)
-    assert _shown(ast.parse("".join(last["source"])), names) == "".join(last["outputs"][0]["data"]["text/html"])
-
-
-def _shown(cell, names):
-    """Run a cell; what a notebook would show of its last line."""
-    last = cell.body.pop() if isinstance(cell.body[-1], ast.Expr) else None
-    exec(compile(cell, "cell", "exec"), names)
-    value = eval(compile(ast.Expression(last.value), "cell", "eval"), names) if last else None
-    html = getattr(value, "_repr_html_", None)
-    return html() if html else repr(value)

@@ -31,6 +31,7 @@ WITH_EXAMPLE = tuple(
             "endpoints",
             "faq",
             "figures",
+            "own-files",
             "plant",
             "presets",
             "private-training",

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import heldin
+from docs import architecture
 from heldin.words.glossary import FURTHER, TERMS
 from tests.reports.conftest import GOLDEN_RECORD
 
@@ -48,6 +49,7 @@ def test_the_site_is_built_without_a_warning(tmp_path):
     assert 'href="#conditions-of-one-run"' in text("theory")
     assert "<math" in text("theory")
     site = "".join(page.read_text(encoding="utf-8") for page in (tmp_path / "site").rglob("*.html"))
+    assert "Type<span" not in site, "napoleon took words of a docstring for a type"
     assert re.findall(r'<(?:script|link|img)[^>]+(?:src|href)="https?://', site) == [], "the site needs no network"
 
 
@@ -55,6 +57,7 @@ def test_every_package_has_a_page(made_pages):
     links = {path.name for path in (ROOT / "src" / "heldin").iterdir() if path.is_dir() and path.name[0] not in "_."}
     assert set(made_pages.PACKAGES) == links
     page = made_pages.package_page("bounds")
+    assert page.startswith("# `heldin.bounds`\n")
     assert ".. automodule:: heldin.bounds.one_run" in page
 
 
@@ -106,6 +109,29 @@ def test_public_names_are_those_of_the_package(made_pages, monkeypatch):
     assert "## Public names" not in made_pages.api_page()
 
 
+def test_the_picture_of_the_architecture_is_the_code_s():
+    assert architecture.PICTURE.read_text(encoding="utf-8") == architecture.picture(), "make golden writes it again"
+    named = {name for _, packages, _ in architecture.STEPS for name in packages.split(", ")}
+    assert {name for name in named if not (ROOT / "src" / "heldin" / name).is_dir()} == set()
+
+
+@pytest.mark.parametrize("what", ["attribute", "data", "property"])
+def test_a_colon_in_the_docstring_of_an_attribute_makes_no_type(made_pages, what):
+    napoleon = pytest.importorskip("sphinx.ext.napoleon", reason="Sphinx is not installed: pip install -e '.[docs]'")
+
+    core = pytest.importorskip("docutils.core")
+
+    def rendered(lines):
+        return str(napoleon.GoogleDocstring(lines, napoleon.Config(napoleon_use_ivar=True), what=what, name="answer"))
+
+    written = ["Return one of two answers: leaks, or no leak found.", "", "A second paragraph."]
+    assert ":type:" in rendered(list(written))
+    lines = list(written)
+    made_pages.plain(None, what, "answer", None, None, lines)
+    assert ":type:" not in rendered(lines)
+    assert core.publish_doctree(rendered(lines)).astext().split() == " ".join(written).split()
+
+
 def test_links_out_of_the_documents_are_mended(made_pages):
     def resolved(page, text):
         source = [text]
@@ -122,6 +148,8 @@ def test_links_out_of_the_documents_are_mended(made_pages):
     start = resolved("start", "")
     assert "[guide](ci.md)" in start
     assert "](docs/" not in start
+    assert '<img src="images/' in start
+    assert resolved("python", "[a](notebooks/audit.ipynb)") == "[a](_generated/notebook-audit.md)"
 
 
 def test_no_docstring_has_a_section_from_which_sphinx_would_make_a_type(made_pages):

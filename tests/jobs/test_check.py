@@ -1,5 +1,6 @@
 """`heldin run --check`: all that can be refused at once, what would be done, and nothing read, made or trained."""
 
+import importlib.util
 import json
 import re
 from types import SimpleNamespace
@@ -72,6 +73,16 @@ def test_all_problems_are_told_at_once_a_line_each(call, small_config, tmp_path)
     answer = json.loads(out)
     assert (code, err, answer["ok"]) == (2, "", False)
     assert answer["problems"] == [line.strip() for line in lines]
+
+
+def test_a_tracker_that_is_not_installed_is_a_problem(call, small_config, tmp_path, monkeypatch):
+    found = importlib.util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name, *rest: None if name == "wandb" else found(name, *rest))
+    arguments = ("--check", "--out", tmp_path / "out", "--set", "finetune.report_to=[wandb]")
+    code, _, err = call("run", small_config, *arguments)
+    assert code == 2
+    _, problem = err.splitlines()
+    assert problem.startswith("  finetune.report_to: not installed: wandb. pip install")
 
 
 def test_the_cost_is_that_of_the_runs_own_parts(finished, small_config, tmp_path):

@@ -20,7 +20,7 @@ from heldin.stages.train.tracking import (
 )
 from tests.refusals import refused
 
-OF_MEMBERS = {"after/held_in_loss", "after/held_out_loss", "after/auroc"}
+OF_MEMBERS = {"validation/member_loss", "validation/non_member_loss", "validation/auroc"}
 PRIVATE = {"kind": "uls", "population": 30, "cohort": 8, "steps": 6, "delta": 1e-3, "target_epsilon": 4}
 
 
@@ -30,7 +30,7 @@ class Toy:
     def __init__(self, fails=False):
         self.fails, self.received, self.finished = fails, [], False
 
-    def log(self, values, step):
+    def log(self, values, step=None):
         if self.fails:
             raise ConnectionError("no answer")
         self.received.append((step, values))
@@ -43,10 +43,11 @@ def test_an_unnoised_number_reaches_only_a_tracker_that_may_have_it():
     here, elsewhere = Toy(), Toy()
     trackers = RunTrackers({TrackerName.TENSORBOARD: (here, True), TrackerName.WANDB: (elsewhere, False)}, print)
     trackers.log({"privacy/epsilon": 1.0, "none": None, "infinite": float("inf")}, 1, unnoised=False)
-    trackers.log({"after/auroc": 0.9}, 1, unnoised=True)
+    trackers.log({"validation/auroc": 0.9}, 1, unnoised=True)
     trackers.close()
-    assert here.received == [(1, {"privacy/epsilon": 1.0}), (1, {"after/auroc": 0.9})]
-    assert elsewhere.received == [(1, {"privacy/epsilon": 1.0})]
+    assert here.received == [(1, {"privacy/epsilon": 1.0}), (1, {"validation/auroc": 0.9})]
+    # Weights & Biases drops what has a smaller step than what it has, so that its step is a number like the others.
+    assert elsewhere.received == [(None, {"privacy/epsilon": 1.0, "step": 1})]
     assert here.finished
     assert elsewhere.finished
 
@@ -63,11 +64,19 @@ def test_a_tracker_that_fails_is_left_out_and_the_run_goes_on():
 
 def test_a_tracker_that_is_not_installed_is_refused_before_anything_is_done(small_with, tmp_path, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    config = load_config(small_with(finetune={"report_to": ["wandb"]}))
-    with refused(by="require_trackers", naming=("wandb", "'.[trackers]'"), kind=heldin.InputError):
+    config = load_config(small_with(finetune={"report_to": ["wandb", "mlflow"]}))
+    with refused(by="require_trackers", naming=("wandb, mlflow", "'.[trackers]'"), kind=heldin.InputError):
         require_trackers(config)
     # Off by default.
     require_trackers(load_config(small_with()))
+
+
+def test_a_folder_of_runs_is_no_tracker(small_with, tmp_path, monkeypatch):
+    (tmp_path / "here" / "wandb").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setattr("sys.path", [str(tmp_path / "here")])
+    with refused(by="require_trackers", naming=("wandb", "'.[trackers]'"), kind=heldin.InputError):
+        require_trackers(load_config(small_with(finetune={"report_to": ["wandb"]})))
 
 
 def test_what_a_run_reports_to_changes_no_name(make_lm):
@@ -114,10 +123,13 @@ def test_a_plain_run_is_in_tensorboard_and_a_local_mlflow(small_with, tmp_path, 
     (experiment,) = client.search_experiments(filter_string="name = 'heldin'")
     (run,) = client.search_runs([experiment.experiment_id])
     assert run.data.tags["answer"] == result.answer
-    assert run.data.params["defense"] == "none"
+    assert run.info.run_name == "run"
+    settings = {"defense/kind": "none", "finetune/optimizer": "adam", "model/base": "pretrain"}
+    assert settings.items() <= run.data.params.items()
+    assert run.data.tags["mlflow.note.content"] == result.headline
     assert run.data.metrics["result/auroc"] == result.auroc.value
     assert [its.path for its in client.list_artifacts(run.info.run_id)] == ["report.pdf"]
-    curve = client.get_metric_history(run.info.run_id, "after/auroc")
+    curve = client.get_metric_history(run.info.run_id, "validation/auroc")
     assert {its.step: its.value for its in curve} == {its.step: its.auroc for its in record.training.curve}
     shown = _scalars(tensorboard, tmp_path / "run" / "tensorboard")
     assert shown["train/loss"][-1][2] == pytest.approx(record.training.curve[-1].train_loss, rel=1e-5)
@@ -142,6 +154,14 @@ def test_epsilon_of_a_private_run_rises_to_that_of_its_plan(call, small_with, tm
     assert spent[0] < spent[-1] == pytest.approx(result.record.training.epsilon, rel=1e-5)
     # The loss of private people is un-noised.
     assert "train/loss" not in shown
+    # One run in TensorBoard, which has the settings next to the results.
+    assert [its for its in (tmp_path / "run" / "tensorboard").iterdir() if its.is_dir()] == []
+    read = tensorboard.EventAccumulator(str(tmp_path / "run" / "tensorboard"))
+    read.Reload()
+    begun = read.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
+    assert b"defense/cohort" in begun
+    assert b"plan/noise_multiplier" in begun
+    assert b"finetune/epochs" not in begun  # a private run takes steps of its plan
     # The command logs the results too.
     assert set(shown) >= OF_MEMBERS
 
@@ -200,3 +220,10 @@ def test_unnoised_numbers_of_a_private_run_leave_the_machine_only_with_the_switc
     shown = set(_scalars(tensorboard, tmp_path / "run" / "tensorboard"))
     public = {"privacy/epsilon", "train/learning_rate"}
     assert shown >= public | OF_MEMBERS if unnoised else shown == public
+
+
+def test_a_run_of_a_sweep_is_named_by_its_cell(small_with, tmp_path, local_mlflow):
+    out = tmp_path / "runs" / "many" / "cells" / "2" / "uls"
+    out.mkdir(parents=True)
+    with run_trackers(load_config(small_with(finetune={"report_to": ["mlflow"]})), out, print):
+        assert local_mlflow.active_run().info.run_name == "2/uls"
