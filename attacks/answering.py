@@ -34,16 +34,24 @@ class Answering:
     store: AnswerStore
 
 
-def cut_texts(texts: "AttackTexts", level: Access, sampling: SamplingConfig) -> list[tuple[str, str, list[TextCut]]]:
+def cut_texts(
+    texts: "AttackTexts", level: Access, sampling: SamplingConfig, models: Sequence["ScoredModel | AnsweringModel"] = ()
+) -> list[tuple[str, str, list[TextCut]]]:
     """User, text and cuts of every text that can be cut, user by user.
+
+    Args:
+        models: that continue them. For a next token a chat is cut inside its turns too, if all of them go on with an
+            answer that is begun.
 
     Raises InputError for a user whose every text is too short.
     """
+    goes_on = all(not isinstance(model, AnsweringModel) or model.goes_on for model in models)
+    inside = goes_on and level is Access.TOP_K
     shares = sampling.cuts if level is Access.TEXT else sampling.places()
     cut = [
         (user, document.counted, cuts)
         for user, _, document in texts.flat()
-        if (cuts := cuts_of(document, shares, sampling.tokens))
+        if (cuts := cuts_of(document, shares, sampling.tokens, inside=inside))
     ]
     with_cuts = {user for user, _, _ in cut}
     place = next((place for place, user in enumerate(texts.texts, start=1) if user not in with_cuts), None)
@@ -73,7 +81,7 @@ def score_by_answers(
         InputError: every text of a user is too short, or a model gives no such answers.
     """
     level = attacks[0].access
-    cut = cut_texts(texts, level, answering.sampling)
+    cut = cut_texts(texts, level, answering.sampling, (target, reference))
     under = [answers_of(cut, model, level, answering, advance) for model in (target, reference)]
     owners, counted = [user for user, _, _ in cut], [text for _, text, _ in cut]
     return [statistic for attack in attacks for statistic in attack.statistics(owners, counted, under[0], under[1])]
@@ -83,7 +91,7 @@ def reference_by_answers(
     attack: Attack, texts: "AttackTexts", reference: "ScoredModel", answering: Answering
 ) -> list[TextStatistic]:
     """Return the attack's statistic of the reference model alone: a baseline that never sees the audited model."""
-    cut = cut_texts(texts, attack.access, answering.sampling)
+    cut = cut_texts(texts, attack.access, answering.sampling, (reference,))
     answers = answers_of(cut, reference, attack.access, answering)
     # Beside a model that writes nothing, a difference is the reference's own.
     silent = [

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from heldin.corpus.document import Document, Turn, TurnLayout
 from heldin.models.answers import Prefix
@@ -24,18 +24,19 @@ class TextCut:
     continuation: str
 
 
-def cuts_of(document: Document, shares: Sequence[float], words: int) -> list[TextCut]:
+def cuts_of(document: Document, shares: Sequence[float], words: int, *, inside: bool = False) -> list[TextCut]:
     """Cut a document; empty if it is too short.
 
     A chat is cut before each of its first turns that count. Any other text is cut where a share of the words that count
     has passed, so that at least one word is before the cut and ``LEAST_WORDS`` are behind it.
 
     Args:
-        shares: where, each between 0 and 1; of a chat, how many turns at most.
+        shares: where, each between 0 and 1; of a chat that is not cut inside, how many turns at most.
         words: most words of a continuation.
+        inside: whether a chat is cut inside its turns too, as any other text.
     """
     turns = [] if document.layout is None else [turn for turn in document.layout.turns if _counts(turn, document)]
-    if turns:
+    if turns and not inside:
         return _before_turns(document, turns[: len(shares)], words)
     placed = [
         (word.start(), end) for begin, end in document.spans for word in _WORD.finditer(document.text, begin, end)
@@ -48,7 +49,8 @@ def cuts_of(document: Document, shares: Sequence[float], words: int) -> list[Tex
         at, end = placed[place]
         behind = list(_WORD.finditer(document.text, at, end))[:words]
         if len(behind) >= LEAST_WORDS:
-            before = document.text[:at].rstrip()
+            # The frame before a turn ends with a blank of its own.
+            before = document.text[:at] if any(turn.begin == at for turn in turns) else document.text[:at].rstrip()
             cuts.append(TextCut(_prefix(document, len(before)), document.text[len(before) : behind[-1].end()]))
     return cuts
 
@@ -66,8 +68,10 @@ def _before_turns(document: Document, turns: Sequence[Turn], words: int) -> list
 def _prefix(document: Document, end: int) -> Prefix:
     text = document.text[:end]
     turns = () if document.layout is None else document.layout.turns
-    before = tuple((turn.role, _said(document, turn)) for turn in turns if turn.end <= end)
-    return Prefix(text, document.framed, before)
+    before = [(turn.role, _said(document, turn)) for turn in turns if turn.end <= end]
+    cut = [replace(turn, end=end) for turn in turns if turn.begin < end < turn.end]
+    before += [(turn.role, _said(document, turn)) for turn in cut]
+    return Prefix(text, document.framed, tuple(before), begun=bool(cut))
 
 
 def _counts(turn: Turn, document: Document) -> bool:

@@ -23,7 +23,8 @@ class SamplingConfig(Section):
     temperature: Annotated[float, Field(gt=0, le=2)] = 1.0
     """Temperature of the sampling."""
     next_words: Annotated[int, Field(ge=1, le=256)] = 16
-    """Places in each text, evenly spaced, at which level top-k asks for the next token."""
+    """Places in each text, evenly spaced, at which level top-k asks for the next token. Of a chat they are in the turns
+    that count; where a server goes on with no answer that is begun, before these turns."""
     likeliest: Annotated[int, Field(ge=1, le=1000)] = 5
     """Next tokens whose log-probabilities level top-k sees at each place; many servers give 5 or 20 at most."""
     prompt: str | None = None
@@ -33,6 +34,9 @@ class SamplingConfig(Section):
     refusals: Literal["empty", "left out"] = "empty"
     """What a refusal scores. empty: as a continuation without a word. left out: a text's other samples count, or an
     empty one if the server refuses all."""
+    refusal_beginnings: tuple[Annotated[str, Field(min_length=2)], ...] | None = None
+    """How a refusal begins, in any case of letters, such as ["Es tut mir leid"]; null: as those of English models. What
+    a server marks as refused, or a filter holds back, is a refusal too."""
     seed: Seed = 0
     """Public seed of the samples."""
 

@@ -15,7 +15,6 @@ from pydantic import Field
 from heldin.base.coins import keyed_digest, keyed_order
 from heldin.base.errors import InputError
 from heldin.base.section import Count
-from heldin.defenses.accounting.composition import check_rounding
 from heldin.defenses.accounting.events import (
     CappedPoissonGaussian,
     Event,
@@ -24,6 +23,7 @@ from heldin.defenses.accounting.events import (
     UnamplifiedGaussian,
     participations,
 )
+from heldin.defenses.accounting.rounding import check_rounding
 from heldin.defenses.choices import Adjacency, Choice, Clip, Rate
 from heldin.defenses.correlation import banded_square_root
 from heldin.defenses.gaps import Gaps

@@ -17,7 +17,7 @@ from heldin.base.errors import InputError, ResumableError
 from heldin.base.files import keep_in_use
 
 Advance = Callable[[int], object]
-_RULE = "1"  # increase it when answers are made otherwise: old ones are then ignored
+_RULE = "2"  # increase it when answers are made otherwise: old ones are then ignored
 
 
 @dataclass(frozen=True)
@@ -27,12 +27,15 @@ class Prefix:
     Attributes:
         text: as a model reads it.
         framed: whether a chat template wrote it, so that no start token is put before it.
-        turns: role and words of each turn of a chat before the place where it was cut; empty for other texts.
+        turns: role and words of each turn of a chat before the place where it was cut; empty for other texts. A turn
+            that was cut is the last of them, up to the place.
+        begun: whether the last turn was cut.
     """
 
     text: str
     framed: bool = False
     turns: tuple[tuple[str, str], ...] = ()
+    begun: bool = False
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,11 @@ Listed = Sequence[tuple[str, float]]
 @runtime_checkable
 class AnsweringModel(Protocol):
     """A model that is not loaded here and continues texts."""
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it goes on with an answer that is begun; else a chat is cut before its turns alone."""
+        ...
 
     @property
     def name(self) -> str:
@@ -154,5 +162,5 @@ def request_key(prefix: Prefix, asked: AnswerRequest, kind: str, *, without: Seq
         without: what of ``asked`` does not change an answer.
     """
     settings = {name: value for name, value in asdict(asked).items() if name not in without}
-    asked_for = json.dumps([prefix.text, prefix.framed, prefix.turns, kind, settings])
+    asked_for = json.dumps([prefix.text, prefix.framed, prefix.turns, prefix.begun, kind, settings])
     return hashlib.blake2b(asked_for.encode(), digest_size=16).digest()

@@ -17,6 +17,7 @@ from transformers import PreTrainedTokenizerBase
 from heldin.base.errors import InputError, ResumableError
 from heldin.base.files import text_sha256
 from heldin.models.endpoint_answers import (
+    OF_PROMPTS,
     Echoed,
     NoLogprobs,
     Style,
@@ -42,6 +43,28 @@ BYTES_PER_TOKEN = 4  # in English; for estimates only
 # vocabulary, some 6 bytes each: 1.6 GB for 2,048 tokens of 128,000 words, for every request in flight.
 LARGEST_CONTEXT = 2048
 _LENGTH_KEYS = ("max_model_len", "context_length", "context_window")  # vLLM; Together and OpenRouter; Groq
+
+
+class NoPromptLogprobs(InputError):
+    """The server answers and returns no log-probabilities of a prompt in any style."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """The cost of scoring texts.
+
+    Attributes:
+        tokens: tokens sent; where texts are scored, with the one that a request may have to generate.
+        counted: whether the tokenizer counted them; otherwise they are estimated.
+        generated: tokens generated, where texts are continued.
+        about: whether another number may be needed.
+    """
+
+    requests: int
+    tokens: int
+    counted: bool
+    generated: int = 0
+    about: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,7 +105,7 @@ class EndpointModel:
         """
         if not texts:
             return []
-        prompts = _prompts(self, texts)
+        prompts = prompts_of(self, texts)
         # All windows of all texts at once, so that a long text does not hold up the others.
         bodies = [request_body(self.style, self.name, prompt) for _, prompt in prompts]
         try:
@@ -104,23 +127,17 @@ class EndpointModel:
                     values[text] += values_of_tokens(answer, self.style, prompt)
             except NoLogprobs as error:
                 raise InputError(f"endpoint model '{self.name}' returns for text number {text + 1} {error}") from error
-        return [_token_scores(self, of_text, text) for text, of_text in enumerate(values)]
+        return [token_scores(self, of_text, text) for text, of_text in enumerate(values)]
 
-
-@dataclass(frozen=True)
-class Load:
-    """The cost of scoring texts.
-
-    Attributes:
-        tokens: tokens sent; where texts are scored, with the one that a request may have to generate.
-        counted: whether the tokenizer counted them; otherwise they are estimated.
-        generated: tokens generated, where texts are continued.
-    """
-
-    requests: int
-    tokens: int
-    counted: bool
-    generated: int = 0
+    def load(self, texts: Sequence[str]) -> Load:
+        """Return the cost of scoring ``texts``."""
+        # Tokens that a request generates besides what it sends: they are paid for too.
+        generated = 0 if self.style is Style.ECHO else 1
+        if not texts:
+            return Load(0, 0, counted=self.tokenizer is not None)
+        prompts = [prompt for _, prompt in prompts_of(self, texts)]
+        sizes = [math.ceil(len(p.encode()) / BYTES_PER_TOKEN) if isinstance(p, str) else len(p) for p in prompts]
+        return Load(len(prompts), sum(sizes) + generated * len(prompts), counted=self.tokenizer is not None)
 
 
 def open_endpoint_model(
@@ -144,10 +161,7 @@ def open_endpoint_model(
         key = text_sha256("endpoint", connection.endpoint.base, name, style, "text")
         return EndpointModel(name, connection, style, None, None, leads, key)
     loaded = load_tokenizer(tokenizer)
-    # Less the start token and one generated token.
-    window = (context or min(_stated_context(connection, name), LARGEST_CONTEXT)) - 2
-    if window < 1:
-        raise InputError(f"a context of {window + 2} tokens leaves no room for a text: at least 3 are needed")
+    window = window_at(connection, name, context)
     words, ids = _fitting(PROBE, loaded, window)
     prompt = [start_token(loaded, tokenizer), *ids]
     style, as_ids = _style_of(connection, name, prompt)
@@ -162,20 +176,9 @@ def open_endpoint_model(
             f"the tokenizer '{tokenizer}' is not that of '{name}': the server makes other tokens of the same words"
         )
     key = text_sha256(
-        "endpoint", connection.endpoint.base, name, style, _tokenizer_hash(loaded), str(prompt[0]), str(window)
+        "endpoint", connection.endpoint.base, name, style, tokenizer_hash(loaded), str(prompt[0]), str(window)
     )
     return EndpointModel(name, connection, style, loaded, window, {}, key)
-
-
-def load_of(model: EndpointModel, texts: Sequence[str]) -> Load:
-    """Return the cost of scoring ``texts``."""
-    # Tokens that a request generates besides what it sends: they are paid for too.
-    generated = 0 if model.style is Style.ECHO else 1
-    if not texts:
-        return Load(0, 0, counted=model.tokenizer is not None)
-    prompts = [prompt for _, prompt in _prompts(model, texts)]
-    sizes = [math.ceil(len(p.encode()) / BYTES_PER_TOKEN) if isinstance(p, str) else len(p) for p in prompts]
-    return Load(len(prompts), sum(sizes) + generated * len(prompts), counted=model.tokenizer is not None)
 
 
 def probe_score(scores: TokenScores) -> float:
@@ -188,8 +191,11 @@ def probe_now(model: EndpointModel) -> float:
     return probe_score(model.score([PROBE])[0])
 
 
-def _prompts(model: EndpointModel, texts: Sequence[str]) -> list[tuple[int, str | list[int]]]:
-    """(number of the text, prompt), in order; a text that is cut into windows has several prompts."""
+def prompts_of(model: EndpointModel, texts: Sequence[str]) -> list[tuple[int, str | list[int]]]:
+    """Return the number of the text and a prompt, in order; a text that is cut into windows has several prompts.
+
+    Raises InputError for a text without tokens, or a chat where the tokenizer is not known.
+    """
     # Sent whole: without the tokenizer there is no telling where to cut.
     if model.tokenizer is None or model.window is None:
         if any(isinstance(text, Framed) for text in texts):
@@ -223,7 +229,8 @@ def _after_lead(model: EndpointModel, echoed: Echoed, lead: str, text: int) -> S
     return echoed.values[len(tokens) :]
 
 
-def _token_scores(model: EndpointModel, values: Sequence[object], text: int) -> TokenScores:
+def token_scores(model: EndpointModel, values: Sequence[object], text: int) -> TokenScores:
+    """Return the values as scores. Raises InputError if there are none, or one is not a finite log-probability."""
     if not values:
         raise InputError(f"text number {text + 1} has no tokens: remove texts of blanks or unknown characters")
     logprobs = finite(values)
@@ -239,7 +246,7 @@ def _style_of(connection: Connection, name: str, prompt: str | list[int]) -> tup
     """The first style in which the server returns log-probabilities of a prompt, and its answer to ``prompt``."""
     refusals: list[str] = []
     # For a text only an echo says which tokens the server made of it.
-    for style in Style if not isinstance(prompt, str) else (Style.ECHO, Style.ECHO_AND_ONE):
+    for style in OF_PROMPTS if not isinstance(prompt, str) else (Style.ECHO, Style.ECHO_AND_ONE):
         try:
             answer = connection.post(COMPLETIONS, request_body(style, name, prompt))
             if isinstance(prompt, str):
@@ -264,7 +271,7 @@ def _style_of(connection: Connection, name: str, prompt: str | list[int]) -> tup
                 return style, answer
             refusals.append(f"asked for {style} it returns values that are no log-probabilities")
     hint = "; with --tokenizer prompt_logprobs are tried too" if isinstance(prompt, str) else ""
-    raise InputError(
+    raise NoPromptLogprobs(
         f"'{connection.endpoint.base}' returns no log-probabilities of a prompt for model '{name}', which an audit"
         f" needs ({'; '.join(refusals)}{hint}): serve the model where completions take echo with logprobs, or"
         " prompt_logprobs as in vLLM"
@@ -283,6 +290,21 @@ def _tokens_of(connection: Connection, name: str, style: Style, lead: str) -> tu
     if not tokens:
         raise InputError(f"'{connection.endpoint.base}' makes no tokens of {lead!r}: give --tokenizer")
     return tokens
+
+
+def window_at(connection: Connection, name: str, context: int | None) -> int:
+    """Return the most tokens of a text in one request.
+
+    Args:
+        context: tokens of a request; None: as many as the server's list of models reports, at most 2,048.
+
+    Raises InputError if it is not known, or leaves no room for a text.
+    """
+    # Less the start token and one generated token.
+    window = (context or min(_stated_context(connection, name), LARGEST_CONTEXT)) - 2
+    if window < 1:
+        raise InputError(f"a context of {window + 2} tokens leaves no room for a text: at least 3 are needed")
+    return window
 
 
 def _stated_context(connection: Connection, name: str) -> int:
@@ -325,7 +347,8 @@ def _listed_instead(listed: Mapping[str, object], name: str) -> str:
     return f"; its list has no '{name}', but {' and '.join(map(repr, some))}{' and others' * (len(listed) > len(some))}"
 
 
-def _tokenizer_hash(tokenizer: PreTrainedTokenizerBase) -> str:
+def tokenizer_hash(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return a hash of how a tokenizer cuts texts."""
     fast = getattr(tokenizer, "backend_tokenizer", None)
     # The whole tokenizer where it can be had: equal vocabularies with other merges cut a text otherwise.
     return text_sha256(fast.to_str() if fast else json.dumps(tokenizer.get_vocab(), sort_keys=True))

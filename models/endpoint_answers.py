@@ -24,10 +24,11 @@ class Style(StrEnum):
     ECHO = "echo"
     ECHO_AND_ONE = "echo, one token generated"
     PROMPT_LOGPROBS = "prompt_logprobs"
+    LIFTED = "logit_bias"  # one token at a time: models.lifted_endpoint
 
 
 # The temperature must be 1: some servers divide the prompt's logits by it too.
-_ASKED: Mapping[Style, Mapping[str, Any]] = {
+OF_PROMPTS: Mapping[Style, Mapping[str, Any]] = {
     Style.ECHO: {"max_tokens": 0, "temperature": 1, "echo": True, "logprobs": 1},
     Style.ECHO_AND_ONE: {"max_tokens": 1, "temperature": 1, "echo": True, "logprobs": 1},
     Style.PROMPT_LOGPROBS: {"max_tokens": 1, "temperature": 1, "prompt_logprobs": 1},
@@ -48,7 +49,7 @@ class Echoed:
 
 def request_body(style: Style, model: str, prompt: str | Sequence[int]) -> dict[str, Any]:
     """The body of a request for a prompt's log-probabilities."""
-    return {"model": model, "prompt": prompt if isinstance(prompt, str) else list(prompt), **_ASKED[style]}
+    return {"model": model, "prompt": prompt if isinstance(prompt, str) else list(prompt), **OF_PROMPTS[style]}
 
 
 def values_of_tokens(answer: Mapping[str, Any], style: Style, prompt: Sequence[int]) -> Sequence[object]:

@@ -86,10 +86,12 @@ class AskedAsChat:
 
     Attributes:
         prompt: precedes a text that is not a chat.
+        goes_on: whether it is asked to go on with an answer that is begun, as the target is.
     """
 
     lm: LanguageModel
     prompt: str
+    goes_on: bool = True
 
     @property
     def name(self) -> str:
@@ -130,18 +132,18 @@ class AskedAsChat:
     def _as_chat(self, prefix: Prefix) -> Prefix:
         turns = prefix.turns or (("user", f"{self.prompt}{prefix.text}"),)
         messages = [{"role": role, "content": words} for role, words in turns]
-        template = self.lm.tokenizer.apply_chat_template
-        return Prefix(str(template(messages, tokenize=False, add_generation_prompt=True)), framed=True)
+        ending = {"continue_final_message": True} if prefix.begun else {"add_generation_prompt": True}
+        return Prefix(str(self.lm.tokenizer.apply_chat_template(messages, tokenize=False, **ending)), framed=True)
 
 
-def asked_as_chat(lm: LanguageModel, prompt: str) -> AskedAsChat:
+def asked_as_chat(lm: LanguageModel, prompt: str, *, goes_on: bool) -> AskedAsChat:
     """Return a model to be asked as a chat. Raises InputError for one without a chat template."""
     if lm.tokenizer.chat_template is None:
         raise InputError(
             f"the reference '{lm.name}' has no chat template, and the target is asked as a chat: their texts would not"
             " compare; name a chat model, or one behind the endpoint (endpoint:NAME)"
         )
-    return AskedAsChat(lm, prompt)
+    return AskedAsChat(lm, prompt, goes_on)
 
 
 def _with_store(

@@ -11,7 +11,7 @@ from heldin.models.endpoint_answers import finite
 
 PROMPT = "Continue this text. Write only what comes next.\n\n"
 PREFILL_KEYS = {"continue_final_message": True, "add_generation_prompt": False}
-# How models write that they will not: at the beginning of an answer.
+# How English models write that they will not: at the beginning of an answer.
 _REFUSAL = re.compile(
     r"\W*(i'?m (very |so )?sorry|sorry[,. ]|i apologi[sz]e|i can(no|')t (help|assist|continue|comply|provide|do)|"
     r"i am (unable|not able)|i'?m (unable|not able)|as an ai\b)",
@@ -33,12 +33,37 @@ class Manner(StrEnum):
 
 
 @dataclass(frozen=True)
+class Refusing:
+    """What counts as a refusal among the texts of a server, and what it scores.
+
+    Attributes:
+        empty: whether a refusal is an empty text; else it is left out.
+        beginnings: how a refusal begins, in any case of letters; None: as those of English models.
+    """
+
+    empty: bool = True
+    beginnings: tuple[str, ...] | None = None
+
+    def is_refusal(self, written: "Written") -> bool:
+        """Return whether the server says that it refused, or the text begins as a refusal does."""
+        if written.refused:
+            return True
+        if self.beginnings is None:
+            return _REFUSAL.match(written.text.replace("\u2019", "'")) is not None
+        text = written.text.lstrip().casefold()
+        return any(text.startswith(beginning.casefold()) for beginning in self.beginnings)
+
+
+AS_ENGLISH = Refusing()
+
+
+@dataclass(frozen=True)
 class Written:
     """One generated text.
 
     Attributes:
-        text: what the server wrote; empty for a refusal.
-        refused: whether it refused, or a filter did.
+        text: what the server wrote; empty where it says that it refused.
+        refused: whether it says so, or that a filter held the text back.
         tokens: number of generated tokens; None if the server does not say.
         finished: why it ended, in the server's word.
     """
@@ -55,7 +80,7 @@ def body_of(manner: Manner, model: str, prefix: Prefix, prompt: str | None) -> d
         return {"model": model, "prompt": prefix.text}
     messages = [{"role": role, "content": words} for role, words in prefix.turns]
     if messages:
-        return {"model": model, "messages": messages}
+        return {"model": model, "messages": messages, **(PREFILL_KEYS if prefix.begun else {})}
     asked = PROMPT if prompt is None else prompt
     if manner is Manner.PREFILLED:
         begun = {"role": "assistant", "content": prefix.text}
@@ -101,7 +126,7 @@ def _written(choice: object, tokens: int | None) -> Written | None:
     content = message.get("content") if isinstance(message, Mapping) else choice.get("text")
     declined = isinstance(message, Mapping) and bool(message.get("refusal"))
     finished = choice.get("finish_reason")
-    if declined or finished == "content_filter" or (isinstance(content, str) and _REFUSAL.match(content)):
+    if declined or finished == "content_filter":
         return Written("", True, tokens, finished)
     return Written(content, False, tokens, finished) if isinstance(content, str) else None
 

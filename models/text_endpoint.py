@@ -15,8 +15,10 @@ from heldin.models.answers import Advance, AnswerRequest, AnswerStore, Listed, P
 from heldin.models.endpoint_client import Connection, RefusedRequest
 from heldin.models.sampling import seed_of
 from heldin.models.text_answers import (
+    AS_ENGLISH,
     PREFILL_KEYS,
     Manner,
+    Refusing,
     Written,
     body_of,
     listed_in,
@@ -93,7 +95,7 @@ class TextEndpoint:
     Attributes:
         name: the model's name on the server.
         prompt: precedes a text that is not a chat; None: the default.
-        empty_refusals: whether a refusal is an empty text; else it is left out.
+        refusing: what counts as a refusal, and what it scores.
         fingerprint: hash of everything known that affects the answers.
         conduct: what its answers were like.
     """
@@ -103,7 +105,7 @@ class TextEndpoint:
     manner: Manner
     offers: Offers
     prompt: str | None
-    empty_refusals: bool
+    refusing: Refusing
     fingerprint: str
     conduct: Conduct
 
@@ -111,6 +113,11 @@ class TextEndpoint:
     def tokenizer(self) -> None:
         """Nobody's: texts are sent as they are."""
         return None
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it goes on with an answer that is begun."""
+        return self.manner is not Manner.CHAT
 
     @property
     def chunk(self) -> int:
@@ -238,18 +245,21 @@ class TextEndpoint:
         """The texts that are compared, without what a server repeats; what they were like is counted."""
         conduct = self.conduct
         conduct.samples += len(written)
-        conduct.refused += sum(each.refused for each in written)
+        refused = [self.refusing.is_refusal(each) for each in written]
+        conduct.refused += sum(refused)
         conduct.longer += sum(each.tokens is not None and each.tokens > asked.tokens for each in written)
         conduct.cut_short += sum(
             each.finished == "length" and each.tokens is not None and each.tokens < asked.tokens for each in written
         )
-        texts = []
-        for each in written:
+        texts: list[str] = []
+        for each, is_refusal in zip(written, refused, strict=True):
+            if is_refusal:
+                texts += [""] * self.refusing.empty
+                continue
             rest = each.text.lstrip().removeprefix(prefix.text.strip()) if not prefix.turns else each.text
             repeats = not prefix.turns and bool(prefix.text.strip()) and each.text.lstrip() != rest
             conduct.repeated += repeats
-            if self.empty_refusals or not each.refused:
-                texts.append(rest if repeats else each.text)
+            texts.append(rest if repeats else each.text)
         if len(written) > 1:
             conduct.prefixes += 1
             conduct.same += len({each.text for each in written}) == 1
@@ -265,7 +275,7 @@ def sample_key(prefix: Prefix, asked: AnswerRequest) -> bytes:
 
 
 def open_text_endpoint(
-    connection: Connection, name: str, *, chat: bool, prompt: str | None = None, empty_refusals: bool = True
+    connection: Connection, name: str, *, chat: bool, prompt: str | None = None, refusing: Refusing = AS_ENGLISH
 ) -> TextEndpoint:
     """Find out what the server offers, with a few public words.
 
@@ -287,7 +297,7 @@ def open_text_endpoint(
     )
     # Not what was seen of seeds: a refusal may hide it, and samples that were paid for would be asked for again.
     key = text_sha256("text endpoint", connection.endpoint.base, name, manner, prompt or "")
-    return TextEndpoint(name, connection, manner, offers, prompt, empty_refusals, key, Conduct())
+    return TextEndpoint(name, connection, manner, offers, prompt, refusing, key, Conduct())
 
 
 def probe_text(model: TextEndpoint) -> str | None:

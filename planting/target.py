@@ -14,8 +14,9 @@ from heldin.bounds.plan_claims import parse_claim_of
 from heldin.jobs.checkpoint.audit_config import AT_ENDPOINT
 from heldin.jobs.checkpoint.endpoint import Remote, attacks_at_endpoint, reached
 from heldin.models.adapter_bases import base_of, is_adapter
-from heldin.models.endpoint import EndpointModel, open_endpoint_model, probe_now
+from heldin.models.endpoint import EndpointModel, probe_now
 from heldin.models.endpoint_client import Connection
+from heldin.models.lifted_endpoint import open_scoring_model
 from heldin.models.loading import LanguageModel, stored_weights
 from heldin.models.model_config import PrecisionChoice, ScoringPrecision
 from heldin.models.model_names import fingerprint_of, require_model
@@ -208,7 +209,7 @@ def weights_of(job: PlantedAudit, target: LanguageModel | None) -> str:
         return target.fingerprint
     assert job.remote is not None
     with Connection(job.remote.endpoint) as connection:
-        served = open_endpoint_model(connection, job.model, tokenizer=job.remote.tokenizer, context=job.remote.context)
+        served = open_scoring_model(connection, job.model, tokenizer=job.remote.tokenizer, context=job.remote.context)
         return _name_of(served, probe_now(served), job.planted)
 
 

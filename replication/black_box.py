@@ -10,7 +10,8 @@ from heldin.base.section import MANY
 from heldin.defenses.accounting.closed_forms import SMALLEST_DELTA, check_delta
 from heldin.defenses.accounting.events import PoissonGaussian, check_count
 from heldin.defenses.accounting.guarantees import epsilon, loss_distribution
-from heldin.defenses.accounting.loss_pmf import Array, LossPmf, deltas_on_grid, pair_delta, rounding_mass
+from heldin.defenses.accounting.loss_pmf import Array, LossPmf, deltas_on_grid, pair_delta
+from heldin.defenses.accounting.rounding import rounding_mass
 
 
 def black_box_epsilon(event: PoissonGaussian, group_size: int, steps: int, delta: float) -> float:

@@ -50,7 +50,7 @@ from heldin.words.split import ConditionStated, SplitReason
 from heldin.words.statement import Statement, code_named
 
 # Share of flagged members beyond that of non-members, from which an attacker usually, or often, succeeds.
-_USUALLY, _OFTEN = 0.45, 0.15
+_USUALLY, _OFTEN = 0.45, 0.25
 _FEW = 50  # people in a group, below which they are counted themselves and not of every 100
 
 
@@ -551,7 +551,7 @@ def show_lines(record: Record) -> list[Block]:
     blocks: list[Block] = [
         Paragraph(written(statements), lead=f"{label.sentence}.") for label, statements in lines(record)
     ]
-    return [*blocks, Signature("this page, which heldin verify checks")]
+    return [*blocks, Signature("this page (the command heldin verify checks its numbers)")]
 
 
 def summary_lines(record: Record) -> Iterator[tuple[str, str]]:

@@ -18,6 +18,9 @@ class TextServer(CompletionsServer):
         refuses: every how many answers it refuses; 0: none.
         filters: every how many requests are refused for their content; 0: none.
         switches_at: number of requests after which it serves another model; None: never.
+        bias: what logit_bias does: "moves" what is drawn and listed, moves what is "drawn" alone, is "refused", is put
+            on the "next" token of the vocabulary, or moves those it names "unequally".
+        decimals: of what is listed; None: all.
     """
 
     def __init__(self, models, *, chat=True, completions=True, **conduct):
@@ -32,6 +35,7 @@ class TextServer(CompletionsServer):
             "answer_tokens": None,
         }
         usual |= {"repeats": False, "refuses": 0, "filters": 0, "switches_at": None, "has_template": True}
+        usual |= {"bias": "moves", "decimals": None}
         assert not conduct.keys() - usual.keys()
         self.__dict__.update(usual | conduct)
         self.drawn = 0
@@ -45,13 +49,16 @@ class TextServer(CompletionsServer):
             return 400, {"error": {"message": "echo is not supported"}}
         if is_chat and not self.has_template:
             return 400, {"error": {"message": "default chat template is no longer allowed, so you must provide one"}}
+        if "logit_bias" in body and self.bias == "refused":
+            return 400, {"error": {"message": "logit_bias is not supported"}}
         self.asked.append(body)
         if self.filters and len(self.asked) > 12 and len(self.asked) % self.filters == 0:
             return 400, {"error": {"message": "content_filter: the request was blocked"}}
         if self.switches_at is not None and len(self.asked) > self.switches_at:
             lm = list(self.models.values())[-1]
         text, ended = self._prompt(body)
-        ids = [lm.start_token, *lm.tokenizer(text, add_special_tokens=False)["input_ids"]]
+        of_text = [] if isinstance(text, list) else lm.tokenizer(text, add_special_tokens=False)["input_ids"]
+        ids = text if isinstance(text, list) else [lm.start_token, *of_text]
         with self._model_lock:
             choices = [self._choice(lm, body, ids, number) for number in range(body.get("n", 1) if self.several else 1)]
         tokens = (self.answer_tokens or body["max_tokens"]) * len(choices)
@@ -76,9 +83,11 @@ class TextServer(CompletionsServer):
         for _ in range(min(self.answer_tokens or body["max_tokens"], lm.context - 2)):
             window = [*ids, *drawn][-(lm.context - 1) :]
             with torch.no_grad():
-                law = lm.model(input_ids=torch.tensor([window])).logits[0, -1].log_softmax(-1)
+                law = lm.model(input_ids=torch.tensor([window])).logits[0, -1].double().log_softmax(-1)
+            moved = self._biased(law, body)
             if listed is None:
-                listed = law.topk(min(20, len(law)))
+                listed = (law if self.bias == "drawn" else moved).topk(min(20, len(law)))
+            law = moved
             sampling = self.sampling and body.get("temperature", 1) > 0
             token = torch.multinomial(law.exp(), 1, generator=generator) if sampling else law.argmax()
             drawn.append(int(token))
@@ -88,13 +97,20 @@ class TextServer(CompletionsServer):
             text = asked.removeprefix("Continue this text. Write only what comes next.\n\n") + text
         return self._said(body, text, listed, lm)
 
+    def _biased(self, law, body):
+        law = law.clone()
+        for number, (token, bias) in enumerate(body.get("logit_bias", {}).items()):
+            share = 0.9 if number and self.bias == "unequally" else 1
+            law[(int(token) + (self.bias == "next")) % len(law)] += share * bias
+        return law.log_softmax(-1)
+
     def _said(self, body, text, listed, lm=None):
         pairs = []
         count = body.get("top_logprobs", body.get("logprobs")) if body.get("logprobs") else 0
         if listed is not None and self.top_k and count:
             values, tokens = listed
             pairs = [
-                (lm.tokenizer.decode([token]), value)
+                (lm.tokenizer.decode([token]), value if self.decimals is None else round(value, self.decimals))
                 for value, token in zip(values.tolist(), tokens.tolist(), strict=True)
             ][: min(count, self.top_k)]
         if "messages" not in body:

@@ -41,8 +41,8 @@ from heldin.defenses.accounting.loss_pmf import (
     order_at,
     pair_delta,
     pair_epsilon,
-    rounding_mass,
 )
+from heldin.defenses.accounting.rounding import check_rounding, rounding_mass
 from heldin.defenses.accounting.step_pld import GridError, absence_loss, one_step, one_step_range
 
 PRECISION = 1e-4  # relative overestimate of epsilon that the grid may cause
@@ -90,15 +90,6 @@ def composed_grid_epsilon(runs: Runs, delta: float) -> float:
         check_rounding(delta, steps)
     # One event's pair is kept, since the ceiling of attackers is read off it too.
     return pair_epsilon(settled_pair(*runs[0], delta) if len(runs) == 1 else _settled(runs, delta), delta)
-
-
-def check_rounding(delta: float, steps: int) -> None:
-    """Raises InputError if delta is not well above the rounding of a whole pair; a hard cap has no tilted one."""
-    if delta < 4.0 * rounding_mass(steps):
-        raise InputError(
-            f"delta {delta:g} is too small for {steps} steps with a hard cohort cap, whose rounding may reach "
-            f"{rounding_mass(steps):.1g}: ask for a larger delta"
-        )
 
 
 def grid_delta(event: GridEvent, steps: int, epsilon: float) -> float:

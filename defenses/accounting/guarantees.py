@@ -40,9 +40,10 @@ from heldin.defenses.accounting.events import (
     check_rate,
     with_noise,
 )
-from heldin.defenses.accounting.loss_pmf import LossPair, LossPmf, rounding_mass
+from heldin.defenses.accounting.loss_pmf import LossPair, LossPmf
 from heldin.defenses.accounting.pure import check_pure, epsilon_with_pure
 from heldin.defenses.accounting.roc_ceiling import RocCeiling, epsilon_delta_ceiling
+from heldin.defenses.accounting.rounding import rounding_mass
 from heldin.words.guarantee import PromiseCaution
 from heldin.words.statement import Statement
 

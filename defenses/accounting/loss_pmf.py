@@ -15,6 +15,8 @@ import numpy.typing as npt
 from dp_accounting.pld import pld_pmf
 from scipy import fft, optimize, signal
 
+from heldin.defenses.accounting.rounding import rounding_mass
+
 Array = npt.NDArray[np.float64]
 
 TAIL_MASS = 1e-15  # composed mass that may leave the window; it is charged as infinite loss
@@ -70,15 +72,6 @@ class LossPair:
 
 class WindowError(Exception):
     """The composed grid would have too many points; a larger width needs fewer."""
-
-
-def rounding_mass(steps: int) -> float:
-    """Mass charged for the rounding of a ``steps``-fold FFT power.
-
-    The transform's error in delta grows like steps * 2^-53. Measured against the exact contour integral it stays below
-    0.25 times that (docs/theory.md#rounding-of-composed-losses), so charging all of it never leaves delta too low.
-    """
-    return steps * 2.0**-53
 
 
 Parts: TypeAlias = Sequence[tuple[LossPmf, int]]

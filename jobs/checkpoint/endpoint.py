@@ -18,12 +18,11 @@ from heldin.models.endpoint import (
     BYTES_PER_TOKEN,
     EndpointModel,
     Load,
-    load_of,
-    open_endpoint_model,
     probe_now,
     probe_score,
 )
 from heldin.models.endpoint_client import Connection, Endpoint
+from heldin.models.lifted_endpoint import open_scoring_model
 from heldin.models.loading import PROBE
 from heldin.models.model_config import ScoringPrecision
 from heldin.models.opening import load_language_model
@@ -209,7 +208,7 @@ def reached(
     served = dict.fromkeys(name.removeprefix(AT_ENDPOINT) for name in names if name.startswith(AT_ENDPOINT))
     with Connection(remote.endpoint) as connection, closing(ScoreCache(cache_directory() / "scores")) as cache:
         models = {
-            name: known_as(open_endpoint_model(connection, name, tokenizer=remote.tokenizer, context=remote.context))
+            name: known_as(open_scoring_model(connection, name, tokenizer=remote.tokenizer, context=remote.context))
             for name in served
         }
         # Before the first text is sent: whoever pays can stop here.
@@ -227,7 +226,8 @@ def cost_line(remote: Remote, load: Load, scored: int) -> str:
     """Return one line about the requests that heldin is about to send."""
     rough = "" if load.counted else f" (estimated, {BYTES_PER_TOKEN} bytes each)"
     made = f" and {load.generated:,} generated" if load.generated else ""
-    parts = [f"{load.requests:,} requests with {load.tokens:,} tokens{rough}{made}"]
+    about = "about " if load.about else ""
+    parts = [f"{about}{load.requests:,} requests with {load.tokens:,} tokens{rough}{made}"]
     price, minutes = price_of(remote, load), minutes_of(remote, load)
     if price is not None:
         parts.append(f"{price:,.2f} at {remote.price:g} per million tokens")
@@ -274,7 +274,8 @@ def require_within_limits(remote: Remote, load: Load) -> None:
 
 
 def _sum(loads: Sequence[Load]) -> Load:
-    return Load(sum(x.requests for x in loads), sum(x.tokens for x in loads), all(x.counted for x in loads))
+    requests, tokens, generated = (sum(getattr(x, of) for x in loads) for of in ("requests", "tokens", "generated"))
+    return Load(requests, tokens, all(x.counted for x in loads), generated, any(x.about for x in loads))
 
 
 def _say_cost(
@@ -282,7 +283,7 @@ def _say_cost(
 ) -> None:
     # Only what the cache lacks is paid for: after an interruption that is the rest.
     missing = {name: cache.missing(model, texts) for name, model in models.items()}
-    load = _sum([load_of(model, missing[name]) for name, model in models.items()])
+    load = _sum([model.load(missing[name]) for name, model in models.items()])
     # Equal texts are sent once: the cache is by text.
     scored = len(models) * len(set(texts)) - sum(map(len, missing.values()))
     reporter.say(cost_line(remote, load, scored))

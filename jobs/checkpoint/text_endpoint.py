@@ -1,5 +1,6 @@
 """Audit of models behind an endpoint that generates text: what it offers, what asking costs, how it behaved."""
 
+import contextlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -19,11 +20,12 @@ from heldin.jobs.checkpoint.opened import OpenedModels
 from heldin.models.answers import AnswerStore, Prefix
 from heldin.models.endpoint import BYTES_PER_TOKEN, Load, open_endpoint_model
 from heldin.models.endpoint_client import Connection
+from heldin.models.lifted_endpoint import open_lifted
 from heldin.models.model_config import ScoringPrecision
 from heldin.models.opening import load_language_model
 from heldin.models.sampling import AskedAsChat, asked_as_chat
 from heldin.models.score_cache import ScoredModel
-from heldin.models.text_answers import PROMPT, Manner
+from heldin.models.text_answers import PROMPT, Manner, Refusing
 from heldin.models.text_endpoint import TextEndpoint, open_text_endpoint, probe_text
 from heldin.record.facts import AnswerFacts, EndpointFacts, ModelFacts
 
@@ -41,6 +43,7 @@ def best_level(remote: Remote, name: str, attack: AttackConfig, reporter: Report
                 open_endpoint_model(connection, name, tokenizer=remote.tokenizer, context=remote.context)
             except InputError as error:
                 reporter.say(f"no log-probabilities of a given text: {error}")
+                _say_if_lifted(connection, name, remote, reporter)
             else:
                 return attack
         model = open_text_endpoint(connection, name, chat=remote.chat)
@@ -50,6 +53,17 @@ def best_level(remote: Remote, name: str, attack: AttackConfig, reporter: Report
     reporter.say(f"level: {level}, the best that this endpoint offers (--access names another)")
     kept = attack.model_dump(exclude={"names", "primary", "access"})
     return AttackConfig.model_validate({**kept, "access": [level]})
+
+
+def _say_if_lifted(connection: Connection, name: str, remote: Remote, reporter: Reporter) -> None:
+    """Tell whoever pays that every log-probability can be had, at one or two requests a token."""
+    if remote.tokenizer is not None:
+        with contextlib.suppress(InputError):
+            open_lifted(connection, name, tokenizer=remote.tokenizer, context=remote.context)
+            reporter.say(
+                "logit_bias gives the log-probability of every token of a text here, with one or two requests a token:"
+                " name --access log-probabilities to pay for that"
+            )
 
 
 @dataclass(frozen=True)
@@ -76,7 +90,9 @@ class ReachedByText(OpenedModels):
         if name.startswith(AT_ENDPOINT):
             return self.models[name.removeprefix(AT_ENDPOINT)]
         lm = load_language_model(name, precision=precision, context=self.context, adapter_base=self.adapter_base)
-        return asked_as_chat(lm, self.prompt) if self.remote.chat else lm
+        if not self.remote.chat:
+            return lm
+        return asked_as_chat(lm, self.prompt, goes_on=all(model.goes_on for model in self.models.values()))
 
     def pair(self, target: str, reference: str, precision: ScoringPrecision) -> tuple[ScoredModel, ScoredModel]:
         """Return target and reference, the first of which is behind the endpoint."""
@@ -143,7 +159,7 @@ def reached_by_text(
                 name,
                 chat=remote.chat,
                 prompt=sampling.prompt,
-                empty_refusals=sampling.refusals == "empty",
+                refusing=Refusing(sampling.refusals == "empty", sampling.refusal_beginnings),
             )
             for name in served
         }
@@ -185,7 +201,7 @@ def _say_cost(
     asked, requests, sent, generated = attack.sampling.asked(), 0, 0, 0
     shares = []
     for level in attack.access:
-        cut = cut_texts(texts, level, attack.sampling)
+        cut = cut_texts(texts, level, attack.sampling, models)
         prefixes = [each.prefix for _, _, cuts in cut for each in cuts]
         shares.append(_share_sent(texts, [cuts[-1].prefix for _, _, cuts in cut]))
         for model in models:

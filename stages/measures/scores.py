@@ -285,7 +285,7 @@ def statistics_under(
         elif of_level:
             # Of a pair what is preferred is continued.
             texts = texts.of_answer(0)
-            cuts = sum(len(each) for _, _, each in cut_texts(texts, level, sampling))
+            cuts = sum(len(each) for _, _, each in cut_texts(texts, level, sampling, (target, reference)))
             with (
                 closing(AnswerStore(cache_directory() / "answers")) as store,
                 reporter.track(_ASKING[level], 2 * cuts, "cuts") as advance,

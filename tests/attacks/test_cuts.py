@@ -31,7 +31,9 @@ def test_a_completion_is_cut_behind_its_prompt_too():
     assert [cut.prefix.text for cut in cuts] == [prompt, prompt + first]
 
 
-def test_a_chat_is_cut_before_its_turns_that_count():
+@pytest.fixture
+def chat():
+    """A text of four turns, of which the assistant's count."""
     question, answer = "how are you", "well and a bit tired"
     parts = [("user", question), ("assistant", answer), ("user", "why"), ("assistant", "no idea")]
     text, turns = "", []
@@ -41,7 +43,21 @@ def test_a_chat_is_cut_before_its_turns_that_count():
         text += f"{words}<|e|>"
     layout = TurnLayout(tuple(turns))
     spans = tuple((turn.begin, turn.end) for turn in turns if turn.role == "assistant")
-    (cut,) = cuts_of(Document(text, spans, layout), SHARES, 32)  # the last answer has two words
-    assert (cut.prefix.text, cut.continuation) == (text[: turns[1].begin], answer)
-    assert cut.prefix.turns == (("user", question),)
-    assert cuts_of(Document(text, spans, layout), SHARES, 4)[0].continuation == answer.removesuffix(" tired")
+    return Document(text, spans, layout)
+
+
+def test_a_chat_is_cut_before_its_turns_that_count(chat):
+    answer, begin = "well and a bit tired", chat.layout.turns[1].begin
+    (cut,) = cuts_of(chat, SHARES, 32)  # the last answer has two words
+    assert (cut.prefix.text, cut.continuation) == (chat.text[:begin], answer)
+    assert (cut.prefix.turns, cut.prefix.begun) == ((("user", "how are you"),), False)
+    assert cuts_of(chat, SHARES, 4)[0].continuation == answer.removesuffix(" tired")
+
+
+def test_for_next_tokens_a_chat_is_cut_inside_its_turns_too(chat):
+    begin = chat.layout.turns[1].begin
+    cuts = cuts_of(chat, [i / 17 for i in range(1, 17)], 32, inside=True)
+    assert [cut.prefix.text for cut in cuts] == [chat.text[:begin], f"{chat.text[:begin]}well"]
+    assert [cut.continuation.split()[:2] for cut in cuts] == [["well", "and"], ["and", "a"]]
+    assert [cut.prefix.turns[1:] for cut in cuts] == [(), (("assistant", "well"),)]
+    assert [cut.prefix.begun for cut in cuts] == [False, True]

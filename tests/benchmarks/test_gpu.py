@@ -456,6 +456,8 @@ for name in [name for name in sys.modules if name.split(".")[0] in {"httpx2", "p
     del sys.modules[name]
 sys.meta_path.insert(0, Missing())
 import torch, gpu, gpu_beside, gpu_correctness, gpu_profile, gpu_steps
+"""
+PARTS = """
 shape, cpu = gpu.Shape(2, 16, 2, vocabulary=61, context=32), torch.device("cpu")
 assert not [its.line() for its in gpu_correctness.correctness(shape, 12, cpu) if its.fails]
 assert gpu_steps.steps(gpu_steps.Case("tiny", 3, 2, 12, 2), shape, cpu)
@@ -464,82 +466,21 @@ assert gpu_profile.profile_step(gpu_steps.Case("tiny", 3, 2, 12), "auto", shape,
 """
 
 
+def test_the_parts_for_a_bare_machine_are_imported_there(tmp_path):
+    assert alone(tmp_path, BARE) == (0, [])
+
+
 @pytest.mark.slow
 def test_parts_1_2_5_and_8_run_where_only_torch_and_transformers_are(tmp_path):
-    (tmp_path / "bare.py").write_text(BARE)
+    assert alone(tmp_path, BARE + PARTS) == (0, [])
+
+
+def alone(folder, script):
+    """The exit code and what a script said, where most packages are missing."""
+    (folder / "bare.py").write_text(script)
     path = f"{ROOT / 'src'}:{ROOT / 'benchmarks'}"
     done = subprocess.run(
-        [sys.executable, str(tmp_path / "bare.py")], capture_output=True, text=True, env={"PYTHONPATH": path}
+        [sys.executable, str(folder / "bare.py")], capture_output=True, text=True, env={"PYTHONPATH": path}
     )
-    said = [line for line in done.stderr.splitlines() if not line.startswith("USDT:")]  # the profiler's own
-    assert (done.returncode, said) == (0, [])
-
-
-UNINSTALLED = """
-import importlib.abc, importlib.metadata, sys
-from pathlib import Path
-
-class Missing(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] == "typst":
-            raise ImportError(name)
-
-real = importlib.metadata.version
-def version(name):
-    if name in ("heldin", "typst"):
-        raise importlib.metadata.PackageNotFoundError(name)
-    return real(name)
-
-importlib.metadata.version = version
-sys.meta_path.insert(0, Missing())
-import json, torch, heldin, gpu_whole
-assert heldin.__version__ == "source tree, not installed"
-corpus, shape, defenses = json.loads(sys.argv[1])
-figures, told = gpu_whole.whole_runs(corpus, shape, 32, defenses, device=torch.device("cpu"))
-assert set(told["runs"]) == {"none, fp32", "none, bf16"}
-"""
-
-
-@pytest.mark.slow
-def test_part_6_runs_from_a_source_tree_that_is_not_installed_and_without_typst(tmp_path):
-    (tmp_path / "bare.py").write_text(UNINSTALLED)
-    given = json.dumps([TINY_CORPUS, TINY_RUN, {"none": {"kind": "none"}}])
-    path = f"{ROOT / 'src'}:{ROOT / 'benchmarks'}"
-    environment = {"PYTHONPATH": path, "HELDIN_CACHE_DIR": str(tmp_path / "cache"), "HOME": str(tmp_path)}
-    done = subprocess.run(
-        [sys.executable, str(tmp_path / "bare.py"), given], capture_output=True, text=True, env=environment
-    )
-    assert done.returncode == 0, done.stderr
-
-
-def test_pytest_starts_where_pytest_benchmark_is_installed(tmp_path):
-    (tmp_path / "made_benchmark.py").write_text(
-        "import warnings\n\ndef pytest_configure(config):\n    warnings.warn('disabled under xdist')\n"
-    )
-    about = tmp_path / "made_benchmark-1.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: made-benchmark\nVersion: 1\n")
-    (about / "entry_points.txt").write_text("[pytest11]\nbenchmark = made_benchmark\n")
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "--collect-only",
-        "tests/base/test_versions.py",
-        "-p",
-        "no:cacheprovider",
-    ]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env={"PYTHONPATH": str(tmp_path)})
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-@pytest.mark.slow
-def test_without_a_gpu_it_says_so_and_fails(tmp_path):
-    if torch.cuda.is_available():
-        pytest.skip("there is a GPU")
-    for options in (["--check"], ["--only", "1"]):
-        command = [sys.executable, "benchmarks/gpu.py", *options]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env={"PYTHONPATH": "src"})
-        assert (done.returncode, done.stdout) == (2, "")
-        assert done.stderr.count("\n") == 1
-        assert names(done.stderr, "CUDA")
+    # The profiler's own lines are left out.
+    return done.returncode, [line for line in done.stderr.splitlines() if not line.startswith("USDT:")]

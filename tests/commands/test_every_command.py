@@ -59,7 +59,7 @@ def arguments(finished, small_config, tmp_path, monkeypatch):
     run = tmp_path / "run"
     shutil.copytree(finished, run)
     tiny = load_sweep(_sweep(tmp_path, small_config))
-    monkeypatch.setattr("heldin.sweeps.load.demo_sweep", lambda every, chats: tiny)
+    monkeypatch.setattr("heldin.sweeps.load.demo_sweep", lambda every, rows: tiny)
     return {
         "demo": ["--out", tmp_path / "demo"],
         "run": [small_config, "--out", run],

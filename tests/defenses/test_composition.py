@@ -19,8 +19,8 @@ from heldin.defenses.accounting.loss_pmf import (
     epsilon_at,
     log_moment,
     order_at,
-    rounding_mass,
 )
+from heldin.defenses.accounting.rounding import rounding_mass
 from heldin.defenses.accounting.step_pld import absence_loss, binomial_mixture, mixture_step, one_step
 from tests.oracles import contour_accountant
 from tests.oracles.composition import extended_delta, integer_power

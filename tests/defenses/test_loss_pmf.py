@@ -23,8 +23,8 @@ from heldin.defenses.accounting.loss_pmf import (
     epsilon_at,
     mix,
     pair_delta,
-    rounding_mass,
 )
+from heldin.defenses.accounting.rounding import rounding_mass
 from heldin.defenses.accounting.step_pld import GridError, Mixture, binomial_mixture, mixture_step
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from heldin.attacks.access import Access
+from heldin.models.endpoint import SHORT_PROBE
+from heldin.models.loading import PROBE
 from heldin.models.opening import load_language_model
 from heldin.record.document import read_record
 from heldin.reports.page_one import written
@@ -36,6 +38,10 @@ def models(_own_answers, finished):
         load_language_model(str(path)) for path in (finished / "checkpoints/final", _reference(finished))
     )
     return {"tuned": target, "base": reference}
+
+
+def parts_of(ids):
+    return [ids[:end] for end in range(len(ids) + 1)]
 
 
 def _at(url, finished, files, out, *options):
@@ -95,6 +101,39 @@ def test_completions_without_echo_are_audited_by_their_likeliest_tokens(call, fi
     mine, its = (read_record(path / "record.json").primary() for path in (local, out))
     assert (mine.attack, its.attack) == ("next-word", "next-word")
     assert its.auroc.value == pytest.approx(mine.auroc.value, abs=0.03)  # names of bytes are listed once there
+
+
+def test_logit_bias_gives_an_audit_by_log_probabilities(call, finished, files, models, tmp_path):
+    local, out, few = tmp_path / "local", tmp_path / "audit", ("--set", "attack.max_characters=24", "--limit", 4)
+    context = models["tuned"].context
+    code, _, err = call(*_arguments(finished, files, local), *few, "--set", f"context={context - 2}")
+    assert code == 0, err
+    server = TextServer(models, chat=False)
+    served = (*few, "--tokenizer", finished / "checkpoints" / "final", "--context", context)
+    with serving(server) as url:
+        _, _, err = call(*_at(url, finished, files, tmp_path / "text", *served, "--max-tokens-sent", 0))
+        assert names(err, "level: top-k", "logit_bias", "--access log-probabilities")
+        begun = len(server.asked)
+        code, _, err = call(*_at(url, finished, files, out, *served, "--access", "log-probabilities"))
+        assert code == 0, err
+        asked = len(server.asked)
+        assert asked - begun > 300
+        (cost,) = (line for line in err.splitlines() if line.startswith("cost: "))
+        assert names(cost, "about", "requests", "generated")
+        assert call(*_at(url, finished, files, tmp_path / "again", *served, "--access", "log-probabilities"))[0] == 0
+        public = [models["tuned"].tokenizer(words)["input_ids"] for words in (PROBE, SHORT_PROBE)]
+        for body in server.asked[asked:]:  # no text is paid for twice
+            ids = body["prompt"]
+            assert ids == SHORT_PROBE or any(part in (ids, ids[1:]) for whole in public for part in parts_of(whole))
+    mine, theirs = (read_record(path / "record.json") for path in (local, out))
+    assert theirs.target.endpoint.style == "logit_bias"
+    assert theirs.access is Access.LOG_PROBABILITIES
+    shared = {result.attack: result.auroc.value for result in theirs.attacks}
+    assert len(shared) > 2
+    for result in mine.attacks:
+        if result.attack in shared:
+            assert shared[result.attack] == pytest.approx(result.auroc.value, abs=1e-9)
+    assert call("verify", out)[0] == 0
 
 
 def test_a_model_that_changes_makes_the_comparison_invalid(call, finished, files, models, make_lm, tmp_path):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from heldin.base.errors import ResumableError
-from heldin.models.endpoint import EndpointModel, load_of, open_endpoint_model, probe_now
+from heldin.models.endpoint import EndpointModel, open_endpoint_model, probe_now
 from heldin.models.endpoint_answers import Style
 from heldin.models.logprobs import score_texts
 from heldin.models.score_cache import ScoreCache
@@ -66,7 +66,7 @@ def test_a_chat_is_sent_as_its_own_tokens_without_a_start_token(make_lm, folder,
     framed = Framed(text)
     with opened(tiny_server(lm)) as connection:
         (found,) = open_endpoint_model(connection, "tiny", tokenizer=folder).score([framed])
-        with refused("_prompts", ("'tiny'", "--tokenizer")):
+        with refused("prompts_of", ("'tiny'", "--tokenizer")):
             open_endpoint_model(connection, "tiny").score([framed])
     (local,) = score_texts(lm, [framed])
     np.testing.assert_allclose(found.logprobs, local.logprobs, atol=1e-5)
@@ -107,7 +107,7 @@ def test_a_text_longer_than_the_model_takes_is_refused_without_a_tokenizer(make_
         model = open_endpoint_model(connection, "tiny")
         with refused(by="EndpointModel.score", naming=("34", "--tokenizer")):
             model.score(TEXTS)
-        with refused(by="_token_scores", naming="1"):
+        with refused(by="token_scores", naming="1"):
             model.score([""])
 
 
@@ -186,11 +186,11 @@ def _first_left_out(choice):
         (_no_logprobs, "EndpointModel.score", ("1", "finish_reason")),
         (_one_too_many, "EndpointModel.score", ("text_offset", "token_logprobs")),
         (_first_left_out, "EndpointModel.score", ("6 token_logprobs", "7")),
-        (_minus_infinity, "_token_scores", "1"),
-        (_not_a_number, "_token_scores", "1"),
-        (_stands_for_infinity, "_token_scores", "1"),
-        (_null_inside, "_token_scores", "1"),
-        (_above_certainty, "_token_scores", "1"),
+        (_minus_infinity, "token_scores", "1"),
+        (_not_a_number, "token_scores", "1"),
+        (_stands_for_infinity, "token_scores", "1"),
+        (_null_inside, "token_scores", "1"),
+        (_above_certainty, "token_scores", "1"),
     ],
 )
 def test_a_spoilt_answer_is_an_error_and_never_a_score(make_lm, folder, spoil, by, naming):
@@ -261,7 +261,7 @@ def test_a_context_is_read_from_the_server_or_asked_for(make_lm, folder):
         with refused(by="require_hub_name", naming=("tokenizer", "'./nowhere'")):
             open_endpoint_model(connection, "tiny", tokenizer="./nowhere")
         assert open_endpoint_model(connection, "tiny", tokenizer=folder, context=24).window == 22
-        with refused(by=open_endpoint_model, naming="2"):
+        with refused(by="window_at", naming="2"):
             open_endpoint_model(connection, "tiny", tokenizer=folder, context=2)
 
 
@@ -270,11 +270,11 @@ def test_cost_is_what_is_then_sent(make_lm, folder):
     with opened(server) as connection:
         model = open_endpoint_model(connection, "tiny", tokenizer=folder)
         before = len(server.asked)
-        load = load_of(model, TEXTS)
+        load = model.load(TEXTS)
         model.score(TEXTS)
         sent = server.asked[before:]
         assert (load.requests, load.tokens, load.counted) == (len(sent), sum(len(b["prompt"]) for b in sent), True)
-        rough = load_of(open_endpoint_model(connection, "tiny"), ["word " * 100])
+        rough = open_endpoint_model(connection, "tiny").load(["word " * 100])
         assert (rough.requests, rough.tokens, rough.counted) == (1, 126, False)
 
 

@@ -1,13 +1,15 @@
 """A model behind an endpoint that generates text: what it offers, each misbehaviour, and what is paid for twice."""
 
+from dataclasses import replace
+
 import pytest
 
 from heldin.base.errors import ResumableError
 from heldin.models.answers import AnswerRequest, AnswerStore, Prefix
 from heldin.models.endpoint_client import Connection, Endpoint
 from heldin.models.sampling import likeliest
-from heldin.models.text_answers import Manner
-from heldin.models.text_endpoint import open_text_endpoint, probe_text
+from heldin.models.text_answers import AS_ENGLISH, Manner, Refusing, Written
+from heldin.models.text_endpoint import Conduct, open_text_endpoint, probe_text
 from tests.completions_server import serving
 from tests.refusals import refused
 from tests.text_server import TextServer
@@ -22,7 +24,7 @@ def at(make_lm, tmp_path):
     """Opens a server with this conduct: (server, model, store)."""
     stack = []
 
-    def open_at(*, chat=True, concurrency=2, max_tries=1, empty_refusals=True, **conduct):
+    def open_at(*, chat=True, concurrency=2, max_tries=1, refusing=AS_ENGLISH, **conduct):
         server = TextServer({"tiny": make_lm(seed=1), "other": make_lm(seed=3)}, **conduct)
         context = serving(server)
         url = context.__enter__()
@@ -30,7 +32,7 @@ def at(make_lm, tmp_path):
         endpoint = Endpoint(url, concurrency=concurrency, max_tries=max_tries, first_wait=0.01)
         connection = Connection(endpoint)
         stack.append(connection)
-        model = open_text_endpoint(connection, "tiny", chat=chat, empty_refusals=empty_refusals)
+        model = open_text_endpoint(connection, "tiny", chat=chat, refusing=refusing)
         return server, model, AnswerStore(tmp_path)
 
     yield open_at
@@ -101,7 +103,7 @@ def test_refusals_and_filters_are_told_apart_from_continuations(at):
 
 
 def test_refusals_may_be_left_out(at):
-    _, model, store = at(refuses=3, several=False, empty_refusals=False)
+    _, model, store = at(refuses=3, several=False, refusing=Refusing(empty=False))
     samples = model.samples(PREFIXES, ASKED, store)
     assert model.conduct.refused == sum(4 - len(texts) for texts in samples) > 0
 
@@ -161,3 +163,42 @@ def test_what_cannot_be_asked_is_one_line(at, make_lm, conduct, chat, naming):
     server = TextServer({"tiny": make_lm()}, **conduct)
     with serving(server) as url, Connection(Endpoint(url, max_tries=1)) as connection, refused(naming=naming):
         open_text_endpoint(connection, "tiny", chat=chat)
+
+
+def test_next_tokens_of_an_answer_that_is_begun_are_asked_after_its_beginning(at):
+    server, model, store = at(prefill=True)
+    turns = (("user", "why"), ("assistant", "The river"))
+    begun = Prefix("<user> why\n<assistant> The river", framed=True, turns=turns, begun=True)
+    (found,) = model.next_tokens([begun], ASKED, store)
+    assert server.asked[-1]["messages"][-1] == {"role": "assistant", "content": "The river"}
+    assert server.asked[-1]["continue_final_message"] is True
+    (other,) = model.next_tokens([CHAT], ASKED, store)
+    assert "continue_final_message" not in server.asked[-1]
+    assert found != other
+
+
+@pytest.mark.parametrize(
+    ("beginnings", "text", "expected"),
+    [
+        (None, "I\u2019m sorry, but no.", True),
+        (None, "I can't help with that", True),
+        (None, "I can't wait to see you", False),
+        (None, "Es tut mir leid.", False),
+        (("es tut mir leid",), " Es tut mir leid.", True),
+        (("es tut mir leid",), "I'm sorry, but no.", False),
+        ((), "I'm sorry, but no.", False),
+    ],
+)
+def test_a_refusal_begins_as_it_is_said_to(beginnings, text, expected):
+    assert Refusing(beginnings=beginnings).is_refusal(Written(text, False, None, None)) is expected
+    assert Refusing(beginnings=beginnings).is_refusal(Written(text, True, None, None))
+
+
+def test_another_beginning_is_read_in_samples_that_are_paid_for(at):
+    server, model, store = at(refuses=3, several=False, refusing=Refusing(beginnings=("no such",)))
+    samples = model.samples(PREFIXES, ASKED, store)
+    assert model.conduct.refused == 0
+    asked = len(server.asked)
+    again = replace(model, refusing=Refusing(), conduct=Conduct()).samples(PREFIXES, ASKED, store)
+    assert len(server.asked) == asked
+    assert again != samples

@@ -1,0 +1,264 @@
+"""Log-probabilities of given texts from a server that lists the likeliest next tokens alone, and takes ``logit_bias``.
+
+A bias multiplies a token's odds against every other token. So a token that is not listed is lifted to the top together
+with one that is: how far one stands above the other does not change, and what was listed without a bias gives the other
+one (Morris et al. 2023, arXiv 2311.13647, section 4). A token that is listed without a bias needs no second request.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from transformers import PreTrainedTokenizerBase
+
+from heldin.base.errors import InputError
+from heldin.base.files import text_sha256
+from heldin.models.endpoint import (
+    COMPLETIONS,
+    SHORT_PROBE,
+    EndpointModel,
+    Load,
+    NoPromptLogprobs,
+    open_endpoint_model,
+    prompts_of,
+    token_scores,
+    tokenizer_hash,
+    window_at,
+)
+from heldin.models.endpoint_answers import Style
+from heldin.models.endpoint_client import Connection, RefusedRequest
+from heldin.models.loading import load_tokenizer
+from heldin.models.text_answers import Manner, listed_in, listing_body
+from heldin.models.token_scores import TokenScores
+from heldin.models.tokens import start_token
+
+BIAS = 50.0  # lifts any token above all others: no model gives one less than e^-50 of the likeliest
+# Nats by which two answers about one token may differ: 16-bit arithmetic moves a log-probability by some hundredths.
+AGREE = 0.05
+_COUNTS = (20, 5, 2)  # listed next tokens that servers give at most; one leaves none to compare with
+_UNKNOWN = "\ufffd"  # how a token that is a part of a character is written
+_TRIES = 16  # biases of one token, until its log-probability can be read from its odds
+_READABLE = (math.log(0.02), math.log(0.98))  # log-probabilities from which odds follow without loss of digits
+
+Tops = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class LiftedEndpoint(EndpointModel):
+    """A model behind an endpoint that has been shown to list log-probabilities as ``logit_bias`` moves them.
+
+    Attributes:
+        count: next tokens that the server lists.
+        own_words: the tokens, by what they are written as, that no other token is written as.
+    """
+
+    count: int
+    own_words: Mapping[str, int]
+
+    @property
+    def chunk(self) -> int:
+        """Number of texts that are scored before their scores are saved: one, as each takes many requests."""
+        return 1
+
+    def score(self, texts: Sequence[str]) -> list[TokenScores]:
+        """Score every text, with one or two requests for each of its tokens.
+
+        Raises:
+            InputError: a text has no tokens, or the server's answers contradict each other.
+            ResumableError: the endpoint has stopped answering.
+        """
+        values: list[list[object]] = [[] for _ in texts]
+        for text, prompt in prompts_of(self, texts):
+            values[text] += self._logprobs_of(prompt, text)
+        return [token_scores(self, of_text, text) for text, of_text in enumerate(values)]
+
+    def load(self, texts: Sequence[str]) -> Load:
+        """Return what scoring ``texts`` costs at two requests for each token: nearly always more than it takes."""
+        sizes = [len(prompt) for _, prompt in prompts_of(self, texts)] if texts else []
+        requests = 2 * sum(size - 1 for size in sizes)
+        sent = sum(size * (size - 1) for size in sizes)  # twice 1 + 2 + ... + size - 1
+        return Load(requests, sent, counted=True, generated=requests, about=True)
+
+    def _logprobs_of(self, prompt: str | list[int], text: int) -> list[float]:
+        """Log-probabilities of ``prompt[1:]``."""
+        assert not isinstance(prompt, str)
+        before = [prompt[:end] for end in range(1, len(prompt))]
+        plain = self._listed([self._body(ids) for ids in before])
+        values = [self._as_listed(tops, token) for tops, token in zip(plain, prompt[1:], strict=True)]
+        missing = [place for place, value in enumerate(values) if value is None]
+        beside = [self._known(before[place], plain[place]) for place in missing]
+        pairs = [(prompt[place + 1], self.own_words[word]) for place, (word, _) in zip(missing, beside, strict=True)]
+        lifted = self._listed(
+            [self._body(before[place], *pair) for place, pair in zip(missing, pairs, strict=True)],
+        )
+        for place, (word, known), tops in zip(missing, beside, lifted, strict=True):
+            try:
+                values[place] = logprob_beside(word, known, tops)
+            except ValueError as error:
+                raise InputError(
+                    f"endpoint model '{self.name}' contradicts itself at token {place + 1} of text number {text + 1}:"
+                    f" {error}; name level top-k or text (--access)"
+                ) from error
+        return [value for value in values if value is not None]
+
+    def _known(self, ids: Sequence[int], tops: Tops) -> tuple[str, float]:
+        """A token, by its word, with its log-probability: the likeliest that is listed and written as no other is."""
+        listed = [word for word in tops if word in self.own_words]
+        if listed:
+            word = max(listed, key=lambda each: tops[each])
+            return word, tops[word]
+        word = next(iter(self.own_words))
+        return word, self._by_odds(ids, word)
+
+    def _by_odds(self, ids: Sequence[int], word: str) -> float:
+        """The log-probability of a token that no list without a bias has, from its odds under a bias of middle size."""
+        low, high = 0.0, BIAS
+        for _ in range(_TRIES):
+            bias = (low + high) / 2
+            (tops,) = self._listed([self._body(ids, self.own_words[word], bias=bias)])
+            value = tops.get(word, -math.inf)
+            if _READABLE[0] <= value <= _READABLE[1]:
+                odds = value - math.log(-math.expm1(value)) - bias  # their logarithm
+                return odds - math.log1p(math.exp(odds))
+            low, high = (low, bias) if value > _READABLE[1] else (bias, high)
+        raise InputError(f"endpoint model '{self.name}' lists a token that logit_bias lifts not, or always as certain")
+
+    def _as_listed(self, tops: Tops, token: int) -> float | None:
+        """What the server lists of a token; None if it lists it not, or another token may be meant."""
+        return next((value for word, value in tops.items() if self.own_words.get(word) == token), None)
+
+    def _body(self, ids: Sequence[int], *lifted: int, bias: float = BIAS) -> dict[str, Any]:
+        return _body_of(self.name, list(ids), self.count, lifted, bias)
+
+    def _listed(self, bodies: Sequence[dict[str, Any]]) -> list[Tops]:
+        return [_tops(answer) for answer in self.connection.post_all(COMPLETIONS, bodies)]
+
+
+def logprob_beside(word: str, known: float, lifted: Tops) -> float:
+    """Return the log-probability of a token that was lifted above all others together with a known one, nats.
+
+    Args:
+        word: what the known token is written as, and no other.
+        known: its log-probability without a bias.
+        lifted: the two likeliest next tokens and their log-probabilities under the bias.
+
+    Raises ValueError if the known token is not one of the two, or others are as likely as these.
+    """
+    (other,) = [value for each, value in lifted.items() if each != word][:1] or [-math.inf]
+    if word not in lifted or math.isinf(other):
+        raise ValueError("it lists other tokens than the two that logit_bias lifts")
+    # Lifted so far, the two share all probability: a list that does not move with the bias has less on them.
+    if abs(np.logaddexp(other, lifted[word])) > AGREE:
+        raise ValueError("the log-probabilities that it lists do not move with logit_bias")
+    return min(known + other - lifted[word], 0.0)
+
+
+def open_scoring_model(
+    connection: Connection, name: str, *, tokenizer: str | None = None, context: int | None = None
+) -> EndpointModel:
+    """Open a model that gives log-probabilities of texts: of a prompt, else those of next tokens under ``logit_bias``.
+
+    Arguments and errors as for ``open_endpoint_model``. The second way needs a tokenizer.
+    """
+    try:
+        return open_endpoint_model(connection, name, tokenizer=tokenizer, context=context)
+    except NoPromptLogprobs as error:
+        if tokenizer is None:
+            raise
+        try:
+            return open_lifted(connection, name, tokenizer=tokenizer, context=context)
+        except InputError as lifted:
+            raise NoPromptLogprobs(f"{error}. Nor by logit_bias: {lifted}") from lifted
+
+
+def open_lifted(connection: Connection, name: str, *, tokenizer: str, context: int | None = None) -> LiftedEndpoint:
+    """Find out with a few public words whether ``logit_bias`` recovers log-probabilities.
+
+    Args:
+        tokenizer: folder or hub name of the model's tokenizer.
+        context: tokens of a request; None: as many as the server reports, at most 2,048.
+
+    Raises InputError: it lists fewer than two next tokens, does not move them by the bias, or the tokenizer is not the
+        model's.
+    """
+    loaded = load_tokenizer(tokenizer)
+    window = window_at(connection, name, context)
+    start, own_words = start_token(loaded, tokenizer), _own_words(loaded)
+    ids = loaded(SHORT_PROBE, add_special_tokens=False)["input_ids"]
+    count, tops = _most_listed(connection, name, [start, *ids])
+    if not _reads_alike(connection, name, count, tops, ids):
+        raise InputError(
+            f"the tokenizer '{tokenizer}' is not that of '{name}': the same words as text and as tokens are followed by"
+            " other words"
+        )
+    # Two tokens whose log-probabilities are known, of which the less likely is lifted above the other.
+    words = [word for word in sorted(tops, key=lambda word: -tops[word]) if word in own_words][:2]
+    if len(words) < 2:
+        raise InputError(f"'{name}' lists no two next tokens that the tokenizer '{tokenizer}' writes alike")
+    first, second = words
+    found = []
+    for lifted in ((own_words[second], own_words[first]), (own_words[second],)):
+        try:
+            answer = _tops(connection.post(COMPLETIONS, _body_of(name, [start, *ids], count, lifted)))
+        except RefusedRequest as error:
+            raise InputError(f"it refuses logit_bias ({error})") from error
+        found.append(answer)
+    try:
+        value = logprob_beside(first, tops[first], found[0])
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    # Lifted together, both keep their distance; the second alone is next to certain.
+    if abs(value - tops[second]) > AGREE or abs(found[1].get(second, -math.inf)) > AGREE:
+        raise InputError("logit_bias lifts other tokens than it names, or unequally")
+    key = text_sha256(
+        "endpoint", connection.endpoint.base, name, Style.LIFTED, tokenizer_hash(loaded), str(start), str(window)
+    )
+    return LiftedEndpoint(name, connection, Style.LIFTED, loaded, window, {}, key, count, own_words)
+
+
+def _own_words(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
+    words = [tokenizer.decode([token]) for token in range(len(tokenizer))]
+    often = Counter(words)
+    return {word: token for token, word in enumerate(words) if often[word] == 1 and _UNKNOWN not in word}
+
+
+def _body_of(
+    name: str, ids: str | list[int], count: int, lifted: Sequence[int] = (), bias: float = BIAS
+) -> dict[str, Any]:
+    # Of two that are lifted no third is listed, since one that is written alike could hide either.
+    listed = listing_body(Manner.COMPLETIONS, len(lifted) if len(lifted) > 1 else count)
+    asked = {"model": name, "prompt": ids, **listed}
+    return {**asked, "logit_bias": {str(token): bias for token in lifted}} if lifted else asked
+
+
+def _tops(answer: Mapping[str, Any]) -> Tops:
+    return dict(listed_in(answer) or ())
+
+
+def _most_listed(connection: Connection, name: str, ids: list[int]) -> tuple[int, Tops]:
+    refusal = ""
+    for count in _COUNTS:
+        try:
+            tops = _tops(connection.post(COMPLETIONS, _body_of(name, ids, count)))
+        except RefusedRequest as error:
+            refusal = f" ({error})"
+            continue
+        if len(tops) > 1:
+            return count, tops
+    raise InputError(f"'{name}' lists fewer than two likeliest next tokens after token ids{refusal}")
+
+
+def _reads_alike(connection: Connection, name: str, count: int, tops: Tops, ids: list[int]) -> bool:
+    """Return whether the server makes these tokens of the public words, with a start token of its own or without."""
+    as_text = _tops(connection.post(COMPLETIONS, _body_of(name, SHORT_PROBE, count)))
+    if _alike(as_text, tops):
+        return True
+    return _alike(as_text, _tops(connection.post(COMPLETIONS, _body_of(name, ids, count))))
+
+
+def _alike(one: Tops, two: Tops) -> bool:
+    shared = one.keys() & two.keys()
+    return len(shared) > 1 and all(abs(one[word] - two[word]) <= AGREE for word in shared)
