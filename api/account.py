@@ -36,5 +36,5 @@ __all__ = [
 
 
 def plan(path: str | Path) -> AccountRow:
-    """Return the numbers of a plan.json, computed again. Raises InputError for a file that is no plan."""
+    """Compute the guarantee of a plan.json again. Raises InputError for a file that is no plan."""
     return account_plan(read_plan(Path(path)))

@@ -1,4 +1,4 @@
-"""Runs and audits, and what they found."""
+"""Runs, audits and their results."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ class AuditResult(Tabular):
 
     Attributes:
         record: everything that record.json has; an internal document.
-        folder: of the run or audit.
+        folder: the folder of the run or audit.
     """
 
     # Without the record, which would fill the screen of whoever types the name of a result.
@@ -64,7 +64,7 @@ class AuditResult(Tabular):
 
     @property
     def exit_code(self) -> int:
-        """Return 3 if a claim's violation is certified at the level of the claim, 4 if it is only indicated, else 0."""
+        """Return 3 if the audit contradicts a claim (certified), 4 if it does so by indicative evidence, else 0."""
         return self.record.judgement.exit_code
 
     def heading(self) -> str:
@@ -72,15 +72,15 @@ class AuditResult(Tabular):
         return self.headline
 
     def notes(self) -> Sequence[str]:
-        """Return what a reader must know before the answer, as terminal and report print it."""
+        """Return the warnings that the terminal and the report print before the answer."""
         from heldin.reports.findings import warn
 
         return warn(self.record)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the attacks, the leading one first.
+        """Return a row for each attack, the primary attack first.
 
-        ``lower`` and ``upper`` are of each AUROC by itself; the simultaneous ones hold for all attacks at once.
+        ``lower`` and ``upper`` bound the AUROC of one attack. The simultaneous bounds hold for all attacks together.
         """
         return [
             {
@@ -213,17 +213,17 @@ def run(
     overrides: Sequence[str] = (),
     quiet: bool = False,
 ) -> AuditResult | None:
-    """Corpus to report, as ``heldin run``: split users by coin, fine-tune, attack, and judge.
+    """Draw members by coin, fine-tune, attack and judge, as ``heldin run``.
 
-    The same call again goes on where a killed run stopped.
+    The same call resumes a killed run.
 
     Args:
-        config: a file, or its content, in which ``corpus.source`` may be a ``datasets.Dataset``.
+        config: a file, or its content as a dict, in which ``corpus.source`` may be a ``datasets.Dataset``.
         out: the run folder (default: runs/ and the config's name).
-        overrides: such as "finetune.epochs=3".
+        overrides: changed keys of the config, such as "finetune.epochs=3".
 
     Returns:
-        What was found; None if a filter halted training, which leaves no model.
+        The result; None if a filter halted training, which leaves no model.
 
     Raises:
         InputError: a config with errors, or input that cannot be used.
@@ -266,22 +266,22 @@ def audit_model(
     quiet: bool = False,
     **options: Any,
 ) -> AuditResult:
-    """Audit a checkpoint that someone else trained, as ``heldin audit``: nothing is trained.
+    """Audit a model that someone else trained, as ``heldin audit``. Nothing is trained.
 
     Args:
-        model: folder or hub name, also of a LoRA adapter.
-        reference: models that were not trained on these users; the first leads.
-        held_in: file, or ``datasets.Dataset``, of texts or chats of users that were trained on.
-        held_out: the same of users that were not.
+        model: folder or hub name of the model, which may be a LoRA adapter.
+        reference: models that were not trained on these users; the first is the main reference.
+        held_in: file or ``datasets.Dataset`` with texts or chats by members.
+        held_out: file or ``datasets.Dataset`` with texts or chats by non-members.
         user: column that names the user.
         text: column that holds the text.
-        claims: to test, each a ``Claim``, "epsilon=8,delta=1e-6" or (8, 1e-6); a plan's curve is ``plan=``.
+        claims: claims to test, each a ``Claim``, "epsilon=8,delta=1e-6" or (8, 1e-6). ``plan=`` tests a plan's curve.
         out: folder for the results (default: runs/ and the config's name).
         options: any other key of an audit's config by name (``jobs.checkpoint.audit_config.CheckpointConfig``), such as
             ``assignment="coin"``, ``plan="plan.json"`` or ``attack={"max_characters": 2000}``.
 
     Returns:
-        What was found. It is indicative evidence, because you stated who the members are.
+        The result. It is indicative evidence, because you stated who the members are.
 
     Raises:
         InputError: options with errors, or input that cannot be used.
@@ -322,11 +322,12 @@ def plant(
     overrides: Sequence[str] = (),
     quiet: bool = False,
 ) -> PlantedSet:
-    """Prepare an audit of a training that someone else runs, as ``heldin plant``: draw coins, write a training set.
+    """Draw coins and write a training set for an audit of a training that someone else runs, as ``heldin plant``.
 
     Args:
+        config: a file, or its content as a dict.
         out: the planted folder (default: runs/ and the config's name).
-        overrides: such as "looks=3".
+        overrides: changed keys of the config, such as "looks=3".
 
     Raises:
         InputError: a config with errors, or a training set or model that cannot be used.
@@ -355,12 +356,14 @@ def audit_planted(
     """Audit a model that was trained on a planted training set, as ``heldin audit-planted``.
 
     Args:
-        planted: what ``plant`` returned, or its folder.
+        planted: the result of ``plant``, or its folder.
         model: folder or hub name of the trained model; may be a LoRA adapter's folder.
-        claims: such as "epsilon=8,delta=1e-6,unit=user".
-        declared_by: who vouches for the conditions that heldin cannot check; None: nobody, and nothing is certified.
-        precision: arithmetic in which models are loaded; auto: that in which the model is stored; None: the plan's.
-        adapter_base: base of an adapter, in place of the one that its config names.
+        claims: claims to test, such as "epsilon=8,delta=1e-6,unit=user".
+        declared_by: the person who declares the conditions that heldin cannot check; None: nobody, so nothing is
+            certified.
+        precision: precision in which models are loaded; auto: the precision in which the model is stored; None: the
+            plan's.
+        adapter_base: base of an adapter, in place of the base that the adapter's config names.
         out: folder for the results (default: audits/LOOK in the planted folder).
 
     Raises:

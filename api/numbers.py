@@ -25,7 +25,7 @@ _FORM = 'give a list of claims, such as [(8, 1e-6)] or ["epsilon=8,delta=1e-6"]'
 
 
 def claim(epsilon: float, delta: float) -> Claim:
-    """(epsilon, delta)-DP per user under add/remove, to be tested. Raises InputError for numbers out of range.
+    """Return the claim of (epsilon, delta)-DP per user under add/remove. Raises InputError for numbers out of range.
 
     >>> str(claim(8, 1e-6).label)
     'epsilon 8 at delta 1e-06'
@@ -39,7 +39,7 @@ def plan_claim(path: str | Path) -> Claim:
 
 
 def claims_of(stated: Sequence[Stated]) -> tuple[Claim, ...]:
-    """Claims stated as ``Claim``, "epsilon=8,delta=1e-6" or (8, 1e-6). Raises InputError for a malformed one."""
+    """Return claims given as ``Claim``, "epsilon=8,delta=1e-6" or (8, 1e-6). Raises InputError for any other form."""
     # The letters of one text, or the two numbers of one pair, would each be taken for a claim.
     if isinstance(stated, str | Claim) or not isinstance(stated, Iterable):
         given = f"the claim '{stated.label}' alone" if isinstance(stated, Claim) else repr(stated)
@@ -84,7 +84,7 @@ def bound(
     claims: Sequence[Stated] = (),
     **design: Unpack[DesignOptions],
 ) -> Judgement:
-    """Lower bounds on epsilon per user, and a verdict on each claim, from any tool's scores.
+    """Return lower bounds on epsilon per user, and a verdict on each claim, from the scores of any tool.
 
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
@@ -94,22 +94,22 @@ def bound(
     ('contradicted', 'certified', 3)
 
     Args:
-        scores: one for each user, shape (m,).
-        member: whether each was held in, shape (m,).
-        assignment: how membership came about: coin (one fair coin for each user, independent of all others), fixed
-            (anything else that is known) or unknown.
-        users: names for messages, shape (m,); row numbers where not given.
-        higher_is: whom a higher score speaks for: member or non-member.
-        delta: of the bounds; None takes the first claim's.
-        claims: to test, each a ``Claim``, "epsilon=8,delta=1e-6" or (8, 1e-6).
-        design: what else was fixed before looking, by the names of ``DesignOptions``.
+        scores: one score for each user, shape (m,).
+        member: whether each user is a member, shape (m,).
+        assignment: how members were chosen: coin (an independent fair coin for each user), fixed (any other known way)
+            or unknown.
+        users: names for messages, shape (m,); None: row numbers.
+        higher_is: the group that a higher score points to: member or non-member.
+        delta: delta of the bounds; None: that of the first claim.
+        claims: claims to test, each a ``Claim``, "epsilon=8,delta=1e-6" or (8, 1e-6).
+        design: other choices that were fixed before the scores were seen, by the names of ``DesignOptions``.
 
     Returns:
-        Every bound that is valid for the design, those that are refused with the reason, and the verdicts.
+        Every bound that is valid for the design, every refused bound with the reason, and the verdicts.
 
     Raises:
         InputError: scores that are not finite or have no membership, a missing delta, an unknown word.
-        TooFewUsers: nothing can be said of so few users.
+        TooFewUsers: there are too few users for any bound.
     """
     unknown = next((name for name in design if name not in DesignOptions.__annotations__), None)
     if unknown is not None:
@@ -143,17 +143,17 @@ def bound(
 
 @numbers_named
 def power(users: int, auroc: float, *, delta: float = 1e-5, claims: Sequence[Stated] = ()) -> Power:
-    """Return what an audit of so many users, each held in by a coin, could certify or falsify, before it is run.
+    """Return what an audit could certify or contradict, before it is run. Coins choose the members.
 
     >>> found = power(500, 0.75)
     >>> round(found.largest.paid, 1)
     4.7
 
     Args:
-        users: whose membership is decided by coin.
-        auroc: that the attack is expected to reach.
-        delta: of the statements.
-        claims: each is asked for on its own.
+        users: number of users, members and non-members together.
+        auroc: AUROC that you expect of the attack.
+        delta: delta of the bounds.
+        claims: claims, each answered on its own.
 
     Raises:
         InputError: too few users or too many, or an AUROC outside [0.5, 1).

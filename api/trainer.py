@@ -32,22 +32,22 @@ def audit_trainer(
     accept: Sequence[str] = (),
     quiet: bool = False,
 ) -> TrainerAudit:
-    """Check that ``step`` runs ``mechanism``: insert canary gradients by coin, watch every noised step, test the step.
+    """Check that ``step`` runs ``mechanism``: insert canary gradients by coin, watch every noised step, and test it.
 
     Args:
-        step: one private step, with the signature of ``finetune.private.private_gradient``: from model, training,
-            number of the step and all token sequences it leaves in ``.grad`` what its optimizer would see
-            (docs/white-box.md); None audits heldin's own trainer.
-        mechanism: that the step is said to run, or its plan.json.
+        step: one private step, with the signature of ``finetune.private.private_gradient``: takes the model, the
+            training, the number of the step and all token sequences, and leaves the noised gradient in ``.grad``
+            (docs/white-box.md). None: heldin's own trainer.
+        mechanism: the mechanism that the step should run, or its plan.json.
         trainer: a whole trainer in place of a step: it trains ``base.model`` in place and calls ``training.watch`` with
             what its optimizer reads. A method ``optimizer`` states its optimizer (docs/white-box.md).
-        trainings: each with a key, coins and canaries of its own.
-        canaries: of each training.
-        directions: of the canaries' gradients: "coordinate" is tight against the accountant, "random" is over all
-            parameters.
-        processes: train in two processes too, for which ``step`` must be a function of a module that can be imported.
-        model: tiny model on which it is audited: "gpt-neo" or "gpt2".
-        tied: its head is its embedding table, as in the released models; False: it has a head of its own.
+        trainings: number of trainings; each has its own key, coins and canaries.
+        canaries: number of canaries in each training.
+        directions: directions of the canaries' gradients: "coordinate" is tight against the accountant, "random" covers
+            all parameters.
+        processes: also train in two processes; ``step`` must then be a function of a module that can be imported.
+        model: tiny model on which the step is audited: "gpt-neo" or "gpt2".
+        tied: whether the model's head is its embedding table, as in the released models.
         accept: findings that do not count towards ``exit_code``: "non-finite", that a unit whose gradient is not finite
             breaks the step. The outcome states them all the same.
 

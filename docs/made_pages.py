@@ -31,6 +31,7 @@ def connect(app: "Sphinx") -> None:
     """The pages are written before Sphinx looks for pages; links are resolved as each page is read."""
     app.connect("builder-inited", lambda app: write_pages())
     app.connect("source-read", resolve_links)
+    app.connect("env-get-outdated", lambda *_: ["start"])  # Sphinx does not know that it is README.md
     app.connect("autodoc-process-docstring", plain, priority=400)  # before napoleon, at 500
 
 
@@ -133,7 +134,10 @@ def package_page(package: str) -> str:
 
 
 def notebook_pages() -> dict[str, str]:
-    """The page of each notebook, by its name in ``_generated``, which is as deep as the notebooks' folder."""
+    """The page of each notebook, by its name in ``_generated``, which is as deep as the notebooks' folder.
+
+    The outputs are those that are stored. myst-nb would show them too, and needs Jupyter for it.
+    """
     return {_page_name(path): "\n".join(_notebook_page(path)) for path in sorted(NOTEBOOKS.glob("*.ipynb"))}
 
 

@@ -1,4 +1,4 @@
-"""Was this user held in? User-inference attacks and privacy audits of fine-tuned language models.
+"""Was this person's text used for training? User-inference attacks and privacy audits of fine-tuned language models.
 
 Everything that is offered here is loaded when it is first used, so that ``import heldin`` costs nothing.
 """
