@@ -159,8 +159,14 @@ class People(Code):
         " {wrong_lower:.0f} to {wrong_upper:.0f}). Guessing would flag as many of each.{allowed}"
     )
     ALLOWED = " The guarantee allows at most {rate:.0f} on average."
-    BEST = "The best of {among} flags {rate:.0f} of 100 members and {wrong:.0f} of 100 non-members, which chance can explain."
-    BEST_FEW = "The best of {among} flags {count} of {of} members and {wrong_count} of {wrong_of} non-members, which chance can explain."
+    BEST = (
+        "The best of {among} flags {rate:.0f} of 100 members and {wrong:.0f} of 100 non-members, which chance can"
+        " explain."
+    )
+    BEST_FEW = (
+        "The best of {among} flags {count} of {of} members and {wrong_count} of {wrong_of} non-members, which chance"
+        " can explain."
+    )
     CANARIES = (
         "{answer}. {attack} flags {count} of {of} in training (CI {lower:.0f} to {upper:.0f} of 100) and wrongly"
         " {wrong_count} of {wrong_of} others."
@@ -380,8 +386,8 @@ class Next(Code):
     )
     DECLARE = "Resolve the condition, or plant and train again."
     MORE_USERS = (
-        "Audit about {needed:,} {what.unit} ({users:,} were audited). The command heldin power assumes typical attacks, and may"
-        " plan another number."
+        "Audit about {needed:,} {what.unit} ({users:,} were audited). The command heldin power assumes typical attacks,"
+        " and may plan another number."
     )
     MORE_USERS_OR_TEXTS = "Audit more {what.unit} or give the attacker more texts of each; heldin power plans this."
     STRONGER = ("Audit with attackers who see as much as those who get the model: attack.access {access}.", " ")
