@@ -38,8 +38,7 @@ def encode(
     tokens.
 
     Where only parts of a text count, the end-of-text token counts if the token before it does. A preference pair has
-    the
-    tokens of both answers, each after the prompt.
+    the tokens of both answers, each after the prompt.
 
     Args:
         sequence_length: maximum number of predicted tokens; longer documents are truncated. None: no limit.

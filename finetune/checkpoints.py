@@ -1,8 +1,7 @@
 """Checkpoints: resumable states, and model folders that ``AutoModelForCausalLM.from_pretrained`` loads.
 
 All files are safetensors or JSON, written under a temporary name and renamed. A resumable state contains the name of
-its
-job, and heldin refuses a state of another job.
+its job, and heldin refuses a state of another job.
 """
 
 import json

@@ -84,8 +84,7 @@ def median_user_norm(
     Args:
         lm: the pre-trained model.
         users: the tokens of each record, by user. At most 128 users are sampled; a user with fewer than G records gives
-            all of
-            them.
+            all of them.
         seed: public seed of both samples.
         advance: called with the number of measured users after every pass.
     """

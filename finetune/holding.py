@@ -97,8 +97,7 @@ class Holding:
         batch_gradient: puts the gradient of a plain batch into ``.grad``, given model, batch, clipping (None: none),
             limits of a pass and arithmetic. Returns the mean loss, and norms before clipping.
         load: loads the newest undamaged state of a folder, given the job's name, model and optimizer (and ``say``,
-            which
-            receives a line for each state that is passed over). Returns None if there is no state.
+            which receives a line for each state that is passed over). Returns None if there is no state.
         save: writes a resumable state to a folder.
         save_model: writes a model folder, completely or not at all.
         finite: whether all trained weights are finite.

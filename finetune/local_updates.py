@@ -21,8 +21,7 @@ def clipped_difference_sum(
     model: PreTrainedModel, people: Sequence[LocalWork], local: LocalUpdates, clip_norm: float
 ) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
     """Return the sum of the negative clipped model differences, and a tensor (3,): the sum of the users' losses, the
-    number
-    of losses, and half of (users up to the clip norm minus users above it).
+    number of losses, and half of (users up to the clip norm minus users above it).
 
     A user contributes zero if the difference is not finite, or if float32 cannot represent its factor. The model ends
     with unchanged weights.

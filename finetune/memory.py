@@ -5,8 +5,8 @@ The bytes of tensors are counted as torch's allocator counts them on a CPU. Memo
 context and for the allocator's gaps is not included.
 
 A rehearsal runs training code on tensors that have a shape but no numbers, and counts the bytes that would be alive.
-Numbers that decide the next operation, such as whether a gradient is finite, take the values of a normal step.
-Ids, masks and unit numbers are real, so layouts, look-ups and padding are the same as in the step.
+Numbers that decide the next operation, such as whether a gradient is finite, take the values of a normal step. Ids,
+masks and unit numbers are real, so layouts, look-ups and padding are the same as in the step.
 """
 
 import weakref
@@ -236,8 +236,7 @@ class Step:
 
     Attributes:
         compute: given the model, the limits of a pass, the arithmetic, and the layout of the model over processes
-            (None:
-            each process holds the whole model), puts a gradient into ``.grad``.
+            (None: each process holds the whole model), puts a gradient into ``.grad``.
         most: maximum number of records per pass.
         unit: number of records in the largest unit; 1 if records are clipped alone, or nothing is clipped.
         splits: whether a unit with more records may be computed in several passes.

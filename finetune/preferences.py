@@ -1,8 +1,8 @@
 """Preference pairs as training records, with log-probabilities of their answers under the untrained model, kept on
 disk.
 
-The reference of direct preference optimisation is the model with which training begins: the base with its adapters
-off. Its log-probabilities of a pair are computed once, and depend only on the pair and the base.
+The reference of direct preference optimisation is the model with which training begins: the base with its adapters off.
+Its log-probabilities of a pair are computed once, and depend only on the pair and the base.
 """
 
 import hashlib

@@ -1,8 +1,8 @@
 """The preparation of a model for training: adapters, frozen weights, gradient checkpointing and the optimizer.
 
 Frozen weights of linear layers can be kept in half precision next to trained adapters. This halves their memory and
-changes no number: autocast rounds the weights of a linear layer to bfloat16 in each pass, so the products have the
-same operands. Other weights, such as embeddings, are used in float32 and stay in float32.
+changes no number: autocast rounds the weights of a linear layer to bfloat16 in each pass, so the products have the same
+operands. Other weights, such as embeddings, are used in float32 and stay in float32.
 
 Gradient checkpointing recomputes activations in the backward pass instead of keeping them.
 """
@@ -143,8 +143,7 @@ def use_checkpointing(
     Args:
         model: the model, after any adapters are added.
         without_dropout: set every dropout to 0. Per-unit passes have no dropout, but transformers recomputes
-            activations
-            only in training mode, where the model's own dropout would be on.
+            activations only in training mode, where the model's own dropout would be on.
         again: makes the block in which activations are recomputed.
 
     Raises:

@@ -99,8 +99,7 @@ def _sum_of_people(
     norm: float,
 ) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
     """Return the sum of these units' contributions, clipped to ``norm``, by parameter name; and a tensor (3,): the
-    finite
-    units' losses, their number, and half of (units up to the norm minus units above it)."""
+    finite units' losses, their number, and half of (units up to the norm minus units above it)."""
     local = training.mechanism.local
     if local is not None:
         work = [training.local_work(unit, step, sequences) for unit in people]

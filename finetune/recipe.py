@@ -37,8 +37,7 @@ class Select(StrEnum):
     """The rule that chooses the resulting checkpoint.
 
     The result is the checkpoint with the best validation loss of held-in users (Kandpal et al.), the last checkpoint,
-    or
-    the one with the best loss of separate public users. The latter two keep a user-level guarantee
+    or the one with the best loss of separate public users. The latter two keep a user-level guarantee
     (docs/theory.md#rules-of-a-private-step).
     """
 

@@ -1,9 +1,9 @@
 """The gradients of a model that is spread over processes: each unit is clipped whole, noise is drawn for each shard.
 
-A shard group processes one unit at a time, and its processes share out the unit's records. Each parameter's gradient
-is summed over them in float32 and left in shards. The norm takes one number from each process, and the clipped shard
-is added to the sum. If there are several groups, they share out the units, and sum once per step. So each unit is
-clipped whole, wherever its records are processed, and noise is drawn for each shard.
+A shard group processes one unit at a time, and its processes share out the unit's records. Each parameter's gradient is
+summed over them in float32 and left in shards. The norm takes one number from each process, and the clipped shard is
+added to the sum. If there are several groups, they share out the units, and sum once per step. So each unit is clipped
+whole, wherever its records are processed, and noise is drawn for each shard.
 """
 
 import math

@@ -1,8 +1,7 @@
 """The operations of a training on a model that is spread over processes, and its checkpoints.
 
 Every process writes its own shards, and may read the shards of others. The folders have the same names and rules as in
-``finetune.checkpoints``, and all files are safetensors or JSON. A training may resume with another number of
-processes.
+``finetune.checkpoints``, and all files are safetensors or JSON. A training may resume with another number of processes.
 """
 
 import shutil

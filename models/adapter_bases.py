@@ -42,8 +42,7 @@ def base_of(folder: Path, adapter_base: str | None = None) -> AdapterBase:
         adapter_base: replaces the base in the config; for adapters on adapters, the base of the last adapter.
 
     Raises:
-        InputError: the config names no base, adapters name each other in a circle, or ``adapter_base`` is an
-            adapter.
+        InputError: the config names no base, adapters name each other in a circle, or ``adapter_base`` is an adapter.
     """
     if adapter_base is not None and is_adapter(Path(adapter_base)):
         raise InputError(f"--adapter-base '{adapter_base}' is an adapter: name the model below all adapters")

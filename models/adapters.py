@@ -1,8 +1,8 @@
 """LoRA adapters: their folders, their bases, and how to load them.
 
 An adapter alone is merged with its base. An adapter and its base can also share one copy of the base's weights: the
-base is then the model with its adapter off. This works only if switching the adapter off restores the base. It does
-not if, for example, the adapter has trained biases, which overwrite the base's biases.
+base is then the model with its adapter off. This works only if switching the adapter off restores the base. It does not
+if, for example, the adapter has trained biases, which overwrite the base's biases.
 
 An adapter's file must contain exactly the tensors of its config. If a tensor is missing, PEFT keeps the random initial
 values and only warns; such an adapter scores like its base.
@@ -42,8 +42,7 @@ _WRAPPERS = re.compile(r"(^|\.)(module|_orig_mod|_fsdp_wrapped_module|_module)\.
 
 def on_base(base: LanguageModel, folder: Path) -> tuple[Any, PreTrainedTokenizerBase]:
     """Return the base model with a folder's adapter switched on (a PeftModel; the base's own layers are changed), and
-    the
-    tokenizer. Raises InputError if the adapter cannot be loaded, or its tokenizer does not fit."""
+    the tokenizer. Raises InputError if the adapter cannot be loaded, or its tokenizer does not fit."""
     from peft import PeftModel
 
     with reading(str(folder), f"cannot load the adapter '{folder}'"):

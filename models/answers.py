@@ -28,8 +28,7 @@ class Prefix:
         text: the text as a model reads it.
         framed: whether a chat template wrote the text, which means that no start token is put before it.
         turns: role and words of each turn of a chat before the cut; empty for other texts. If the cut is inside a turn,
-            the
-            part of the turn before the cut is the last entry.
+            the part of the turn before the cut is the last entry.
         begun: whether the last turn was cut.
     """
 
@@ -97,8 +96,8 @@ class AnsweringModel(Protocol):
 def next_logprob(listed: Listed, continuation: str) -> float:
     """Return the log-probability, in nats, that the next token begins the continuation, or an upper bound.
 
-    The value is for all listed tokens with which the continuation may begin. If no listed token qualifies, the bound
-    is the smaller of two values: the last listed token's log-probability, and the log of the unlisted probability.
+    The value is for all listed tokens with which the continuation may begin. If no listed token qualifies, the bound is
+    the smaller of two values: the last listed token's log-probability, and the log of the unlisted probability.
     """
     wanted = [value for token, value in listed if token and continuation.startswith(token)]
     if wanted:

@@ -90,8 +90,7 @@ def loading_options(
 
     Raises:
         InputError: bitsandbytes is not installed, the GPU has no bfloat16 arithmetic, or the weights are stored
-            quantised
-            and cannot have this precision.
+            quantised and cannot have this precision.
     """
     options: dict[str, Any] = {"dtype": DTYPES.get(precision, torch.bfloat16)}
     if precision not in ("fp32", "fp16") and _lacks_bf16(device):

@@ -17,8 +17,8 @@ slow kernels. In half precision the head's weights get rows of zeros, and the ex
 In half precision, a local layer uses FlashAttention with a window if there is no padding and no dropout. If no text is
 longer than the window, the layer is a global one.
 
-heldin packs no texts. Without a padding mask, transformers checks the positions for several texts in one row, and
-waits until a GPU has finished all its work: ``unpacked`` skips this check.
+heldin packs no texts. Without a padding mask, transformers checks the positions for several texts in one row, and waits
+until a GPU has finished all its work: ``unpacked`` skips this check.
 """
 
 import contextlib

@@ -30,9 +30,8 @@ def continuation_logprobs(
     """Return the log-probability, in nats, that sampling after each window's prefix emits the rest of it, shape (n,).
 
     The model reads the start token, as before every text that heldin scores, and then the prefix. Each token is drawn
-    as
-    in transformers: from the softmax of logits / temperature over the ``top_k`` greatest logits and all logits equal to
-    the smallest of them. The result is minus infinity if a token is not among these logits.
+    as in transformers: from the softmax of logits / temperature over the ``top_k`` greatest logits and all logits equal
+    to the smallest of them. The result is minus infinity if a token is not among these logits.
 
     Args:
         windows: token ids, shape (n, prefix + k).

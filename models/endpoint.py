@@ -100,8 +100,7 @@ class EndpointModel:
 
         Raises:
             InputError: a text has no tokens; or is too long for the model, and there is no tokenizer to cut it into
-                windows; or
-                an answer lacks a finite log-probability for some token.
+                windows; or an answer lacks a finite log-probability for some token.
             ResumableError: the endpoint has stopped answering.
         """
         if not texts:
@@ -152,8 +151,7 @@ def open_endpoint_model(
 
     Raises:
         InputError: the server returns no log-probabilities of a prompt, the tokenizer does not match the model's, or
-            the
-            context length is unknown.
+            the context length is unknown.
     """
     if tokenizer is None:
         # Sent as a text would be, so that a server which changes leading blanks is found out here.

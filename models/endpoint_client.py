@@ -50,8 +50,7 @@ class Endpoint:
 
     Raises:
         InputError: the address is invalid or contains a secret, ``key_variable`` contains the key instead of the
-            variable's
-            name, or a number is not positive.
+            variable's name, or a number is not positive.
     """
 
     url: str

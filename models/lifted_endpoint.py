@@ -185,8 +185,7 @@ def open_lifted(connection: Connection, name: str, *, tokenizer: str, context: i
         context: number of tokens per request; None: as the server reports, at most 2,048.
 
     Raises InputError: the server lists fewer than two next tokens, ignores the bias, or the tokenizer does not match
-    the
-        model's.
+    the model's.
     """
     loaded = load_tokenizer(tokenizer)
     window = window_at(connection, name, context)

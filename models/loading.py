@@ -1,8 +1,7 @@
 """Load a causal language model and its tokenizer safely, or report in one line why loading fails.
 
 Weights are read only from safetensors, and a model's own code is never run. A LoRA adapter is loaded onto its base
-model
-and merged. For a model that also reads images or sound, all weights are loaded, but only texts are scored.
+model and merged. For a model that also reads images or sound, all weights are loaded, but only texts are scored.
 """
 
 from collections.abc import Callable

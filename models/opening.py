@@ -50,8 +50,7 @@ def load_language_model(
 
     Raises:
         InputError: the folder does not exist; its weights are missing, only pickled, or incomplete; the tokenizer is
-            missing,
-            does not fit the model or yields no tokens; or this machine cannot load this precision or format.
+            missing, does not fit the model or yields no tokens; or this machine cannot load this precision or format.
     """
     folder = Path(name)
     if is_adapter(folder):

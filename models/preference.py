@@ -1,8 +1,7 @@
 """Objectives of preference tuning: a record is a prompt with a chosen and a rejected answer.
 
 The two rows of a pair are consecutive in a batch. Each row gets the loss of the pair, so a mean over rows is a mean
-over
-pairs. The log-probability of an answer is the sum over its counted tokens.
+over pairs. The log-probability of an answer is the sum over its counted tokens.
 """
 
 from collections.abc import Callable, Sequence
@@ -60,8 +59,7 @@ class DirectPreference:
 
         Args:
             margins: log of the ratio of model and reference for the chosen answer, minus the log for the rejected
-                answer,
-                (P,), nats.
+                answer, (P,), nats.
         """
         right = F.logsigmoid(self.beta * margins)
         return -(1 - self.label_smoothing) * right - self.label_smoothing * F.logsigmoid(-self.beta * margins)

@@ -2,8 +2,8 @@
 
 A GPU finishes a small model's pass before the host has started its kernels one by one. Passes of one shape that
 occurred more than ``RECORDED`` times are recorded as a CUDA graph, which the host starts as a whole. A replay repeats
-the recorded kernels. A recording keeps its memory; if memory runs out, all recordings are dropped before a pass is
-made smaller.
+the recorded kernels. A recording keeps its memory; if memory runs out, all recordings are dropped before a pass is made
+smaller.
 
 Compiling takes half a minute, which pays off after ``REPEATED`` passes of one shape. A compiled layer keeps in float32
 what single operations round to bfloat16, and losses over the vocabulary read the logits once.
@@ -140,8 +140,7 @@ def repeated(model: nn.Module, kind: object, compute: Compute, operands: Sequenc
     Args:
         kind: kind of pass; passes of one kind compute the same function on operands of the same shapes.
         compute: uses only the operands, the model's weights and ``sums_of_recorded``, and waits for no GPU. It must
-            make
-            every other tensor itself.
+            make every other tensor itself.
         operands: tensors on the model's device.
         recorded: result of ``records``; if true, ``sums_of_recorded`` was called in this step.
 

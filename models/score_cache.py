@@ -231,8 +231,7 @@ def _scored_chunks(
     write: Callable[[Sequence[bytes], Sequence[TokenScores]], None],
 ) -> Iterator[tuple[Sequence[bytes], list[TokenScores]]]:
     """Yield each chunk with its scores, once they are written. While a model scores a chunk, the chunk before is
-    written and
-    the next chunk is tokenized."""
+    written and the next chunk is tokenized."""
     with ThreadPoolExecutor(1) as ahead, ThreadPoolExecutor(1) as behind:
         pending = None
         for number, chunk in enumerate(chunks):

@@ -35,8 +35,7 @@ class TokenScores:
         ids: token ids, int32, shape (n,); None if not requested.
         rejected: for a preference pair, the scores of the rejected answer; the other fields are for the chosen answer.
         answers: the model's answer at each cut of the text; None if none were requested. If only answers were
-            requested, n
-            is zero.
+            requested, n is zero.
     """
 
     logprobs: NDArray[np.float32]

@@ -270,8 +270,7 @@ def _earlier(
     """Return how often one of mine comes before one of the others, and the difference from 1/2 in standard errors.
 
     The rows of a user may be kept together, so the standard error is the one for clustered data (Obuchowski 1997), or
-    the
-    error at chance if that is larger.
+    the error at chance if that is larger.
     """
     first, second = placements(-mine, -others)
     area = float(first.mean())

@@ -212,8 +212,7 @@ def history_of(
 
     Returns:
         The history; or why the log does not belong to this model: no checkpoint has its tensors, or the checkpoints
-        with
-            these tensors were saved with another config or tokenizer.
+        with these tensors were saved with another config or tokenizer.
 
     Raises:
         DamagedLogError: reads are missing or damaged, or a training resumed from a checkpoint that is in no segment.

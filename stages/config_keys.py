@@ -1,8 +1,8 @@
 """Every key of a config, read from the JSON schema: name, default, allowed values, meaning.
 
 A key's meaning is the docstring below its field (base/section.py), and its range is in the field's type. All text
-printed
-here, in docs/configuration.md (docs/config_pages.py) and in an editor (``file_schema``) comes from these two places.
+printed here, in docs/configuration.md (docs/config_pages.py) and in an editor (``file_schema``) comes from these two
+places.
 """
 
 import difflib

@@ -2,9 +2,8 @@
 same words.
 
 A key that exists before training, used for another purpose than the coins, decides which part of each text is
-requested.
-So runs of a sweep that share coins request the same windows. Membership is joined with the probabilities only when they
-are counted.
+requested. So runs of a sweep that share coins request the same windows. Membership is joined with the probabilities
+only when they are counted.
 """
 
 from collections.abc import Mapping, Sequence

@@ -2,8 +2,7 @@
 record.
 
 A job and its verification make the same call: ``MeasureFolder`` computes a missing table, or refuses if it may only
-read.
-Values never depend on who is held in; facts for the record follow from values and membership.
+read. Values never depend on who is held in; facts for the record follow from values and membership.
 """
 
 from abc import ABC, abstractmethod
@@ -175,8 +174,8 @@ class MeasureFolder:
 
     Attributes:
         read_only: whether a missing table is refused, for ``heldin verify``; otherwise it is computed.
-        afresh: whether all values are computed, even if tables exist, and only ``write`` writes them: for a job
-            whose folder has no ledger or config to show to which job the tables belong.
+        afresh: whether all values are computed, even if tables exist, and only ``write`` writes them: for a job whose
+            folder has no ledger or config to show to which job the tables belong.
         timed: measures the seconds of a stage in a block.
     """
 

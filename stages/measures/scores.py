@@ -93,8 +93,7 @@ class TextScores(Measure[list[TextStatistic]]):
         """Score all texts; token scores are cached.
 
         Raises:
-            InputError: a model cannot be used, or the primary attack compares tokens and the models' tokens
-                differ.
+            InputError: a model cannot be used, or the primary attack compares tokens and the models' tokens differ.
         """
         target, reference = map(loaded, self.models)
         leading = score_leading(self.attack, self.texts, target, reference, reporter)
@@ -178,10 +177,8 @@ def turn_facts(reading: "RowReading") -> TurnFacts | None:
 def left_out(names: Sequence[str], *, per_text: bool, served: bool = False, pairs: bool = False) -> list[Statement]:
     """Return which of these attacks do not run, and why.
 
-    per_text: whether the models' tokenizers differ.
-        per_text: whether the models have different tokenizers.
-        served: whether a model is behind an endpoint.
-        pairs: whether preference pairs are scored.
+    per_text: whether the models' tokenizers differ. per_text: whether the models have different tokenizers. served:
+        whether a model is behind an endpoint. pairs: whether preference pairs are scored.
     """
     every = [get_attack(name) for name in names]
     compared = [attack.name for attack in every if pairs and not _fits_pairs(attack)]
@@ -207,8 +204,8 @@ def score_leading(
     """Return the statistics of the configured attacks and of the reference model alone.
 
     Raises:
-        InputError: the primary attack compares tokens, but the models' tokens differ; or it is undefined for the
-            scored preference pairs.
+        InputError: the primary attack compares tokens, but the models' tokens differ; or it is undefined for the scored
+            preference pairs.
     """
     attacks = [get_attack(name) for name in attack.names]
     if texts.are_pairs:

@@ -1,8 +1,7 @@
 """The membership ledger: who is held in, the use of each record, and the key behind the coins. Owner-only files.
 
 The trainer gets the texts of ``training_rows``, and the attack gets users and their texts; neither gets roles. Scores
-are
-joined with roles in ``audit.panels``, and for the training curves in ``stages.train.validation``.
+are joined with roles in ``audit.panels``, and for the training curves in ``stages.train.validation``.
 
 A run in a sweep has another secret: the cell, with the block whose coins the run shares.
 """

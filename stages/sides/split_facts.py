@@ -61,8 +61,7 @@ def overlaps_of(data: RunData) -> Overlaps:
     """Return exact matches of real users' texts between the groups; training texts include canary users'.
 
     Texts are compared as written, even if de-identification changed them. Equal texts are changed alike, so the
-    original
-    shows whether a text is in another user's training.
+    original shows whether a text is in another user's training.
     """
     owners, uses, held_out = _marks(data)
     with (

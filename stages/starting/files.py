@@ -1,8 +1,7 @@
 """Commented files to start from: a run under each mechanism, an audit, a training set to plant, a sweep.
 
 The contents are in the YAML files of this folder. The first line of each is a title, and a run's file has its changes
-to
-small.yaml. Comments are the meanings of the keys (stages/config_keys.py).
+to small.yaml. Comments are the meanings of the keys (stages/config_keys.py).
 """
 
 import difflib

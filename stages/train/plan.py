@@ -196,8 +196,7 @@ def refuse_copies(out: Path) -> None:
     """Raise InputError if ``out`` is a copy of a folder in which this was called before.
 
     If the copy were trained on other data under the same key, the two models would differ by un-noised data. A copy of
-    a
-    sweep's cell would be a second run under coins that somebody may have read.
+    a sweep's cell would be a second run under coins that somebody may have read.
     """
     # the file contains its own inode number, which a copy does not share and a moved folder keeps
     path = out / "ledger" / "origin"

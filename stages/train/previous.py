@@ -51,8 +51,7 @@ def require_previous(config: RunConfig, out: Path) -> None:
     Raises:
         InputError: a plan is missing or damaged. Or the defense assumes that the base model has not seen the protected
             people, but the base model has its own plan and ``previous`` is not stated, or it has the weights of a
-            release in
-            ``previous``.
+            release in ``previous``.
     """
     read_previous(config, out)
     base = Path(config.model.base or "")
@@ -143,8 +142,7 @@ def _is_base(config: RunConfig, plan: str) -> bool:
     """Return whether a training begins with the model released by this plan: the same weights and tokenizer.
 
     One equal file is not enough: an untrained shard also occurs in models trained on other people's texts. An adapter
-    is
-    not enough either, because its base may be any model.
+    is not enough either, because its base may be any model.
     """
     if config.model.base is None or not Path(config.model.base).is_dir():
         return False

@@ -1,7 +1,7 @@
 """Trackers of a run: TensorBoard, MLflow and Weights & Biases, through the trackers of accelerate.
 
-During training they receive no number that compares members with non-members, so nobody can stop a training because
-of such a number. Those numbers follow after the judgement.
+During training they receive no number that compares members with non-members, so nobody can stop a training because of
+such a number. Those numbers follow after the judgement.
 """
 
 import importlib.util

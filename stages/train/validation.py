@@ -47,8 +47,7 @@ class CurveEvaluation:
     """Callable that measures one point of the curves. The reference is the base model, scored once at the start.
 
     Plain training stops if a text has no finite log-probability. A private run must not stop because of one user's
-    text,
-    which would reveal it (docs/theory.md#rules-of-a-private-step), so the curves leave such texts out.
+    text, which would reveal it (docs/theory.md#rules-of-a-private-step), so the curves leave such texts out.
     """
 
     def __init__(
