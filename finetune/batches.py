@@ -1,7 +1,7 @@
 """Records as tokens, the batches of each step, and the gradient of a plain batch.
 
-A sequence holds one record of one user, never two. The batch of a step is a pure function of the step and the seed, so
-a resumed run draws the same batches as an uninterrupted one.
+A sequence contains one record of one user, never two. The batch of a step is a pure function of the step and the seed,
+so a resumed run draws the same batches as an uninterrupted one.
 """
 
 import functools

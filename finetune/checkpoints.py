@@ -35,13 +35,13 @@ class TrainingState:
 
     Attributes:
         job: name of the job (``finetune.training``).
-        step: optimizer steps done.
+        step: number of finished optimizer steps.
         best_step: step of the best evaluation so far.
         best_metric: metric of the best evaluation; None before the first evaluation.
         loss_sum: sum of the training losses since the last evaluation.
-        loss_steps: number of these losses.
+        loss_steps: number of losses in ``loss_sum``.
         smallest_norm: smallest gradient norm of a clipping run; None if none was measured.
-        seconds: training time so far.
+        seconds: training time so far, in seconds.
         gradients: number of computed gradients of records.
         history: one entry per evaluation.
         uncounted: number of records without a counted token, which have loss 0.

@@ -16,7 +16,7 @@ class Memory:
 
     Attributes:
         device: name of the device; on another device all settings are determined again.
-        budget: bytes that kept gradients may take.
+        budget: maximum number of bytes for kept gradients.
         most: maximum number of records per pass; None until memory ran out.
         splits: whether a unit with more records is computed in several passes.
     """

@@ -1,6 +1,6 @@
 """How the processes of a training hold the model: each process all of it, or a shard. The loop is the same for both.
 
-Plain batches may be clipped without noise, a heuristic defense: it bounds no privacy loss (Kandpal et al., Appendix
+Plain batches may be clipped without noise, a heuristic defense that bounds no privacy loss (Kandpal et al., Appendix
 D.3).
 """
 
@@ -59,7 +59,7 @@ def clipped_batch_gradient(
         passes: limits the number of records per forward pass.
 
     Returns:
-        The mean loss, and the norms before clipping: one per example of this process, or one of the batch.
+        The mean loss, and the norms before clipping: one norm per example of this process, or one norm of the batch.
     """
     of_example = clipping.norm if clipping.unit == "example" else float("inf")
     share = own_share(batch)
@@ -102,7 +102,7 @@ class Holding:
         save_model: writes a model folder, completely or not at all.
         finite: whether all trained weights are finite.
         checksum: a number computed from the weights, equal on every process.
-        keeps_casts: whether a process may hold half-precision copies of all weights during a step.
+        keeps_casts: whether a process may keep half-precision copies of all weights during a step.
     """
 
     private_gradient: StepGradient

@@ -38,7 +38,7 @@ class Passes:
         gradients: number of gradients of records that this process was asked to compute; a record counts once per step.
         tokens: number of predicted tokens of the records counted in ``gradients``.
         splits: whether a unit with more than ``most`` records is computed in several passes.
-        budget: bytes that kept gradients may take; None: the engine's default in each pass.
+        budget: maximum number of bytes for kept gradients; None: the engine's default in each pass.
         effort: receives ways and notices.
         lowered: whether memory ran out.
     """

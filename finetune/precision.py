@@ -1,4 +1,4 @@
-"""Arithmetic of the forward and backward pass: float32, or bfloat16 where the device has it."""
+"""Arithmetic of the forward and backward pass: float32, or bfloat16 if the device supports it."""
 
 import contextlib
 from contextlib import AbstractContextManager

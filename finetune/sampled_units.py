@@ -51,7 +51,7 @@ class SampledUnit:
 
     Attributes:
         name: stable, unique name.
-        rows: rows of the records that it may contribute.
+        rows: rows of the records that the unit may contribute.
         canary: number of the gradient canary; None if the unit has records.
     """
 

@@ -1,4 +1,4 @@
-"""The gradients of a model that is spread over processes: each unit is clipped whole, noise is drawn for each shard.
+"""The gradients of a model that is spread over processes: each unit is clipped whole, and noise is drawn per shard.
 
 A shard group processes one unit at a time, and its processes share out the unit's records. Each parameter's gradient is
 summed over them in float32 and left in shards. The norm takes one number from each process, and the clipped shard is

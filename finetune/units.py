@@ -113,7 +113,7 @@ class PrivateTraining:
         return self._chosen(unit.rows if self.mechanism.two_level is None else tuple(self.usable(unit, step)), step)
 
     def _chosen(self, rows: tuple[int, ...], step: int) -> list[int]:
-        """Return the chosen ones of a drawn unit's rows in ``step``."""
+        """Return the rows chosen for ``step`` from a drawn unit's rows."""
         rule = self.mechanism.record_selection
         if not self.mechanism.samples_users or rule == "random_chunk" or not rows:
             return list(rows)
@@ -173,8 +173,8 @@ def plan_private_training(
         records: the records available for training.
         micro_records: maximum number of records per forward pass; a larger unit is a pass of its own.
         chunk: tokens of a random chunk, if the mechanism trains on chunks.
-        exactly: give every user exactly ``group_size`` entries, repeating records of users with fewer (group privacy as
-            Chua et al. run it); only if examples are sampled and users protected.
+        exactly: whether every user gets exactly ``group_size`` entries, with repeated records for users with fewer
+            (group privacy as Chua et al. run it); only if examples are sampled and users protected.
 
     Raises:
         InputError: the private loop does not support the clip or divisor, chunks are requested although examples are

@@ -65,7 +65,7 @@ def write_example(
     """Write the example to the new folder ``to``, completely or not at all.
 
     Args:
-        users: number of users; every other one is public.
+        users: number of users; every second user is public.
         seed: seed of texts, coins and scores; equal seeds give equal files.
         models: whether to train a base model on the public users and a model on the held-in users (about two minutes).
         rows: type of the rows.

@@ -78,7 +78,7 @@ class Purged:
 
 
 def plan_purge(folder: Path, keep: Collection[str]) -> Purged:
-    """Return what a purge of ``folder`` would remove, and change nothing.
+    """Return the files that a purge of ``folder`` would remove, without changing any.
 
     Args:
         folder: folder of a run, an audit, a planted training set or a sweep.

@@ -140,8 +140,8 @@ _ZEROS_BEHIND: "weakref.WeakSet[torch.UntypedStorage]" = weakref.WeakSet()  # me
 
 
 class AlignedProduct(torch.autograd.Function):
-    """The product of hidden (..., h) and the transpose of weight (V, h): (..., V), in rows ``ALIGNED`` addresses
-    apart."""
+    """The product of hidden (..., h) and the transpose of weight (V, h): (..., V), in rows that lie a multiple of
+    ``ALIGNED`` apart."""
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor) -> Tensor:

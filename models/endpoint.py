@@ -74,7 +74,7 @@ class EndpointModel:
     Attributes:
         name: the model's name on the server.
         style: style of the requests.
-        tokenizer: the model's own; None: texts are sent as text.
+        tokenizer: the model's own tokenizer; None: texts are sent as plain text.
         window: maximum number of tokens of a text in one request; None without a tokenizer.
         leads: without a tokenizer, maps the character put before a text to the server's tokens of that character.
         fingerprint: hash of every known setting that affects the numbers: address, name, style, tokenizer, window. The

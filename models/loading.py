@@ -43,7 +43,7 @@ class LanguageModel:
 
     Attributes:
         model: the model in evaluation mode.
-        tokenizer: the model's own.
+        tokenizer: the model's own tokenizer.
         name: hub name or folder, for messages.
         fingerprint: identifies the exact weights; scores are cached under it.
         size: number of parameters, excluding an adapter's; None: count them.

@@ -196,7 +196,8 @@ def _losses(rows: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _put_gradient(out: Tensor, rows: Tensor, index: Tensor, totals: Tensor, scale: Tensor) -> None:
-    """Write the gradient of ``_losses`` times ``scale`` (N, 1) into ``out`` (N, V), which may be the logits."""
+    """Write the gradient of ``_losses`` times ``scale`` (N, 1) into ``out`` (N, V); ``out`` may be the logits
+    themselves."""
     shares = (rows.float() - totals).exp()
     asked = torch.arange(rows.shape[1], device=rows.device) == index
     out.copy_(torch.where(asked, shares - 1, shares) * scale)

@@ -178,7 +178,7 @@ def _repeats_of(model: nn.Module) -> _Repeats:
 def _first_recorded(
     repeats: _Repeats, key: object, compute: Compute, operands: Sequence[Tensor], compiled: bool
 ) -> Tensor:
-    """Compute a pass, and record it for later ones."""
+    """Compute a pass, and record it for later passes."""
     global _cannot_record
     mine = tuple(operand.clone() for operand in operands)
     # A half-precision copy of a weight that was made before would be read by a recording for ever.

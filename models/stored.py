@@ -17,7 +17,7 @@ class Stored:
         precision: precision of most numbers, not counting quantised numbers; None: unknown.
         format: format of quantised weights in the config, with bitsandbytes' types int8, nf4 and fp4 instead of
             "bitsandbytes"; None: the weights are not quantised.
-        numbers: number of stored numbers.
+        numbers: count of all stored numbers.
         size: number of bytes.
     """
 

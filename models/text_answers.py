@@ -59,7 +59,7 @@ AS_ENGLISH = Refusing()
 
 @dataclass(frozen=True)
 class Written:
-    """One generated text.
+    """A generated text.
 
     Attributes:
         text: text from the server; empty if the server reports a refusal.

@@ -111,7 +111,7 @@ class TextEndpoint:
 
     @property
     def tokenizer(self) -> None:
-        """None: texts are sent as plain text."""
+        """The endpoint has no known tokenizer: texts are sent as plain text."""
         return None
 
     @property
@@ -270,15 +270,14 @@ _OF_SAMPLES = ("samples", "tokens", "temperature", "seed", "likeliest")
 
 
 def sample_key(prefix: Prefix, asked: AnswerRequest) -> bytes:
-    """Return the request under which samples are stored, the same for any number of samples, which share stored
-    ones."""
+    """Return the key of stored samples; requests for different numbers of samples share the key and the samples."""
     return request_key(prefix, asked, "samples", without=("samples", "likeliest"))
 
 
 def open_text_endpoint(
     connection: Connection, name: str, *, chat: bool, prompt: str | None = None, refusing: Refusing = AS_ENGLISH
 ) -> TextEndpoint:
-    """Test the server's features with a few public words.
+    """Test the server's features with a few public words, and return the model.
 
     Raises InputError: the server generates no text for this model.
     """

@@ -52,8 +52,9 @@ class PlantedEvidence:
         fault: why there is no usable log; None if there is one, or none was expected.
         control: whether planted rows had an effect; None without canary users.
         form: how canary rows differ from real rows by text alone, which contradicts no condition; None without canary
-            users. other_base: whether the model is an adapter on a model other than the plan's reference; logs do not
-            record the base.
+            users.
+        other_base: whether the model is an adapter on a model other than the plan's reference; logs do not record the
+            base.
     """
 
     training: TrainingCounts | None = None

@@ -1,4 +1,5 @@
-"""The sequences that a model got in training, compared with the rows of its planted training set: counts reads per row.
+"""Compare the sequences that a model got in training with the rows of its planted training set, and count reads per
+row.
 
 A read with unseen labels says nothing about the loss. Such reads are counted, but left out of every count of losses.
 

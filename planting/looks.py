@@ -14,7 +14,7 @@ LOOKS = "looks.json"
 
 @dataclass(frozen=True)
 class Look:
-    """One look at a model: what was audited, and the claims that were tested on it.
+    """One look at a model, and the claims that were tested on it.
 
     Attributes:
         number: number of the look, from 1.

@@ -319,5 +319,5 @@ def _resolved(name: str) -> str:
 
 
 def parse_plant(content: Mapping[str, Any], where: str) -> PlantConfig:
-    """Check the content of a file; ``where`` names it in errors. Raises InputError that lists every error."""
+    """Check the content of a file; ``where`` is its name in errors. Raises InputError that lists every error."""
     return checked(PlantConfig, content, where)

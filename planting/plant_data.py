@@ -171,9 +171,10 @@ def control_rows(config: PlantConfig, data: RunData) -> list[int]:
 
 
 def canary_forms(data: RunData) -> dict[int, int]:
-    """Return, for each canary row, the real row that lends it date and other columns, or that it replaces.
+    """Return, for each canary row, the real row that lends it date and other columns.
 
-    The choice depends on no coin. A changed real user keeps the columns of the original rows.
+    The choice depends on no coin. A canary row made of a real row has the columns of that row, and a changed real user
+    keeps the columns of the original rows.
     """
     if not isinstance(data.store, PlantedStore):
         return {}

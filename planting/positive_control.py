@@ -105,8 +105,8 @@ def _later(planned: float | None, measured: float | None) -> float | None:
 def noticed_from(trained: int, untrained: int, canaries: int) -> float | None:
     """Return the AUROC of real rows from which the control notices each ``Filter`` with probability ``POWER``.
 
-    If real rows were learned even better, the control may also find that canary rows had a plain effect, but with
-    probability at least ``POWER`` it decides. Gains are assumed to be normal, with one standard deviation
+    If real rows were learned even better, the control may also find that canary rows had a plain effect. It is then
+    undecided with probability at most 1 - ``POWER``. Gains are assumed to be normal, with one standard deviation
     (docs/theory.md#positive-control).
 
     Args:

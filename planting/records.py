@@ -106,7 +106,7 @@ class Copied:
         numbered: columns of users and ids in which all values are whole numbers.
         unparted: numbers of the rows without a scored part.
         late: digests of texts whose first scored token is beyond what training sees.
-        late_rows: number of rows with such a text.
+        late_rows: number of rows with a text in ``late``.
         rows: number of usable rows.
     """
 

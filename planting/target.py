@@ -189,7 +189,7 @@ def models_in_full(job: PlantedAudit, config: PlantConfig, scored: ScoredModel) 
     it is.
 
     Args:
-        scored: the audited model as it scored.
+        scored: the audited model in its scoring precision.
     """
     target, reference = models_here(job, config, "fp32")
     return target or scored, reference.within(window_of(scored))

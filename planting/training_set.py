@@ -62,7 +62,7 @@ class TrainingSet:
     """A file of JSON lines, CSV or Parquet, or a folder of ``save_to_disk``.
 
     Attributes:
-        text: how rows hold their text.
+        text: form in which rows contain their text.
         split: split to train on, if the folder has several.
         copied_splits: other splits, to be copied unchanged.
         in_parts: whether texts have parts (``PlantConfig.in_parts``). A row without a scored part cannot be used.

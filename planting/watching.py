@@ -49,7 +49,7 @@ class _Pass:
 
     Attributes:
         labels: None if they were not seen.
-        mask: None if the model may attend to every token, or if ``attention`` is false.
+        mask: attention mask; None if the model may attend to every token, or if ``attention`` is false.
         positions: None if they were not seen.
         attention: whether the hook saw which tokens the model could attend to.
     """

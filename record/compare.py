@@ -22,7 +22,7 @@ _LEAST, _GAP = 16, 2  # characters of a column, and between two columns
 
 @dataclass(frozen=True)
 class Row:
-    """One run.
+    """The results of one run.
 
     Attributes:
         value: the run's value of the compared key; None without a key.

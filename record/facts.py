@@ -99,7 +99,7 @@ class CorpusFacts(Facts):
         dropped_by_maximum: number of users dropped because they have too many records.
         dropped_by_sampling: number of users left out to obey the maximum number of users.
         public_users: number of users whose records pre-trained the base model.
-        public_records: number of records of these users.
+        public_records: number of records of the public users.
         text_unit: unit of a record in the corpus: a record of the source, or a sentence.
         turns: facts about rows with turns; null for plain texts.
     """
@@ -176,7 +176,7 @@ class TrainingFile(Facts):
 
 
 class SplitFacts(Facts):
-    """Members and non-members: how they were chosen, and how heldin knows it.
+    """Members and non-members: how heldin or somebody else chose them, and the evidence for that.
 
     Attributes:
         assignment: the rule that decided who is a member.
@@ -389,11 +389,11 @@ class EpsilonAt(Facts):
 
 
 class ByExposure(Facts):
-    """The guarantee by exposure. It follows from the plan alone.
+    """The guarantee by exposure, computed from the plan alone.
 
     Attributes:
         counted: what ``exposed`` counts: records that a person wrote or is named in, or users who name an entity.
-        exposed: the exposure for which the run's epsilon holds.
+        exposed: exposure of the people for whom the run's epsilon holds.
         curve: the guarantee, by ascending exposure.
         group_size: maximum number of records per user; null without caps.
         entity_cap: maximum number of records that name an entity; null without caps.

@@ -1,6 +1,6 @@
 """The parts of a record about a planted training set, and the conditions of a certified statement about it.
 
-All parts are facts: names, states and numbers. ``record.condition_words`` turns them into sentences.
+All parts are facts: names, states and numbers. ``record.condition_words`` turns facts into sentences.
 """
 
 import math

@@ -324,7 +324,7 @@ class Rule(Facts):
     Attributes:
         require: limits that a variant must meet.
         prefer: measure that ranks the variants which meet the limits.
-        candidates: variants that may be shipped.
+        candidates: variants from which the rule may choose.
         level: upper limit on the probability that the recommended variant breaks a limit.
     """
 

@@ -47,7 +47,7 @@ class Scenario:
 
     Attributes:
         name: goal of the attack.
-        status: whether it was run here.
+        status: whether this audit tested it.
         attacker: the attacker's inputs and access.
         result: result of the test, or the consequence of not testing.
     """

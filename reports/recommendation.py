@@ -1,7 +1,7 @@
 """The recommendation on the model; no other module recommends.
 
 The recommendation never allows a release against a contradicted guarantee. If the organisation has limits
-(``decision.require``), it depends on whether they are met, not shown to be met, or broken. Without limits it follows
+(``decision.require``), it depends on whether they are met, not shown to be met, or broken. Without limits it depends on
 the answer.
 """
 

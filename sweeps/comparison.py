@@ -100,7 +100,7 @@ def _rule(sweep: Sweep) -> Rule | None:
 
 
 def _attacker(finished: Mapping[str, Finished]) -> Attacker | None:
-    """Return the attacker, if all finished cells have the same one."""
+    """Return the attacker if all finished cells have the same attacker, else None."""
     attackers = [
         Attacker(
             attack=cell.record.primary_attack,

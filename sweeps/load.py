@@ -140,7 +140,7 @@ def _tuned(
     """Return the contents with the first values of the grid, and all tries by name.
 
     Raises:
-        InputError: two tries of one variant have the same values.
+        InputError: two tries of a variant have the same values.
     """
     changed: list[tuple[str, dict[str, Any]]] = []
     tried: dict[str, tuple[str, dict[str, Any]]] = {}

@@ -84,7 +84,7 @@ class Slot:
 
 
 class CellPlace(Protocol):
-    """A place where cells run.
+    """The place of cells: this machine, or a cluster.
 
     Attributes:
         width: maximum number of simultaneous cells.
@@ -211,7 +211,7 @@ def run_process(task: Task, slot: Slot, on: Mapping[str, str] | None = None, *, 
     Args:
         slot: the call's share of the machine.
         on: further environment variables, on a cluster machine, where the call is killed with its parent process; None:
-            the call gets a signal when its parent ends, and stops at a resumable point.
+            the call is told to end when its parent ends, and stops at a resumable point.
         cwd: folder for relative paths; None: this process's folder.
     """
     task.progress.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

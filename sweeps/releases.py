@@ -41,7 +41,8 @@ def compose(
             counts, including tuning cells and shadow models.
         delta: delta of the result; None: the plans' own delta, if they all have the same.
         times: number of releases by each plan, in the order of the plans; None: 1 each.
-        pure: epsilons of further releases by pure mechanisms, such as a private median, for users under add/remove.
+        pure: epsilons of further releases by pure mechanisms, such as a private median, at the user level under
+            add/remove adjacency.
 
     Raises:
         InputError: a plan is missing, damaged or without a guarantee, plans cannot be combined, or the length of

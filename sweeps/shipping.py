@@ -95,7 +95,8 @@ def _candidate(name: str, records: Mapping[int, Record]) -> Candidate:
 
 
 def _aurocs(records: Sequence[Record]) -> list[list[float]]:
-    """Return AUROCs over blocks, by attack and by changed setting. The largest limit of all of them counts."""
+    """Return AUROCs over blocks, by attack and by changed setting. The rule uses the largest confidence limit of
+    these."""
     by_name = [aurocs(record) for record in records]
     return [[block[name].value for block in by_name] for name in by_name[0] if all(name in block for block in by_name)]
 

@@ -36,7 +36,7 @@ class _World:
 
 
 def check_canaries(section: CanaryConfig) -> None:
-    """Check that a kind makes the canary users that an audit needs, on a made-up corpus and a tiny model.
+    """Check, on a made-up corpus and a tiny model, that a kind makes valid canary users.
 
     The kind makes as many users and records as its section requests, with names from its section. They are the same
     each time, differ under another seed, and are made without reading a file. No text occurs twice. A mark is in every

@@ -132,9 +132,9 @@ class _Along:
 def check_mechanism(defense: DefenseConfig) -> None:
     """Check that a mechanism's plan follows from the config alone, and that its step does what the plan states.
 
-    The plan depends on no private number. The step produces a finite gradient and does not change the weights. It
-    depends only on key and step, and opens no file. It clips each unit separately, for any passes, and divides by the
-    plan's constant. It adds the stated noise once, fresh in every step, including steps without a unit.
+    The plan depends on no private number. The step produces a finite gradient and does not change the weights. The step
+    depends only on its key and number, and opens no file. It clips each unit separately, for any passes, and divides by
+    the plan's constant. It adds the stated noise once, fresh in every step, including steps without a unit.
 
     For a mechanism without noise, only the plan is checked. So it is for a mechanism that uses all users or named
     entities at once, which no single step shows.

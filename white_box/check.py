@@ -18,7 +18,7 @@ ROUNDING = 1e-3  # tolerance for a float32 sum of units, relative to the sensiti
 
 @dataclass(frozen=True)
 class Check:
-    """One comparison.
+    """One comparison of an observed value with a stated value.
 
     Attributes:
         subject: class of mistakes that the check detects.

@@ -34,7 +34,7 @@ _FEWEST = 10  # of each side, for an AUROC
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """One watched training.
+    """The observations in one watched training.
 
     Attributes:
         scores: log likelihood ratio of each gradient canary, shape (m,).
@@ -42,7 +42,7 @@ class Observation:
         member: coins of the gradient canaries, shape (m,).
         noise: the quiet coordinates divided by the stated deviation, shape (T, P).
         text_scores, text_member: scores and coins of the text canaries, shape (texts,).
-        moved: how far training moved the gradient canaries' own coordinates, shape (m,); empty for random directions.
+        moved: change of the gradient canaries' own coordinates in training, shape (m,); empty for random directions.
         recomputed: distance of the weights from those of the stated optimizer, in roundings; None if none is stated.
     """
 

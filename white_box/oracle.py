@@ -26,7 +26,7 @@ Texts = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """One step, decomposed.
+    """One step, decomposed into contributions.
 
     Attributes:
         taken: number of times each column's contribution was found, unrounded, shape (columns,).

@@ -47,10 +47,10 @@ _TOGETHER = f"{PROCESSES} processes"
 
 @dataclass(frozen=True)
 class Job:
-    """One run and how it is observed.
+    """One run, and the function that observes it.
 
     Attributes:
-        how: function of ``white_box.trainers`` that observes it.
+        how: name of the observing function of ``white_box.trainers``.
     """
 
     how: How

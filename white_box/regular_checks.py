@@ -1,11 +1,11 @@
 """Noise that is too regular as a whole: each number follows the stated law, but some function of many numbers is
 constant.
 
-If a trainer subtracts the noise's mean, it releases the sum of a tensor without noise. If it scales noise to the stated
-norm, it reveals the norm of the sum. If noise covers few dimensions, the other dimensions have none. In all three cases
-every coordinate has its stated deviation and law. So these checks compare sums, norms, spans, and cosines with known
-directions, for tensors, for all numbers, for rows and for columns. Each law is exact and holds for any deviation, which
-other checks compare; every test is two-sided.
+If a trainer subtracts the noise's mean, it releases the sum of a tensor without noise. If a trainer scales noise to the
+stated norm, it reveals the norm of the sum. If noise covers few dimensions, the other dimensions have none. In all
+three cases every coordinate has its stated deviation and law. So these checks compare sums, norms, spans, and cosines
+with known directions, for tensors, for all numbers, for rows and for columns. Each law is exact and holds for any
+deviation, which other checks compare; every test is two-sided.
 """
 
 import math

@@ -9,7 +9,7 @@ noised and updated by the same code as every other tensor. Random directions ove
 interfere with real users and with each other, which costs tightness but never validity.
 
 The writers differ as much as writers in a corpus. A text is a list of token ids. Writers differ in the number and
-length of their records. Two have the same texts, two have nearly the same name, one repeats a text, one is brief, and
+length of their records. Two have the same texts, two have nearly the same name, one repeats a record, one is brief, and
 two write in tokens that nobody else uses. A text canary repeats one such token, so the token's embedding row depends on
 the canary and hardly on anybody else. No text depends on a key.
 """
@@ -134,7 +134,7 @@ class Person:
 
 @dataclass(frozen=True)
 class TrainedPeople:
-    """Everybody, and the tokens that only some of them use.
+    """All people in the training, and the tokens that only some of them use.
 
     Attributes:
         writers: people who are always in.
@@ -214,7 +214,7 @@ def _person(name: str, records: list[Text]) -> Person:
 
 @dataclass(frozen=True)
 class Stage:
-    """All public parts of an audit.
+    """The public parts of an audit.
 
     Attributes:
         people: writers and text canaries.

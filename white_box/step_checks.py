@@ -94,8 +94,8 @@ def text_checks(
 
     Args:
         norms: norms of the units' gradients, in ascending order.
-        low: a clip norm below all of them.
-        high: a clip norm above all of them.
+        low: a clip norm below all norms of units' gradients.
+        high: a clip norm above all norms of units' gradients.
     """
     middle = float(np.median(norms))
     spread = f"gradients of {float(norms[0]) / stage.clip_norm:.2g} to {float(norms[-1]) / stage.clip_norm:.2g} C"

@@ -249,7 +249,7 @@ class Run:
 
 @dataclass(frozen=True, eq=False)
 class ObservedDraws:
-    """The units that took part in the steps of one run.
+    """The units sampled in the steps of one run.
 
     Attributes:
         texts: number of times each column of texts was found, shape (T, columns).

@@ -114,7 +114,7 @@ class Texts(Code):
 
 
 class AuditedPeople(Code):
-    """The people whom an audit looks for."""
+    """The people whose membership an audit tests."""
 
     USERS = "real users"
     ENTITIES = "people who are named"

@@ -51,7 +51,7 @@ STATES = {Optimizer.SGD: 0, Optimizer.ADAM: 2, Optimizer.ADAMW: 2, Optimizer.ADA
 
 @dataclass(frozen=True)
 class Cost:
-    """One constant.
+    """One measured constant.
 
     Attributes:
         item: name of the item with this cost.

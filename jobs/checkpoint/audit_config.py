@@ -135,7 +135,7 @@ class CheckpointAttacks(Section):
 
 
 class CheckpointConfig(MeasureKeys):
-    """The config of one audit of a model that somebody else trained."""
+    """One audit of a model that somebody else trained."""
 
     name: str = Field("audit", pattern=r"^[^/\x00-\x1f]*[^/.\x00-\x1f][^/\x00-\x1f]*$")
     """Name of the audit, for the report. Results go to runs/ and this name, or to --out."""

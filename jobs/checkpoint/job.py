@@ -75,7 +75,7 @@ class CheckpointAudit:
         left_out: attacks that are impossible at the endpoint.
         measures: options of each measure in the config, by its key.
         audit: settings that summarise the evidence.
-        release: to whom the model will be given; None: not stated.
+        release: the planned release of the model; None: not stated.
         seed: seed of bootstrap, redraws and halves.
         remote: how models behind an endpoint are reached; None: all models are loaded on this machine.
         names_access: whether the user set the level of the attackers; if not, the best level that the endpoint offers

@@ -87,7 +87,7 @@ class Extraction(Measure[TextProbabilities]):
         return self.subjects.known(self.config.texts_per_user)
 
     def windows(self, model: "LanguageModel") -> Windows:
-        """Return one window of each text. Raises InputError if no text is long enough."""
+        """Return one window per text. Raises InputError if no text is long enough."""
         subjects = self.subjects
         return windows_of(self._texts(), model.tokenizer, self.config, subjects.key, subjects.visible)
 

@@ -45,7 +45,7 @@ class Fingerprinted(Protocol):
 
 
 class Measure(ABC, Generic[V]):
-    """One measurement of a job.
+    """A measurement of a job.
 
     Attributes:
         name: key of the facts in the record; for a measure in a config, its name there (``AskedMeasure``).

@@ -177,8 +177,10 @@ def turn_facts(reading: "RowReading") -> TurnFacts | None:
 def left_out(names: Sequence[str], *, per_text: bool, served: bool = False, pairs: bool = False) -> list[Statement]:
     """Return which of these attacks do not run, and why.
 
-    per_text: whether the models' tokenizers differ. per_text: whether the models have different tokenizers. served:
-        whether a model is behind an endpoint. pairs: whether preference pairs are scored.
+    Args:
+        per_text: whether the models' tokenizers differ.
+        served: whether a model is behind an endpoint.
+        pairs: whether preference pairs are scored.
     """
     every = [get_attack(name) for name in names]
     compared = [attack.name for attack in every if pairs and not _fits_pairs(attack)]

@@ -38,7 +38,7 @@ class CorpusData:
     Attributes:
         audited: the audited users, and the number of dropped users.
         public_rows: rows of ``public_store`` that pre-training may see.
-        public_users: number of users with such rows.
+        public_users: number of users with rows in ``public_rows``.
         validation_rows: rows of public validation users.
         text_unit: unit of a record in the corpus: a record of the source, or a sentence.
         reading: rule that turns rows into documents.

@@ -321,7 +321,7 @@ class RecordIds(MadeSequence[str]):
 
 
 def writers(store: Corpus, rows: npt.NDArray[np.integer]) -> Writers:
-    """Return the writer of each of these rows."""
+    """Return the author of each of these rows."""
     ranges = [store.rows(user) for user in store.users]
     starts = np.array([rows.start for rows in ranges], dtype=np.int64)
     # A user's rows are adjacent; users are sorted by name, and not always by row.

@@ -38,7 +38,7 @@ class AuditPool:
     """The audited users and entities, fixed before any coin.
 
     Attributes:
-        names: names of users and entities whose membership chance decides.
+        names: names of the users and entities whose membership chance decides.
         entities: for each entity among the names, the rows that name it, by use.
     """
 

@@ -287,8 +287,10 @@ def _subjects_of(kind: str) -> Statement:
 
 
 def people_of(fixed: Preregistration, data: RunData, table: ScoredUsers) -> list[Exposed]:
-    """Return held-in users, most exposed first: at most ``audit.exposure_users``; as many others have their words
-    shown.
+    """Return held-in users, most exposed first.
+
+    Records are read for at most ``audit.exposure_users`` of these users, and for as many other people, whose words are
+    compared with theirs.
 
     Args:
         table: the scored users.
@@ -336,5 +338,5 @@ def _sample(seed: int, purpose: str, names: Sequence[str], most: int) -> list[st
 
 
 def sides_of_run(assignment: SplitRule) -> Sides:
-    """Return the groups of a run whose ledger heldin drew: by coins, or by an exact half."""
+    """Return how a run assigned users to the groups: by coins that heldin drew, or by an exact half."""
     return Sides(Assignment.COIN if assignment is SplitRule.COIN else Assignment.FIXED, witnessed=True)

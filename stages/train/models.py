@@ -77,8 +77,8 @@ def require_arithmetic(config: RunConfig) -> None:
 
 
 def check_references(config: RunConfig, corpus: CorpusData) -> None:
-    """Check before training for problems that would stop the run later. Raises InputError: no such model, or no public
-    user."""
+    """Check before training for problems that would stop the run later. Raises InputError if a model or public users
+    are missing."""
     for name in named_references(config):
         require_model(name)
     for spec in config.attack.references:

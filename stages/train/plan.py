@@ -1,6 +1,6 @@
 """The plan of a run: the mechanism in the config, written before the first step.
 
-A plan also states the steps on the data before training, and what its guarantee assumes.
+A plan also states the steps on the data before training, and the assumptions of its guarantee.
 
 No plan depends on the private records; only a plain run's number of steps follows from them. ``plan_fit`` compares a
 plan with the records.
@@ -148,8 +148,8 @@ def _short_users(
     counts: npt.NDArray[np.int64] | npt.NDArray[np.float64],
     present: npt.NDArray[np.float64] | float,
 ) -> int | None:
-    """Return how many users have fewer records than the plan assumes; None if that changes nothing, or is too few
-    people."""
+    """Return how many users have fewer records than the plan assumes; None if the plan has no such assumption, or there
+    are too few of these users."""
     if not _limits_users(mechanism) or mechanism.record_selection == "random_chunk":
         return None
     short = round(float(np.sum(present * (counts < mechanism.group_size))))
@@ -186,7 +186,7 @@ def read_run_config(folder: Path) -> RunConfig:
 
 
 def _checkpoint(config: RunConfig) -> Checkpoint:
-    """Return whose validation loss selects the released checkpoint or stops training, if anybody's."""
+    """Return which users' validation loss selects the released checkpoint or stops training; "last_step" for none."""
     if not config.finetune.looks_at_validation:
         return "last_step"
     return "public_validation" if config.finetune.select is Select.BEST_PUBLIC else "protected_validation"

@@ -1,7 +1,7 @@
 """Trackers of a run: TensorBoard, MLflow and Weights & Biases, through the trackers of accelerate.
 
 During training they receive no number that compares members with non-members, so nobody can stop a training because of
-such a number. Those numbers follow after the judgement.
+such a number. Trackers receive those numbers after the judgement.
 """
 
 import importlib.util
@@ -87,7 +87,7 @@ def require_trackers(config: RunConfig) -> None:
 
 
 def is_reported(config: RunConfig, out: Path) -> bool:
-    """Return whether all is logged: the run has no tracker, or its results were logged before."""
+    """Return whether nothing remains to be logged: the run has no tracker, or its results were logged before."""
     return not config.finetune.report_to or bool(_kept(out).get(_REPORTED))
 
 
