@@ -512,9 +512,9 @@ class TrainingFacts(Facts):
         cautions: warnings about the guarantee.
         ceiling: bound on attackers' ROC curves; null unless a user is the privacy unit.
         ceiling_of_entities: bound on attackers' ROC curves in an audit of entities; null without a guarantee for them.
-        records: number of trained records.
-        users: number of users with trained records.
-        uncounted: number of trained records without a counted token, which added nothing; null if unknown.
+        records: number of records in training.
+        users: number of users with records in training.
+        uncounted: number of records in training without a counted token, which added nothing; null if unknown.
         steps: number of steps.
         chosen_step: step whose checkpoint was kept.
         selection: how this checkpoint was chosen.
