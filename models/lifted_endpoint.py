@@ -141,7 +141,8 @@ class LiftedEndpoint(EndpointModel):
 
 
 def logprob_beside(word: str, known: float, lifted: Tops) -> float:
-    """Return the log-probability, in nats, of a token that ``logit_bias`` lifted above all others, with a known token.
+    """Return the log-probability, in nats, of a token that ``logit_bias`` lifted above all others together with a known
+    token.
 
     Args:
         word: unique written form of the known token.

@@ -59,7 +59,7 @@ def score_texts(
     """Score every text.
 
     Args:
-        texts: any number, any lengths.
+        texts: texts to score; any number, any lengths.
         moments: whether to return the mean and standard deviation of log p over the vocabulary at every position
             (Min-K%++).
         ranks: whether to return how many tokens of the vocabulary are likelier than each token.
@@ -125,7 +125,7 @@ def score_documents(lm: LanguageModel, documents: Sequence[Parted], *, finite: b
     Each answer of a pair is scored after the prompt.
 
     Args:
-        documents: any number, any lengths.
+        documents: documents to score; any number, any lengths.
         finite: see ``score_texts``.
 
     Raises:

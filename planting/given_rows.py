@@ -286,7 +286,7 @@ def _between_users(deviations: NDArray[np.float64], users: NDArray[np.int64]) ->
 
 
 def _others(reads: Reads, keys: NDArray[np.bytes_], table: _Rows) -> tuple[int, int]:
-    """Return the number of reads that are no row nor piece of a row, and the number that are a further piece of a
+    """Return the number of reads that match no row or piece of a row, and of reads that match a further piece of a
     row."""
     rest = reads["hash"][~np.isin(reads["hash"], keys)]
     rest = rest[~np.isin(rest, table.ends_read)]

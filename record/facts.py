@@ -278,7 +278,7 @@ class AdapterFacts(Facts):
 
 
 class ModelFacts(Facts):
-    """A model.
+    """The facts about a model.
 
     Attributes:
         name: name or origin of the loaded model.

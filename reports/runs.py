@@ -70,7 +70,8 @@ class ListedRun:
         contradicted: whether a claim is contradicted.
         members: number of audited members; None if no people were audited.
         non_members: number of audited non-members; None if no people were audited.
-        epsilon: epsilon of the training's guarantee, for a sweep of the selected variant's; None without one.
+        epsilon: epsilon of the training's guarantee; for a sweep, of the selected variant's guarantee; None without
+            one.
         unit: unit protected by the guarantee; None without epsilon.
         report: path of the web page, or else of the PDF; None if there is neither.
         problem: reason why the folder has no result, in one line; None if it has one.

@@ -111,7 +111,8 @@ def kept_hash(out: Path) -> str:
 
 
 def require_sweep(plan: dict[str, Any], out: Path) -> bool:
-    """Return whether ``out`` contains this sweep; nothing is written. Raises InputError if it contains another."""
+    """Return whether ``out`` contains this sweep; nothing is written. Raises InputError if ``out`` contains another
+    sweep."""
     path = out / PLAN
     require_not_purged(out)
     if not path.is_file():

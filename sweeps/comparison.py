@@ -334,7 +334,7 @@ def composed(cells: Sequence[PlacedCell]) -> Composed | None:
 def choice_is_covered(sweep: Sweep, cells: Sequence[PlacedCell], tuning: Sequence[PlacedCell]) -> bool:
     """Return whether the composed epsilon covers the rule's choice for users who are always in.
 
-    It does if the rule reads only private cells and audited users' own texts
+    The epsilon covers the choice if the rule reads only private cells and audited users' own texts
     (docs/theory.md#several-trainings-of-one-user): the candidates and all of tuning are private, and separate coins
     decide which users are audited.
     """

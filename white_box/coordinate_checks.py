@@ -85,7 +85,8 @@ def crowds(stage: Stage, key: bytes, high: float) -> list[PrivateTraining]:
     """Return runs of one step with every writer and some gradient canaries, in small passes, some at each of two clip
     norms.
 
-    They are the stated clip norm, at which all units are clipped, and ``high``, at which only the canaries are.
+    The two clip norms are the stated norm, at which all units are clipped, and ``high``, at which only the canaries
+    are.
     """
     return [
         _crowd(stage, keyed_digest(key, "white-box crowd", f"{name} {i}"), norm)

@@ -1,6 +1,6 @@
 """Checks of sampling: each unit's own rate, and independence between units, between steps and between two keys.
 
-They use steps without noise, both for units with texts and for gradient canaries, under two keys.
+The checks use steps without noise, both for units with texts and for gradient canaries, under two keys.
 """
 
 import math

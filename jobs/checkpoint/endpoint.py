@@ -169,7 +169,7 @@ class Reached(OpenedModels):
 
 
 def served_facts(name: str, fingerprint: str, endpoint: EndpointFacts) -> ModelFacts:
-    """Return the record's facts about a model behind an endpoint, of which only these are known."""
+    """Return the record's facts about a model behind an endpoint, whose weights are unknown."""
     return ModelFacts(
         name=named_model(name),
         parameters=None,

@@ -126,7 +126,7 @@ def live_log(
 ) -> Callable[[Mapping[str, float], float], None]:
     """Return a function that logs an evaluation during training.
 
-    It logs epsilon, rates and the loss of public users, and for a run without noise the training loss.
+    The function logs epsilon, rates and the loss of public users, and for a run without noise the training loss.
     """
     private = _is_private(config)
 
