@@ -253,7 +253,7 @@ _DATA = (".jsonl", ".json", ".csv", ".parquet", ".gz", ".zst", ".bz2")
 
 
 def _typed(called: typer.Context) -> dict[str, str]:
-    """Return the options that were given, as typed on the command line, by the config key they set."""
+    """Return the options in the call, as typed on the command line, by the config key that each sets."""
     # typer gives an empty tuple to a repeatable option that was left out.
     given = [name for name, value in called.params.items() if value not in (None, [], ())]
     # Those that set no key are left out: an error of the whole config is none of theirs.
@@ -261,7 +261,7 @@ def _typed(called: typer.Context) -> dict[str, str]:
 
 
 def _require_one_of_each(options: Mapping[str, str], overrides: Sequence[str]) -> None:
-    """Check that no key is set by an option and by --set: one of them would be dropped in silence."""
+    """Check that no key is set both by an option and by --set, because one value would be silently lost."""
     for key in (override.partition("=")[0] for override in overrides):
         twice = next((value for name, value in options.items() if name == key or name.startswith(f"{key}.")), None)
         if twice is not None:
@@ -269,7 +269,7 @@ def _require_one_of_each(options: Mapping[str, str], overrides: Sequence[str]) -
 
 
 def _nested(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the given options, nested from dotted keys into config sections."""
+    """Return the given options as nested config sections, made from dotted keys."""
     content: dict[str, Any] = {}
     for key, value in options.items():
         # Zero is a value: --max-tokens-sent 0 prints the cost and stops.
@@ -283,7 +283,7 @@ def _nested(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _content(config: Path | None, given: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """Return the file's content, overridden by the options and by --set; raises InputError if a key is missing."""
+    """Return the file's content, overridden by the options and by --set. Raises InputError if a key is missing."""
     content = given
     if config is not None or overrides:
         from heldin.stages.config_files import merged, read_config, with_overrides
@@ -302,14 +302,14 @@ def _content(config: Path | None, given: dict[str, Any], overrides: Sequence[str
 
 
 def _unknown(content: Mapping[str, Any]) -> bool:
-    """Check if there is a key that no config of an audit has."""
+    """Return whether some key does not exist in an audit's config."""
     from heldin.jobs.checkpoint.audit_config import CheckpointConfig
 
     return not content.keys() <= CheckpointConfig.model_fields.keys()
 
 
 def _look_for(models: Sequence[Any], files: Sequence[Any]) -> None:
-    """Check that named files and folders exist, before the slow imports and before any request to a hub."""
+    """Check that the files and folders in the call exist, before slow imports and requests to a hub."""
     for file in files:
         # Environment variables are expanded by validation only: until then such a path cannot be looked for.
         if isinstance(file, str) and "$" not in file and not Path(file).exists():

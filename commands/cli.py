@@ -53,7 +53,7 @@ _MISNAMED = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPER
 
 
 class _Commands(Mapping[str, Any]):
-    """The commands by name, each imported when it is looked up."""
+    """The commands by name, each imported on first use."""
 
     def __init__(self) -> None:
         self._imported: dict[str, Any] = {}
@@ -110,7 +110,7 @@ def complete(commands: typer.Typer) -> None:
 
 
 def _limited(command: Callable[..., None]) -> Callable[..., None]:
-    """Return the command with ``--help-all``, and with every number held to the limits of ``base.section``."""
+    """Return the command with ``--help-all``, and with the limits of ``base.section`` checked for every number."""
 
     @functools.wraps(command)
     def call(**options: Any) -> None:
@@ -174,7 +174,8 @@ def call(commands: typer.Typer, name: str) -> NoReturn:
 
 
 def _fail_usage(error: Any) -> NoReturn:
-    """Return one line for a wrong option or command, as for any other wrong input; the help if no command was given."""
+    """Print one line for a wrong option or command, as for any other wrong input, or the help if there is no
+    command."""
     if type(error).__name__ == "NoArgsIsHelpError":
         error.show()
         sys.exit(ExitCode.BAD_INPUT)

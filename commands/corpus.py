@@ -341,7 +341,7 @@ def _say_missing_names(store: "CorpusStore") -> None:
 
 
 def _outcome(preset: str | None, store: "CorpusStore") -> str | None:
-    """Return what a preset keeps, next to the numbers of its paper; None without a preset."""
+    """Return what a preset keeps, next to the paper's numbers; None without a preset."""
     if preset is None:
         return None
     from heldin.corpus.presets.catalogue import preset_named, preset_outcome
@@ -394,9 +394,9 @@ def _source(
 
 
 def _template(file: Path | None, tokenizer: str | None) -> "ChatTemplate":
-    """Return the template in the file, else that of the tokenizer; ChatML where neither is there.
+    """Return the template in the file, or else the tokenizer's; ChatML if there is neither.
 
-    What counts of messages is the same under any.
+    The counted parts of messages are the same under every template.
     """
     from heldin.base.files import existing
     from heldin.corpus.chat.template import CHATML, ChatTemplate

@@ -109,16 +109,16 @@ def findings_as_json(record: "Record", folder: Path, code: int, *, html: bool = 
 
 
 def _log_answer(record: "Record", folder: Path) -> None:
-    """Write the answer to the log before a report is typeset: it is kept even if that fails."""
+    """Write the answer to the log before the report is typeset, so the answer is kept if typesetting fails."""
     from heldin.base.progress import log_line
 
     log_line(folder, f"answer: {record.decision.decision.answer.value}")
 
 
 def _reports(record: "Record", folder: Path, *, html: bool) -> tuple[str | None, str | None]:
-    """Return the paths of the PDF and the web page, None for one that was not written.
+    """Return the paths of the PDF and the web page; None for each that was not written.
 
-    A PDF that cannot be typeset is a line that says why: the record stands.
+    If a PDF cannot be typeset, its entry is a line with the reason; the record stays valid.
     """
     from heldin.base.errors import InputError
     from heldin.reports.record_report import report_record
@@ -138,7 +138,7 @@ def _reports(record: "Record", folder: Path, *, html: bool) -> tuple[str | None,
 
 
 def _facts(record: "Record") -> dict[str, Any]:
-    """Return what a record's answer rests on: thresholds, bounds, verdicts, measures and a planted set's facts."""
+    """Return the basis of a record's answer: thresholds, bounds, verdicts, measures and a planted set's facts."""
     return {
         "kind": record.kind,
         "name": record.name,

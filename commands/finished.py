@@ -184,7 +184,7 @@ def compare(
 
 
 def _cells(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a run's row flattened to one number per cell."""
+    """Return a run's row with one number per cell."""
     difference = row.pop("difference") or (None, None, None)
     # Runs with other false-positive rates get columns of their own (``csv_text``), not each other's.
     rates = {f"tpr_at_{fpr:g}": tpr for fpr, tpr in row.pop("tpr_at")}

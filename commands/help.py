@@ -93,12 +93,12 @@ def page(command: Any, context: Any, *, everything: bool) -> Iterator[None]:
 
 
 def _flowing(doc: str) -> str:
-    """Return a docstring with paragraphs on one line each: typer keeps the line ends of all but the first."""
+    """Return a docstring with each paragraph on one line: typer keeps line ends in all paragraphs but the first."""
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in inspect.cleandoc(doc).split("\n\n"))
 
 
 def _epilog(examples: Sequence[str]) -> str | None:
-    """Return the end of a command's help page; None without examples."""
+    """Return the end of a command's help page; None if there are no examples."""
     # Broken as a shell takes it: a terminal would break a longer line anywhere.
     filled = (
         textwrap.fill(line, _WIDTH, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
@@ -152,7 +152,7 @@ def _describe(parameter: Any, hint: Any) -> None:
 
 
 def _kinds(hint: Any) -> list[Any]:
-    """Return a type, and the types that it is made of."""
+    """Return a type, and all types inside it."""
     if get_origin(hint) is Annotated:
         return _kinds(get_args(hint)[0])
     if get_origin(hint) is Literal:

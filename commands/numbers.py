@@ -204,7 +204,8 @@ def _numbers(option: str, given: str) -> list[float]:
 
 
 def _engine(kind: str) -> tuple[Callable[..., Any], Callable[[Any], str] | None]:
-    """Return what computes a kind's numbers, and what makes a table of them if they are not one row."""
+    """Return the function that computes a kind's numbers, and a function that prints a table if they are several
+    rows."""
     from heldin.defenses.accounting.account import account_els, account_example, account_uls
     from heldin.defenses.accounting.exposure_curve import account_user_entity, exposure_table
     from heldin.defenses.accounting.uedp_claims import account_uedp, uedp_table
@@ -245,7 +246,7 @@ def _option(name: str) -> str:
 
 
 def _counts(option: str, text: str) -> list[int]:
-    """Return the whole numbers of a list such as "1,4,16"."""
+    """Return the whole numbers in a list such as "1,4,16"."""
     try:
         return [whole_number_in(part) for part in text.split(",")]
     except ValueError as error:

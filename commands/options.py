@@ -92,7 +92,7 @@ def fail_on_of(text: str | None) -> frozenset[FailOn] | None:
 
 
 def _hush(quiet: bool) -> bool:
-    """Callback of ``--quiet`` after a command; the app's own ``--quiet`` has already been read."""
+    """Handle ``--quiet`` after a command; the app's own ``--quiet`` was read earlier."""
     # Or: a command's --quiet that was not given must not undo the one before the command.
     be_quiet(quiet or is_quiet())
     return quiet
@@ -105,7 +105,7 @@ class _Device(StrEnum):
 
 
 def _use(device: _Device | None) -> _Device | None:
-    """Callback of ``--device``: by the environment, so that processes that a command starts use the same."""
+    """Set ``--device`` in the environment, where child processes of a command find it."""
     if device is not None:  # one that was not given must not undo the one before the command
         os.environ["HELDIN_DEVICE"] = device.value
     return device
@@ -118,7 +118,7 @@ def _say_version(wanted: bool) -> None:
 
 
 def _set_batch(size: int | None) -> int | None:
-    """Callback of ``--batch-size``: by the environment, as ``--device``; the scores are the same up to rounding."""
+    """Set ``--batch-size`` in the environment, like ``--device``; scores change only by rounding."""
     if size is not None:
         os.environ["HELDIN_BATCH_SIZE"] = str(size)
     return size

@@ -193,14 +193,14 @@ def _finish_all(
     fail_on: frozenset[FailOn] | None,
     html: bool,
 ) -> NoReturn:
-    """Print the findings on each model when they are ready, then a line for each, and exit with the gravest code.
+    """Print the findings on each model as they are ready, then one line for each, and exit with the most serious code.
 
     Args:
-        looks: records and their folders, each made when it is asked for.
+        looks: records and their folders, each made on request.
         json: print one object at the end.
         verbose: print every condition and count.
-        fail_on: what else the caller wants to fail for.
-        html: also write each report as a web page.
+        fail_on: further results for which the command fails.
+        html: whether to write each report as a web page, too.
     """
     lines: list[str] = []
     objects: list[dict[str, Any]] = []
@@ -246,7 +246,7 @@ def _look_line(record: "Record") -> str:
 
 
 def _remote(url: str | None, overrides: list[str]) -> "Remote | None":
-    """Return how to reach a model behind an endpoint; None without an address."""
+    """Return the connection to a model behind an endpoint; None without an address."""
     if url is None:
         if overrides:
             raise InputError("--set goes with --endpoint: heldin plant fixed everything else")

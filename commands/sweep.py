@@ -166,7 +166,7 @@ def print_sweep(result: "SweepResult", *, json: bool, csv: bool) -> None:
 
 
 def _cells(name: str, value: object) -> dict[str, object]:
-    """Return a column for each number of a summary."""
+    """Return one column per number of a summary."""
     if isinstance(value, list):
         return {name: "; ".join(map(str, value))}
     if isinstance(value, dict):

@@ -1,7 +1,7 @@
 """Records as tokens, the batches of each step, and the gradient of a plain batch.
 
-A sequence holds one record of one user, never two. The batch of a step is a pure function of the step and the seed, so
-that a resumed run draws the same batches as an uninterrupted one.
+A sequence contains one record of one user, never two. The batch of a step is a pure function of the step and the seed,
+so a resumed run draws the same batches as an uninterrupted one.
 """
 
 import functools
@@ -34,21 +34,22 @@ def encode(
     done: int = 0,
     truncation: "Truncation | None" = None,
 ) -> list[Tokens]:
-    """Tokens of each document: start token, text, end-of-text token; of one that a chat template wrote its own alone.
+    """Return the tokens of each document: start token, text, end-of-text token. A templated chat has only its own
+    tokens.
 
-    Where parts of a text count, the end-of-text token counts if the token before it does. A preference pair has the
-    tokens of both answers, each behind the prompt.
+    Where only parts of a text count, the end-of-text token counts if the token before it does. A preference pair has
+    the tokens of both answers, each after the prompt.
 
     Args:
         sequence_length: maximum number of predicted tokens; longer documents are truncated. None: no limit.
-        done: number of documents before these, for the error.
-        truncation: how longer documents are truncated, and what that cost.
+        done: number of documents encoded earlier; only the error message uses this number.
+        truncation: how longer documents are truncated; the numbers of lost tokens are added to it.
 
     Returns:
         2 to ``sequence_length`` + 1 tokens for each document, or for each answer of a pair.
 
     Raises:
-        InputError: a text without tokens, or see ``tokens_of``.
+        InputError: a text has no tokens, or ``tokens_of`` raises.
     """
     written, truncation = list(documents), truncation or Truncation()
     branches = [branch for document in written for branch in document.branches()]
@@ -79,13 +80,13 @@ def encode(
 
 @dataclass
 class Truncation:
-    """How records are cut, and what was lost.
+    """The rule by which records are truncated, and counts of what was lost.
 
     Attributes:
         rule: keep whole turns, or all tokens that fit.
-        records: number of records that were cut.
+        records: number of records that were truncated.
         dropped: number of tokens that were cut off.
-        counted: number of those that would have borne loss.
+        counted: number of cut-off tokens that would have counted in the loss.
     """
 
     rule: Truncate = Truncate.TURNS
@@ -94,9 +95,9 @@ class Truncation:
     counted: int = 0
 
     def cut(self, tokenizer: PreTrainedTokenizerBase, document: Document, tokens: Tokens, most: int) -> Tokens:
-        """Return the first ``most`` tokens, or those of the turns that fit into them.
+        """Return the first ``most`` tokens, or fewer, so that the last turn is whole.
 
-        A record of which no turn that counts fits is cut within it: else nothing of it would be learned.
+        If no counted turn fits, the cut is inside a turn: otherwise the record would teach the model nothing.
         """
         left = tokens.part(0, most)
         if self.rule is Truncate.TURNS and document.layout is not None:
@@ -122,7 +123,7 @@ def encoded(
     sequence_length: int | None,
     truncation: Truncation | None = None,
 ) -> Iterator[list[Tokens]]:
-    """``encode`` of each batch; a text without tokens is named by its number among all."""
+    """Yield ``encode`` of each batch. The error about a text without tokens gives its number among all texts."""
     done = 0
     for documents in batches:
         yield encode(tokenizer, documents, sequence_length, done, truncation)
@@ -148,7 +149,7 @@ class ShuffledBatches:
         self._epoch = functools.lru_cache(maxsize=1)(self._draw_epoch)
 
     def rows(self, step: int) -> list[int]:
-        """Rows of the batch of ``step`` (from 0)."""
+        """Return the rows of the batch of ``step`` (from 0)."""
         epoch, position = divmod(step, self.per_epoch)
         rows, order = self._epoch(epoch)
         first = int(order[position]) * self._batch_size
@@ -156,7 +157,7 @@ class ShuffledBatches:
         return batch
 
     def _draw_epoch(self, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """All rows, batch after batch, and the order in which batches come."""
+        """Return all rows, batch after batch, and the order of the batches."""
         # From (seed, epoch) alone, so that a resumed run draws its epoch again without those before it.
         generator = np.random.Generator(np.random.Philox(np.random.SeedSequence([self._seed, epoch])))
         order = generator.permutation(len(self._lengths))
@@ -171,34 +172,35 @@ class ShuffledBatches:
 
 
 class Asked(Tokens):
-    """A record of which something else is asked than its next tokens: its inputs, then as many targets.
+    """A record with targets other than its next tokens: the input ids, followed by equally many targets.
 
-    Targets are ``IGNORED`` where nothing is asked. The first input is the padding of a model that masks padding.
+    Targets are ``IGNORED`` at positions without a target. The first input is the padding id of a model that masks
+    padding.
     """
 
     __slots__ = ()
 
     @classmethod
     def of(cls, inputs: Sequence[int], targets: Sequence[int]) -> "Asked":
-        """A record with these inputs and targets, equally many."""
+        """Make a record from inputs and equally many targets."""
         if len(inputs) != len(targets):
             raise ValueError(f"{len(inputs)} inputs, {len(targets)} targets")
         return cls([*inputs, *targets])
 
     @property
     def predicted(self) -> int:
-        """Number of places."""
+        """Number of positions."""
         return len(self.ids) // 2
 
     def inputs_and_targets(self) -> tuple[Ids, Ids]:
-        """Return the halves."""
+        """Return the inputs and the targets."""
         return self.ids[: self.predicted], self.ids[self.predicted :]
 
 
 def collate(records: Sequence[Tokens], device: torch.device) -> TokenBatch:
-    """The batch of these records, padded on the right: a row for each, or two for a pair.
+    """Return the batch of these records, padded on the right, with one row per record, or two per pair.
 
-    Raises ValueError for records of several objectives, or pairs without any.
+    Raises ValueError if the records have different objectives, or a pair has none.
     """
     objectives = {record.objective if isinstance(record, Pair) else LANGUAGE_MODELLING for record in records}
     if len(objectives) > 1:
@@ -225,12 +227,12 @@ def collate(records: Sequence[Tokens], device: torch.device) -> TokenBatch:
 def plain_batch_gradient(
     model: PreTrainedModel, batch: Sequence[Tokens], micro_batch: int, arithmetic: Arithmetic
 ) -> torch.Tensor:
-    """Put this process's part of a batch's gradient into ``.grad`` by plain autograd; returns its part of the loss.
+    """Put this process's part of a batch's gradient into ``.grad`` by plain autograd, and return its part of the loss.
 
-    Over the processes these parts sum up to the mean over the batch's records: ``over_processes`` sums them.
+    The sum over the processes is the mean over the batch's records; ``over_processes`` computes the sum.
 
     Args:
-        model: whose ``.grad`` is set.
+        model: the model; its ``.grad`` is set.
 
     Returns:
         Shape (1,), float64.
@@ -275,9 +277,9 @@ def _plain_passes(
 
 
 def over_processes(model: PreTrainedModel, loss: torch.Tensor) -> float:
-    """Sum the parts of ``plain_batch_gradient`` over the processes; returns the batch's mean loss.
+    """Sum the parts of ``plain_batch_gradient`` over the processes, and return the batch's mean loss.
 
-    Once a process has all of its part: where memory ran out in one of them, it begins its part again, alone.
+    Call it once each process has its whole part: a process that runs out of memory repeats its part alone.
     """
     # Every process sums every parameter, whatever its share: one that skipped a sum would take part in the next one.
     if processes() > 1:

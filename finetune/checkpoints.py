@@ -1,7 +1,7 @@
 """Checkpoints: resumable states, and model folders that ``AutoModelForCausalLM.from_pretrained`` loads.
 
-Everything is safetensors or JSON, written under a temporary name and renamed. A resumable state names its job, and a
-state of another job is refused.
+All files are safetensors or JSON, written under a temporary name and renamed. A resumable state contains the name of
+its job, and heldin refuses a state of another job.
 """
 
 import json
@@ -35,17 +35,17 @@ class TrainingState:
 
     Attributes:
         job: name of the job (``finetune.training``).
-        step: optimizer steps done.
+        step: number of finished optimizer steps.
         best_step: step of the best evaluation so far.
-        best_metric: its metric; None before the first evaluation.
+        best_metric: metric of the best evaluation; None before the first evaluation.
         loss_sum: sum of the training losses since the last evaluation.
-        loss_steps: number of these losses.
+        loss_steps: number of losses in ``loss_sum``.
         smallest_norm: smallest gradient norm of a clipping run; None if none was measured.
-        seconds: training time so far.
-        gradients: number of records' gradients that were computed.
+        seconds: training time so far, in seconds.
+        gradients: number of computed gradients of records.
         history: one entry per evaluation.
-        uncounted: records of which no token counts, so that their loss is 0.
-        effort: what the run took.
+        uncounted: number of records without a counted token, which have loss 0.
+        effort: time, devices and memory of the run.
     """
 
     job: str
@@ -63,17 +63,17 @@ class TrainingState:
 
     @classmethod
     def of(cls, content: dict[str, Any]) -> "TrainingState":
-        """The state from JSON; raises KeyError or TypeError for other fields than these."""
+        """Make the state from JSON. Raises KeyError or TypeError if the fields differ."""
         effort = content["effort"]
         memory = effort["memory"] and Memory(**effort["memory"])
         return cls(**{**content, "effort": Effort(**{**effort, "memory": memory})})
 
 
 def save_state(folder: Path, state: TrainingState, model: PreTrainedModel, optimizer: torch.optim.Optimizer) -> None:
-    """Write a resumable state and remove all but the newest two.
+    """Write a resumable state, and remove all but the two newest states.
 
     Args:
-        model: whose trainable parameters are saved.
+        model: the model; its trainable parameters are saved.
     """
     tensors, scalars = _flatten(optimizer.state_dict()["state"])
     with artefact_folder(folder / f"step-{state.step:08d}", made_from=state.job) as temporary:
@@ -84,16 +84,16 @@ def save_state(folder: Path, state: TrainingState, model: PreTrainedModel, optim
 
 
 def drop_old_states(folder: Path) -> None:
-    """Remove all but the newest states; to be called once a new one is whole."""
+    """Remove all but the newest states. Call it once a new state is complete."""
     # Names have leading zeros, so that they sort by step.
     for old in sorted(folder.glob("step-*"))[:-KEPT_STATES]:
         shutil.rmtree(old)
 
 
 def newest_state(folder: Path, say: Callable[[str], object] = lambda _: None) -> Path | None:
-    """Return the newest state that is as it was written; None if there is no state.
+    """Return the newest undamaged state; None if there is no state.
 
-    Raises InputError if there are states, and none is whole.
+    Raises InputError if there are states, but all are damaged.
     """
     states = sorted(folder.glob("step-*"), reverse=True)
     for path in states:
@@ -112,13 +112,14 @@ def load_state(
     optimizer: torch.optim.Optimizer,
     say: Callable[[str], object] = lambda _: None,
 ) -> TrainingState | None:
-    """Load the newest whole state into model and optimizer; returns None if there is none.
+    """Load the newest undamaged state into model and optimizer, and return it; None if there is none.
 
     Args:
-        model: whose trainable parameters are overwritten.
+        model: the model; its trainable parameters are overwritten.
 
     Raises:
-        InputError: no state is whole, or it belongs to another job (another corpus, membership, base model or recipe).
+        InputError: all states are damaged, or the state belongs to another job (another corpus, membership, base model
+            or recipe).
     """
     newest = newest_state(folder, say)
     if newest is None:
@@ -146,12 +147,12 @@ def load_state(
 
 
 def state_text(state: TrainingState, **more: Any) -> str:
-    """Return the content of a state's JSON file: the state, and what else belongs to it."""
+    """Return the content of a state's JSON file: the state, and the fields in ``more``."""
     return json.dumps(stamped({"state": asdict(state), **more}))
 
 
 def read_state(folder: Path) -> tuple[TrainingState, dict[str, Any]]:
-    """Return the state of a checkpoint's folder, and all that ``state_text`` wrote.
+    """Return the state in a checkpoint folder, and the whole content that ``state_text`` wrote.
 
     Raises InputError if the file is damaged or of another schema version.
     """
@@ -166,12 +167,12 @@ def read_state(folder: Path) -> tuple[TrainingState, dict[str, Any]]:
 
 
 def damaged(state: Path) -> InputError:
-    """The error of a state that cannot be read."""
+    """Return the error for an unreadable state."""
     return InputError(f"checkpoint '{state}' is damaged: remove it, and the run goes on from the one before")
 
 
 def of_another_job(state: Path) -> InputError:
-    """The error of a state that another job left."""
+    """Return the error for a state of another job."""
     return InputError(
         f"'{state}' is a checkpoint of another job: its corpus, membership, base model or recipe differ from this"
         " run's, or another version of heldin began it; use a new run folder"
@@ -179,7 +180,8 @@ def of_another_job(state: Path) -> InputError:
 
 
 def finished_state(folder: Path) -> TrainingState:
-    """The newest state below ``folder``, without its tensors. Raises InputError if there is none, or it is damaged."""
+    """Return the newest state below ``folder``, without its tensors. Raises InputError if there is none, or it is
+    damaged."""
     newest = newest_state(folder)
     if newest is None:
         raise InputError(f"'{folder}' holds no whole checkpoint of a finished run")
@@ -187,12 +189,12 @@ def finished_state(folder: Path) -> TrainingState:
 
 
 def save_model(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Write a model folder with its tokenizer, whole or not at all.
+    """Write a model folder with its tokenizer, completely or not at all.
 
-    Adapters are merged into its weights, and are also in its folder ``adapter`` as PEFT saves them.
+    Adapters are merged into the weights, and are also saved by PEFT in the subfolder ``adapter``.
 
     Raises:
-        InputError: the saved adapters are not those in memory, or change nothing.
+        InputError: the saved adapters differ from the adapters in memory, or change nothing.
     """
     # Merging changes the model, which training still needs with its adapters apart.
     whole = model
@@ -224,7 +226,7 @@ def _save_adapter(folder: Path, model: Any, tokenizer: PreTrainedTokenizerBase) 
 
 
 def _flatten(state: dict[int, dict[str, Any]]) -> tuple[dict[str, torch.Tensor], dict[str, dict[str, Any]]]:
-    """The optimizer's state: tensors by "index.name" for safetensors, everything else by index for JSON."""
+    """Return the optimizer's state: tensors by "index.name" for safetensors, everything else by index for JSON."""
     tensors = {
         f"{i}.{name}": value.contiguous()
         for i, values in state.items()
@@ -248,7 +250,7 @@ def _unflatten(tensors: dict[str, torch.Tensor], scalars: dict[str, dict[str, An
 
 
 def weights_checksum(parameters: Iterable[torch.Tensor]) -> int:
-    """A sum over the bits of weights: equal for equal weights, whatever the order in which they are summed."""
+    """Return a sum over the bits of the weights. Equal weights give equal sums, in any order of summation."""
     # As integers: a sum of numbers would hide differences in its rounding.
     total = 0
     for number, weight in enumerate(parameters):

@@ -1,4 +1,5 @@
-"""A private step of another package in heldin's loop: heldin draws, the package clips, sums, adds noise, divides."""
+"""A private step of another package in heldin's loop: heldin draws the units; the package clips, sums, adds noise,
+divides."""
 
 import functools
 from collections.abc import Sequence
@@ -23,9 +24,9 @@ from heldin.models.tokens import Tokens
 
 
 def declared_defense(mechanism: Mechanism) -> DeclaredDefense:
-    """Return the section whose step a plan runs.
+    """Return the declared section whose step the plan runs.
 
-    Raises InputError if the package is gone or has other code than the plan was made with.
+    Raises InputError if the package is missing, or its code has changed since the plan was made.
     """
     assert mechanism.declared is not None
     return _section(mechanism.declared.model_dump_json())
@@ -33,7 +34,7 @@ def declared_defense(mechanism: Mechanism) -> DeclaredDefense:
 
 @functools.lru_cache(maxsize=8)
 def _section(written: str) -> DeclaredDefense:
-    """Make the section once: the package's files are hashed for it."""
+    """Make the section, once per plan, because the package's files are hashed for it."""
     declared = Declared.model_validate_json(written)
     MECHANISMS.require_same_code(declared.origin)
     section = MECHANISMS.find(declared.kind).model_validate(declared.settings)
@@ -51,12 +52,13 @@ def declared_gradient(
 ) -> float | None:
     """Let the package put the noised mean gradient of ``step`` into ``.grad``; return its mean loss.
 
-    Every process takes the whole step, with the same noise. A parameter without a gradient has released zeros.
+    Every process computes the whole step, with the same noise. A parameter without a gradient counts as releasing
+    zeros.
 
     Args:
-        model: whose ``.grad`` is set.
+        model: the model; its ``.grad`` is set.
         step: number of the step, from 0.
-        passes: where gradients are counted.
+        passes: counts the gradients.
 
     Raises:
         InputError: the step's package has changed or refuses the model, its code raises, or a gradient is not finite.

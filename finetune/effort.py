@@ -1,4 +1,4 @@
-"""The effort and the devices of a training over all its resumes, for the record; and its choices about memory."""
+"""The effort, devices and memory settings of a training, over all its resumes, for the record."""
 
 from dataclasses import dataclass, field
 
@@ -12,13 +12,13 @@ KEPT_WAYS = 16  # of the record's list: batches of many shapes may take many mix
 
 @dataclass
 class Memory:
-    """The choices about memory on a device, kept over steps and resumes so that steps of one shape are alike.
+    """Memory settings for a device, kept over steps and resumes so that steps of one shape compute alike.
 
     Attributes:
-        device: its name; on another one everything is settled anew.
-        budget: bytes that kept gradients may take.
-        most: records of a pass; None until memory ran out.
-        splits: whether a unit of more records is taken in several passes.
+        device: name of the device; on another device all settings are determined again.
+        budget: maximum number of bytes for kept gradients.
+        most: maximum number of records per pass; None until memory ran out.
+        splits: whether a unit with more records is computed in several passes.
     """
 
     device: str
@@ -34,14 +34,14 @@ class Effort:
     Attributes:
         precisions: arithmetic of the passes: fp32, bf16.
         devices: names of the devices, in the order in which they were first used.
-        processes: most processes, each with a device of its own.
-        tokens: predicted tokens of all records whose gradients were computed, a record once for each step.
-        step_seconds: of steps alone, without evaluation and checkpoints.
-        peak_memory: most bytes that torch held on a GPU of the first process; 0 on a CPU.
+        processes: largest number of processes, each with its own device.
+        tokens: predicted tokens of all records whose gradients were computed; a record counts once for each step.
+        step_seconds: seconds spent in steps alone, without evaluation and checkpoints.
+        peak_memory: peak bytes that torch held on a GPU of the first process; 0 on a CPU.
         ways: how clipped gradients were computed, in words, in the order in which they first occurred.
-        notices: what the user should know of it, such as why a slower way was taken.
-        memory: what was settled about memory.
-        clip_norm: of the next step, where it follows a quantile; None before the first step.
+        notices: messages for the user, such as why a slower way was used.
+        memory: the memory settings.
+        clip_norm: clip norm of the next step, if it follows a quantile; None before the first step.
     """
 
     precisions: list[str] = field(default_factory=list)
@@ -56,7 +56,7 @@ class Effort:
     clip_norm: float | None = None
 
     def goes_on(self, arithmetic: Arithmetic, device: torch.device, processes: int) -> list[str]:
-        """Note what this call uses; returns the names of devices that an earlier call used, if it was on others."""
+        """Note the devices of this call. If earlier calls ran on other devices, return the names of those devices."""
         name = device_name(device)
         others = [device_used for device_used in self.devices if device_used != name]
         self.devices = list(dict.fromkeys([*self.devices, name]))
@@ -67,7 +67,7 @@ class Effort:
         return others
 
     def note(self, ways: str, notice: str | None) -> list[str]:
-        """Note how a sum was computed; returns what was not known before, for a line each."""
+        """Note how a sum was computed, and return the new notes, one per line."""
         new = []
         if ways not in self.ways and len(self.ways) < KEPT_WAYS:
             if not self.ways:
@@ -79,6 +79,6 @@ class Effort:
         return new
 
     def measure(self, device: torch.device) -> None:
-        """Take the GPU's peak memory so far."""
+        """Update the GPU's peak memory."""
         if device.type == "cuda":
             self.peak_memory = max(self.peak_memory, int(torch.cuda.max_memory_allocated(device)))

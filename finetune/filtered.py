@@ -1,10 +1,10 @@
 """A step of Asi & Liu's filtered descent (Chua et al., Algorithm 3): all users except outliers, or the run halts.
 
-Full batch: all of the public number N of users enter every step. Half the budget pays for AboveThreshold on the
-concentration scores, half for the Gaussian noise. Its proof uses replace adjacency, and halting is an output.
+Every step is a full batch of all N users; N is public. Half the budget pays for AboveThreshold on the concentration
+scores, half for the Gaussian noise. The paper's proof uses replace adjacency, and halting counts as an output.
 
-A step needs every user's full gradient at once: users times parameters, in fp32. It serves for comparison with
-user-level sampling.
+A step needs every user's full gradient at once: users times parameters, in fp32. The method is here to compare
+user-level sampling with it.
 """
 
 import math
@@ -27,7 +27,7 @@ FLOATS_A_BLOCK = 2**22
 
 
 class Halted(Exception):
-    """The users' gradients were not concentrated enough; the run ends and releases no model."""
+    """The users' gradients were not concentrated enough. The run ends and releases no model."""
 
     def __init__(self, step: int) -> None:
         super().__init__(f"halted at step {step + 1}")
@@ -44,10 +44,10 @@ def filtered_gradient(
     """Put the noised mean gradient of the kept users into ``.grad``; return the users' mean loss.
 
     Args:
-        model: whose ``.grad`` is set.
+        model: the model; its ``.grad`` is set.
         training: mechanism, key and users.
         step: number of the step, from 0.
-        passes: where gradients are counted.
+        passes: counts the gradients.
 
     Raises:
         Halted: AboveThreshold did not pass.
@@ -92,10 +92,10 @@ def filtered_gradient(
 def kept_users(
     gradients: torch.Tensor, names: Sequence[str], absent: int, clip: ConcentrationFilter, key: bytes, step: int
 ) -> list[bool]:
-    """Mark the users over whom the step averages: the n present users, then the absent ones.
+    """Mark the users to be averaged in the step: first the n present users, then the absent users.
 
     Args:
-        gradients: (n, d), of the present users.
+        gradients: gradients of the present users, (n, d).
         clip: thresholds and epsilon of the filter.
         step: number of the step, from 0.
 
@@ -117,11 +117,11 @@ def kept_users(
 
 
 def neighbours(gradients: torch.Tensor, absent: int, distance: float) -> torch.Tensor:
-    """For each user, how many users are within ``distance``, itself included (equation (1) and line 11).
+    """Return, for each user, the number of users within ``distance``, including the user (equation (1) and line 11).
 
     Args:
-        gradients: (n, d), of the present users.
-        distance: Euclidean.
+        gradients: gradients of the present users, (n, d).
+        distance: Euclidean distance.
 
     Returns:
         (n + absent,) counts, the absent users last.
@@ -145,18 +145,18 @@ SCORE_SENSITIVITY = 2.0
 
 
 def concentration_threshold(users: int) -> float:
-    """4 N / 5, which the score must reach at every step for training to go on (Algorithm 3, line 9); N is public."""
+    """Return 4 N / 5: training goes on while the score reaches this value (Algorithm 3, line 9). N is public."""
     check_count("users", users)
     return 0.8 * users
 
 
 def above_threshold(score: float, users: int, above_epsilon: float, key: bytes, step: int) -> bool:
-    """AboveThreshold (sparse vector) over the steps of a run: whether training goes on (Algorithm 3, line 9).
+    """Return whether training goes on, by AboveThreshold (sparse vector) over the steps of a run (Algorithm 3, line 9).
 
     Args:
         score: concentration score of this step.
         users: public number N.
-        above_epsilon: that AboveThreshold may spend over the run.
+        above_epsilon: epsilon that AboveThreshold may spend over the whole run.
         step: number of the step, from 0.
     """
     # The threshold gets one Laplace number for the run, the score one per step, both functions of the key, so that a
@@ -166,7 +166,8 @@ def above_threshold(score: float, users: int, above_epsilon: float, key: bytes, 
 
 
 def keep_probability(near: int, users: int) -> float:
-    """p of a user with ``near`` users within 2 tau: 0 below N / 2, 1 from 2 N / 3 on, linear between (line 12)."""
+    """Return p for a user with ``near`` users within 2 tau: 0 below N / 2, 1 from 2 N / 3 on, linear between (line
+    12)."""
     return min(1.0, max(0.0, (near - users / 2.0) / (users / 6.0)))  # 2 N / 3 - N / 2 is N / 6
 
 

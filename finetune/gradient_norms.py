@@ -1,6 +1,6 @@
 """Norms of users' gradients at a model, for choosing group sizes and clip norms before training.
 
-These are facts about users without noise: take them from public users only, or charge for them
+The norms are un-noised facts about users: compute them on public users only, or charge for them
 (docs/theory.md#rules-of-a-private-step).
 """
 
@@ -33,7 +33,8 @@ RECORDS_A_PASS = 64
 
 @dataclass(frozen=True)
 class PublicUsers:
-    """Public users at a base model: their median number of records, and the clip norm L(G) as a function of G."""
+    """Public users at a base model: the median number of records, and the clip norm L(G) as a function of the group
+    size G."""
 
     median_records: int
     clip_norm: Callable[[int], float]
@@ -45,8 +46,8 @@ def public_users(path: Path, columns: Columns, model: str, sequence_length: int,
     Args:
         path: file of public records.
         model: hub name or folder of the base model.
-        sequence_length: tokens of a record that are used.
-        reporter: receives how many users were measured, for each group size.
+        sequence_length: number of tokens used per record.
+        reporter: receives the number of users measured, for each group size.
 
     Raises:
         InputError: the file or the model cannot be used.
@@ -78,14 +79,14 @@ def median_user_norm(
     seed: int = 0,
     advance: Callable[[int], object] = lambda _: None,
 ) -> float:
-    """L(G): the median over users of the norm of the mean gradient over G random records (Charles et al., eq. (8)).
+    """Return L(G): the median user norm of the mean gradient over G random records (Charles et al., eq. (8)).
 
     Args:
         lm: the pre-trained model.
-        users: user to the tokens of each record; at most 128 users are sampled, and users with fewer than G records
-            give all.
+        users: the tokens of each record, by user. At most 128 users are sampled; a user with fewer than G records gives
+            all of them.
         seed: public seed of both samples.
-        advance: called with the number of users measured, after every pass.
+        advance: called with the number of measured users after every pass.
     """
     if group_size < 1 or not users:
         raise InputError("gradient norms need at least one user and a group size of at least 1")
@@ -102,7 +103,7 @@ def median_user_norm(
 def gradient_norms(
     lm: LanguageModel, units: Sequence[Sequence[Tokens]], advance: Callable[[int], object] = lambda _: None
 ) -> list[float]:
-    """Norms of the gradients of the units' mean losses, in order; a unit is a list of records."""
+    """Return the norm of the gradient of each unit's mean loss, in order. A unit is a list of records."""
     norms: list[float] = []
     for run in cut([len(records) for records in units], RECORDS_A_PASS):
         passed = whole_units([list(units[i]) for i in run])

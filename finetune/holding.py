@@ -1,6 +1,6 @@
-"""The model among the processes of a training: each all of it, or each a shard. The loop is the same for both.
+"""How the processes of a training hold the model: each process all of it, or a shard. The loop is the same for both.
 
-Plain batches may be clipped without noise, a heuristic defense: it bounds no privacy loss (Kandpal et al., Appendix
+Plain batches may be clipped without noise, a heuristic defense that bounds no privacy loss (Kandpal et al., Appendix
 D.3).
 """
 
@@ -31,7 +31,8 @@ StepGradient = Callable[[PreTrainedModel, PrivateTraining, int, Records, Passes]
 
 @dataclass(frozen=True)
 class PlainClipping:
-    """Clip each example's gradient, or the batch's mean gradient, to ``norm``; infinity only measures the norms."""
+    """Clip each example's gradient, or the batch's mean gradient, to ``norm``. With norm infinity, norms are only
+    measured."""
 
     unit: Literal["example", "batch"]
     norm: float
@@ -42,7 +43,7 @@ class PlainClipping:
 
 
 def plain_clipping(mechanism: Mechanism) -> PlainClipping | None:
-    """Return how a run without noise clips; None for any other, where the mechanism clips each unit itself."""
+    """Return how a run without noise clips; None for all other runs, where the mechanism clips each unit itself."""
     plain = mechanism.clip.plain
     return None if mechanism.protects or plain is None else PlainClipping(plain.unit, plain.norm)
 
@@ -53,12 +54,12 @@ def clipped_batch_gradient(
     """Put the clipped mean gradient of a batch into ``.grad``.
 
     Args:
-        model: whose ``.grad`` is set.
+        model: the model; its ``.grad`` is set.
         clipping: unit and norm.
-        passes: how many records go through the model at once.
+        passes: limits the number of records per forward pass.
 
     Returns:
-        The mean loss, and the norms before clipping: one per example of this process, or one of the batch.
+        The mean loss, and the norms before clipping: one norm per example of this process, or one norm of the batch.
     """
     of_example = clipping.norm if clipping.unit == "example" else float("inf")
     share = own_share(batch)
@@ -88,20 +89,20 @@ def clipped_batch_gradient(
 
 @dataclass(frozen=True)
 class Holding:
-    """The operations that the loop needs of a model that its processes hold together.
+    """The operations that the loop needs of a model held by several processes.
 
     Attributes:
         private_gradient: puts the noised mean gradient of a step into ``.grad``, given model, mechanism, number of the
-            step, tokens by row and limits of a pass; the cohort's mean loss, None for an empty cohort.
+            step, tokens by row and limits of a pass. Returns the cohort's mean loss, or None for an empty cohort.
         batch_gradient: puts the gradient of a plain batch into ``.grad``, given model, batch, clipping (None: none),
-            limits of a pass and arithmetic; its mean loss, and norms before clipping.
-        load: loads the newest whole state of a folder, given the job's name, model and optimizer (and ``say``, which
-            receives a line where a state is passed over); None if there is none.
+            limits of a pass and arithmetic. Returns the mean loss, and norms before clipping.
+        load: loads the newest undamaged state of a folder, given the job's name, model and optimizer (and ``say``,
+            which receives a line for each state that is passed over). Returns None if there is no state.
         save: writes a resumable state to a folder.
-        save_model: writes a model folder, whole or not at all.
+        save_model: writes a model folder, completely or not at all.
         finite: whether all trained weights are finite.
-        checksum: a number of the weights that every process must have.
-        keeps_casts: whether a process may hold half-precision copies of all weights during a step.
+        checksum: a number computed from the weights, equal on every process.
+        keeps_casts: whether a process may keep half-precision copies of all weights during a step.
     """
 
     private_gradient: StepGradient
@@ -117,7 +118,7 @@ class Holding:
 
 
 def whole_holding(of_step: StepGradient) -> Holding:
-    """Each process processes its share of a step's units; all go on from one file, which the first one writes."""
+    """Return a holding in which each process has the whole model. The first process writes one checkpoint for all."""
 
     def of_batch(
         model: PreTrainedModel, batch: Records, clipping: PlainClipping | None, passes: Passes, arithmetic: Arithmetic

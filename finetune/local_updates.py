@@ -1,7 +1,7 @@
-"""A drawn user's own steps of SGD: what is clipped and summed is how far the model moved (McMahan et al. 2018).
+"""A drawn user's own steps of SGD; the change of the model's weights is clipped and summed (McMahan et al. 2018).
 
-Minus the difference takes the place of a gradient, so that noise, divisor and optimizer are those of every private
-step; an optimizer that subtracts it moves the model where its users' models went.
+The negative difference takes the place of a gradient, so noise, divisor and optimizer are the same as in every private
+step. An optimizer that subtracts the negative difference moves the model towards the users' models.
 """
 
 from collections.abc import Sequence
@@ -20,16 +20,16 @@ from heldin.finetune.sampled_units import LocalWork
 def clipped_difference_sum(
     model: PreTrainedModel, people: Sequence[LocalWork], local: LocalUpdates, clip_norm: float
 ) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-    """The sum of minus the clipped model differences; and a tensor (3,): the sum of the users' losses, their number,
-    and half the difference of the users up to and above the clip norm.
+    """Return the sum of the negative clipped model differences, and a tensor (3,): the sum of the users' losses, the
+    number of losses, and half of (users up to the clip norm minus users above it).
 
-    A user whose difference is not finite, or whose factor float32 does not hold, contributes zero. The model is left as
-    it was.
+    A user contributes zero if the difference is not finite, or if float32 cannot represent its factor. The model ends
+    with unchanged weights.
 
     Args:
-        model: where every user starts.
+        model: the model from which every user starts.
         people: the drawn users.
-        local: how each trains.
+        local: settings of each user's training.
     """
     parameters = trainable(model)
     start = {name: p.detach().clone() for name, p in parameters.items()}
@@ -60,7 +60,7 @@ def clipped_difference_sum(
 
 
 def _train(model: PreTrainedModel, parameters: list[torch.nn.Parameter], work: LocalWork, local: LocalUpdates) -> float:
-    """Take the user's steps; return the mean loss of the first batch."""
+    """Run the user's steps, and return the mean loss of the first batch."""
     first, size = None, local.batch_size
     for _ in range(local.epochs):
         for at in range(0, len(work.sequences), size):
@@ -86,5 +86,5 @@ def _restore(parameters: dict[str, torch.nn.Parameter], start: dict[str, torch.T
 
 
 def _forget_casts() -> None:
-    """Weights have changed: under autocast their copies of lower precision would go on being used."""
+    """Clear autocast's cached casts, which would otherwise be used after the weights have changed."""
     torch.clear_autocast_cache()

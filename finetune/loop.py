@@ -1,6 +1,6 @@
-"""The training loop. Deterministic and resumable: a step is a function of the state before it and of its number.
+"""The training loop. It is deterministic and resumable: a step depends only on the state before it and on its number.
 
-Ctrl-C and SIGTERM wait for the end of a step, so nothing of the step is lost.
+Ctrl-C and SIGTERM wait for the end of a step, so no part of the step is lost.
 """
 
 import signal
@@ -35,14 +35,14 @@ class TrainingResult:
     """A finished run.
 
     Attributes:
-        folder: of the chosen model.
+        folder: folder of the chosen model.
         steps: optimizer steps done.
         history: one entry per evaluation.
         smallest_norm: smallest gradient norm of a clipping run; None otherwise.
-        gradients: number of records' gradients that were computed.
-        uncounted: records of which no token counts, so that their loss is 0.
-        halted: whether the filter ended the run after ``steps`` steps; there is then no model.
-        effort: what the run took over all its resumes.
+        gradients: number of computed gradients of records.
+        uncounted: number of records without a counted token, which have loss 0.
+        halted: whether the filter ended the run after ``steps`` steps; a halted run has no model.
+        effort: time, devices and memory of the run, over all its resumes.
     """
 
     folder: Path
@@ -72,15 +72,15 @@ def train(
     spread: "Spread | None" = None,
     log: Log | None = None,
 ) -> TrainingResult:
-    """Train ``base`` on ``sequences`` and leave the chosen model in ``folder``/final.
+    """Train ``base`` on ``sequences``, and write the chosen model to ``folder``/final.
 
-    After a kill the same call continues from the last checkpoint and, on a CPU, ends with bitwise the same weights;
-    where one process trains, Ctrl-C and SIGTERM wait for the end of the step and leave one (a second of them does not
-    wait). A finished run is not repeated. Under ``torchrun`` every process makes this call with the same arguments and
+    After a kill the same call continues from the last checkpoint and, on a CPU, ends with bitwise the same weights. If
+    one process trains, Ctrl-C and SIGTERM wait for the end of the step and write a checkpoint; a second signal acts at
+    once. A finished run is not repeated. Under ``torchrun`` every process makes this call with the same arguments and
     ends with the same model; only the first process writes.
 
     Args:
-        sequences: tokens of each record (see ``finetune.batches.encode``); nothing else is ever trained on.
+        sequences: tokens of each record (see ``finetune.batches.encode``); the model is trained on nothing else.
         private: the mechanism to run instead of plain batches; it fixes the number of steps.
         clipping: clip plain batches, without noise; the smallest norm goes into the result.
         evaluate: called at ``recipe.evaluation_steps`` with the number of completed steps and the model; the metrics it
@@ -89,12 +89,12 @@ def train(
             or to stop early.
         advance: called with 1 after every step, and once with the steps of a resumed run.
         say: receives a line when a run resumes, when a step that ran out of memory is retried in smaller passes, and
-            how per-unit gradients are computed.
-        spread: how ``base.model`` lies over the processes; None: each holds all of it.
-        log: called after each evaluation with its entry of the history, and the seconds of all steps so far.
+            about how per-unit gradients are computed.
+        spread: layout of ``base.model`` over the processes; None: each process holds the whole model.
+        log: called after each evaluation with the new entry of the history, and the seconds of all steps so far.
 
     Raises:
-        InputError: there are no records, no token of any counts, or ``folder`` has a checkpoint of another job.
+        InputError: there are no records, no token counts, or ``folder`` has a checkpoint of another job.
         ResumableError: weights, or the loss of plain training, became non-finite, or the processes' weights differ; the
             last good checkpoint is kept.
     """
@@ -155,10 +155,10 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def put_off() -> Iterator[Callable[[], bool]]:
-    """Put off the first Ctrl-C or SIGTERM; a second one acts at once.
+    """Postpone the first Ctrl-C or SIGTERM; a second signal acts at once.
 
-    Yields a function that says whether one came. At the end of the block it does what it would have done. Only the main
-    thread of a process may decide so: in others nothing is put off.
+    Yields a function that returns whether a signal came. At the end of the block the signal has its usual effect. Only
+    the main thread of a process can postpone signals; in other threads they act at once.
     """
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False

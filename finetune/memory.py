@@ -1,11 +1,12 @@
-"""The memory that training and scoring would hold on a device, found by rehearsing a step of the training code itself.
+"""The memory that training and scoring would hold on a device, measured by rehearsing a step of the training code
+itself.
 
-Counted are the bytes of tensors, as torch's allocator counts them on a CPU. What kernels use inside, a GPU's context
-and the allocator's gaps come on top.
+The bytes of tensors are counted as torch's allocator counts them on a CPU. Memory used inside kernels, by a GPU's
+context and for the allocator's gaps is not included.
 
-A rehearsal runs training code on tensors that have a shape and no numbers, and counts the bytes that would be alive.
-Numbers that decide what happens next, such as whether a gradient is finite, are answered as in a step without trouble.
-Ids, masks and unit numbers are real, so that layouts, look-ups and padding are those of the step.
+A rehearsal runs training code on tensors that have a shape but no numbers, and counts the bytes that would be alive.
+Numbers that decide the next operation, such as whether a gradient is finite, take the values of a normal step. Ids,
+masks and unit numbers are real, so layouts, look-ups and padding are the same as in the step.
 """
 
 import weakref
@@ -41,11 +42,11 @@ EVALUATION, OPTIMIZING = "an evaluation", "the optimizer's step"  # as moments o
 
 
 class Rehearsal(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A block in which floating-point tensors hold nothing, and their bytes are counted.
+    """A block in which floating-point tensors have no content, and their bytes are counted.
 
     Attributes:
-        alive: bytes of the tensors that are alive, each storage once.
-        most: most bytes that were alive since ``begin``.
+        alive: bytes of the tensors that are alive; each storage counts once.
+        most: peak of ``alive`` since ``begin``.
     """
 
     def __init__(self) -> None:
@@ -57,12 +58,12 @@ class Rehearsal(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._sizes: weakref.WeakKeyDictionary[torch.UntypedStorage, list[int]] = weakref.WeakKeyDictionary()
 
     def begin(self) -> int:
-        """Count the most from here on; returns the bytes that are alive now."""
+        """Start counting the peak again, and return the bytes that are alive now."""
         self.most = self.alive
         return self.alive
 
     def model(self, make: Callable[[], PreTrainedModel], recipe: Recipe) -> Any:
-        """A model without numbers; call it outside the block. Its adapters have numbers for a moment."""
+        """Make a model without numbers. Call it outside the block. For a moment the adapters have numbers."""
         with self._fakes:
             made = make()
         use_exact_attention(made)
@@ -79,7 +80,7 @@ class Rehearsal(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Run an operation, and count what it makes."""
+        """Run an operation, and count the tensors that it makes."""
         if func is torch.ops.prim.device.default:
             return args[0].fake_device
         if any(issubclass(kind, DTensor) for kind in types):
@@ -104,7 +105,8 @@ class Rehearsal(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return made
 
     def _without_numbers(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The result of an operation on tensors without numbers; FakeTensorMode alone takes five times as long."""
+        """Return the result of an operation on tensors without numbers. FakeTensorMode alone takes five times as
+        long."""
         if torch.Tag.inplace in func.tags and torch.Tag.inplace_view not in func.tags and isinstance(args[0], Tensor):
             return args[0]
         if func.is_view or func is _aten._unsafe_view.default:
@@ -123,7 +125,7 @@ class Rehearsal(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return FakeTensor(self._fakes, made, "cpu")
 
     def _made(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A new tensor: without numbers if it is of floats, and not one number alone."""
+        """Make a tensor. It has no numbers if it is floating-point and has more than one element."""
         dtype = kwargs.get("dtype") or torch.get_default_dtype()
         sizes = args[0] if args and isinstance(args[0], list | tuple) else []
         with self._fakes if dtype.is_floating_point and sizes else nullcontext():
@@ -131,10 +133,10 @@ class Rehearsal(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @contextmanager
     def one_of(self, processes: int) -> Iterator[None]:
-        """A block in which this is the first of several processes that train together; the others are not there.
+        """A block in which this process acts as the first of several training processes; the others do not exist.
 
         Raises:
-            RuntimeError: it is one of several already.
+            RuntimeError: this process is already one of several.
         """
         # Registers the kind of process group in which every sum is there at once, and is nobody's.
         from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -165,21 +167,21 @@ class Rehearsal(TorchDispatchMode):  # type: ignore[no-untyped-call]
             weakref.finalize(storage, self._count, bytes_held, 0)
 
     def _count(self, bytes_held: list[int], size: int) -> None:
-        """A storage has this size from now on."""
+        """Set the size of a storage."""
         self.alive += size - bytes_held[0]
         self.most = max(self.most, self.alive)
         bytes_held[0] = size
 
 
 def tensors_in(value: Any) -> list[Tensor]:
-    """Return the tensors in nested lists, tuples and dictionaries; torch's pytree takes longer than many operations."""
+    """Return the tensors in nested lists, tuples and dictionaries; torch's pytree is slower than many operations."""
     tensors: list[Tensor] = []
     _each(value, tensors.append)
     return tensors
 
 
 def _each(value: Any, change: Callable[[Tensor], Any]) -> Any:
-    """The value with each of its tensors changed."""
+    """Return the value with ``change`` applied to each of its tensors."""
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, list | tuple):
@@ -188,7 +190,7 @@ def _each(value: Any, change: Callable[[Tensor], Any]) -> Any:
 
 
 def _answer(dtype: torch.dtype) -> bool | float:
-    """Return the number that a step without trouble has: finite, and equal to the expected number."""
+    """Return the value that a normal step has: finite, and equal to the expected number."""
     if dtype == torch.bool:
         return True
     if dtype.is_floating_point:
@@ -197,7 +199,7 @@ def _answer(dtype: torch.dtype) -> bool | float:
 
 
 def _chosen(index: Tensor | None) -> Tensor | None:
-    """Numbers of the places that a mask chooses: all, if it follows from numbers that are not there."""
+    """Return the positions that a mask selects; all positions if the mask depends on missing numbers."""
     if index is None or index.dtype != torch.bool or index.dim() != 1:
         return index
     return torch.arange(len(index)) if isinstance(index, FakeTensor) else index.nonzero().squeeze(1)
@@ -217,12 +219,12 @@ _FLOAT32_ON_GPU = {
 
 
 class AutocastOfGpu(TorchFunctionMode):
-    """A block in which autocast on a CPU keeps in float32 what it keeps in float32 on a GPU."""
+    """A block in which CPU autocast keeps in float32 whatever GPU autocast keeps in float32."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Run a function, its half-precision arguments in float32 where a GPU's autocast takes them so."""
+        """Run a function. Half-precision arguments become float32 where a GPU's autocast converts them."""
         if func in _FLOAT32_ON_GPU and torch.is_autocast_enabled("cpu"):
             args = tuple(a.float() if isinstance(a, Tensor) and a.dtype == torch.bfloat16 else a for a in args)
         return func(*args, **(kwargs or {}))
@@ -233,15 +235,15 @@ class Step:
     """The gradient of a step.
 
     Attributes:
-        compute: given the model, the limits of a pass, the arithmetic, and how the model lies over processes (None:
-            each holds all of it), puts a gradient into ``.grad``.
-        most: records of a pass.
-        unit: records of the largest unit; 1 where records are clipped alone, or nothing is.
-        splits: whether a unit of more records may be taken in several passes.
+        compute: given the model, the limits of a pass, the arithmetic, and the layout of the model over processes
+            (None: each process holds the whole model), puts a gradient into ``.grad``.
+        most: maximum number of records per pass.
+        unit: number of records in the largest unit; 1 if records are clipped alone, or nothing is clipped.
+        splits: whether a unit with more records may be computed in several passes.
         without_dropout: whether the step computes per-unit gradients.
-        copies: copies of the weights that are held beside the model.
-        scored: tokens of the longest text that an evaluation scores between steps; None: there is no evaluation.
-        halves: whether training takes fewer records in a pass when memory runs out.
+        copies: number of copies of the weights held in addition to the model.
+        scored: tokens of the longest text that is scored in evaluations between steps; None: no evaluation.
+        halves: whether training reduces the number of records per pass when memory runs out.
     """
 
     compute: Callable[[PreTrainedModel, Passes, Arithmetic, Spread | None], object]
@@ -256,16 +258,16 @@ class Step:
 
 @dataclass(frozen=True)
 class Peak:
-    """The most that is held at one time, in bytes.
+    """Peak memory, in bytes.
 
     Attributes:
         weights: weights and buffers of all models in memory.
         optimizer: the optimizer's state.
-        work: all else: activations, gradients, their sums, temporary tensors.
-        splits: whether a unit of more records is taken in several passes.
+        work: everything else: activations, gradients, sums of gradients, temporary tensors.
+        splits: whether a unit with more records is computed in several passes.
         ways: how per-unit gradients are computed, in words; "" if they are not.
-        fixed: most bytes at the optimizer's step, which smaller passes hardly change; 0 without one.
-        processes: that hold one copy of the model together; all else is of one of them.
+        fixed: peak bytes at the optimizer's step, which smaller passes hardly change; 0 without an optimizer.
+        processes: number of processes that hold one copy of the model together; all other fields are for one process.
     """
 
     moment: str
@@ -280,7 +282,7 @@ class Peak:
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """Return the sum of weights, optimizer state and work."""
         return self.weights + self.optimizer + self.work
 
 
@@ -291,12 +293,12 @@ def fitting_peak(
     device: Planned,
     say: Callable[[str], None] = lambda _: None,
 ) -> Peak:
-    """The peak of training with as many records in a pass as fit, or with a single one if none do.
+    """Return training's peak with as many records per pass as fit, or with a single record if none fit.
 
-    As training does when memory runs out, passes are halved, and a unit that is larger is split.
+    As in training when memory runs out, passes are halved, and a unit larger than a pass is split.
 
     Args:
-        say: receives a line before each rehearsal, of which one may take half a minute.
+        say: receives a line before each rehearsal; a rehearsal may take half a minute.
     """
     while True:
         say(f"memory: rehearsing steps with {step.most:,} records a pass")
@@ -312,7 +314,8 @@ def fitting_peak(
 
 
 def training_peak(make: Callable[[], PreTrainedModel], recipe: Recipe, step: Step, device: Planned) -> Peak:
-    """Return the peak of a training's first two steps: the first checks layer rules, the second has optimizer state."""
+    """Return the peak of a training's first two steps. The first step checks layer rules; the second has optimizer
+    state."""
     arithmetic = arithmetic_on(recipe.precision, device)
     rehearsal = Rehearsal()
     model = rehearsal.model(make, recipe).train()
@@ -352,11 +355,11 @@ def training_peak(make: Callable[[], PreTrainedModel], recipe: Recipe, step: Ste
 
 
 def scoring_peak(make: Callable[[], PreTrainedModel], positions: int, models: int, device: Planned) -> Peak:
-    """The peak of scoring texts.
+    """Return the peak of scoring texts.
 
     Args:
         positions: L, tokens of the longest text, at most the model's context.
-        models: how many models of this size are in memory.
+        models: number of models of this size in memory.
     """
     rehearsal = Rehearsal()
     model = rehearsal.model(make, Recipe()).eval()
@@ -367,12 +370,12 @@ def scoring_peak(make: Callable[[], PreTrainedModel], positions: int, models: in
 
 
 def arithmetic_on(precision: Precision, device: Planned) -> Arithmetic:
-    """Return the arithmetic of a recipe's precision on an absent device; a GPU is taken to have bfloat16."""
+    """Return the arithmetic of a recipe's precision on an absent device. GPUs are assumed to support bfloat16."""
     return "bf16" if precision is Precision.BF16 or (precision is Precision.AUTO and device.kind == "cuda") else "fp32"
 
 
 def _score(model: PreTrainedModel, positions: int, rehearsal: Rehearsal) -> tuple[int, int]:
-    """Most bytes that are alive while a batch of such texts is scored, and its records."""
+    """Return the peak bytes while a batch of texts of this length is scored, and the number of records in the batch."""
     records = max(1, tokens_per_batch(model) // positions)
     ids = torch.zeros(records, positions, dtype=torch.long)
     rehearsal.begin()

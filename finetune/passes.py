@@ -1,6 +1,6 @@
-"""The passes of a step: how many records each has, and the sum of clipped gradients over them; no mechanism is known.
+"""The passes of a step: the number of records in each, and the sum of clipped gradients, for any mechanism.
 
-A pass has fewer records when memory runs out, which changes only the rounding.
+When memory runs out, passes have fewer records, which changes only the rounding.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,18 +27,19 @@ Noise = Callable[[str, torch.Size, torch.device], torch.Tensor]
 
 @dataclass
 class Passes:
-    """Limits the records of a forward pass; halves the limit and says so when memory runs out.
+    """Limits the number of records in a forward pass; halves the limit and reports it when memory runs out.
 
-    Units are whole in a pass until a single one does not fit: from then on larger ones are taken in several passes.
+    Units stay whole in a pass until a single unit does not fit. From then on larger units are computed in several
+    passes.
 
     Attributes:
-        most: records of a pass.
-        say: receives a line when the limit is lowered, and when gradients are first computed in another way.
-        gradients: records whose gradients this process was asked for, once for each step that uses them.
-        tokens: predicted tokens of these.
-        splits: whether a unit of more records than ``most`` is taken in several passes.
-        budget: bytes that kept gradients may take; None: the engine's default in each pass.
-        effort: where ways and notices are noted.
+        most: maximum number of records per pass.
+        say: receives a line when the limit is lowered, and when the way of computing gradients changes.
+        gradients: number of gradients of records that this process was asked to compute; a record counts once per step.
+        tokens: number of predicted tokens of the records counted in ``gradients``.
+        splits: whether a unit with more than ``most`` records is computed in several passes.
+        budget: maximum number of bytes for kept gradients; None: the engine's default in each pass.
+        effort: receives ways and notices.
         lowered: whether memory ran out.
     """
 
@@ -52,32 +53,32 @@ class Passes:
     lowered: bool = False
 
     def count(self, records: Sequence[Tokens], times: int = 1) -> None:
-        """Count the gradients of these records."""
+        """Count the gradients of these records, ``times`` times each."""
         self.gradients += times * len(records)
         self.tokens += times * sum(tokens.predicted for tokens in records)
 
     def hear(self, line: str | None) -> None:
-        """Say a line, if there is one."""
+        """Report a line, if there is one."""
         if line is not None:
             self.say(line)
 
     def note(self, ways: str, notice: str | None) -> None:
-        """Note how a sum of clipped gradients was computed; new facts are reported."""
+        """Note how a sum of clipped gradients was computed, and report new facts."""
         for line in self.effort.note(ways, notice):
             self.say(line)
 
     def fitted(
         self, compute: Callable[[int], Result], largest: Callable[[int], int], *, can_split: bool = False
     ) -> Result:
-        """The result of ``compute`` with as many records per pass as fit into memory.
+        """Return the result of ``compute`` with as many records per pass as fit into memory.
 
         Args:
-            compute: does the work, given the most records of a pass.
-            largest: records of the largest actual pass, given the most records of a pass.
-            can_split: whether ``compute`` and ``largest`` follow ``splits``.
+            compute: does the work, given the maximum number of records per pass.
+            largest: number of records in the largest actual pass, given the maximum.
+            can_split: whether ``compute`` and ``largest`` obey ``splits``.
 
         Raises:
-            ResumableError: a single record does not fit, or a unit that cannot be split.
+            ResumableError: a single record does not fit, or a unit that cannot be split does not fit.
         """
         before = self.most
         while True:
@@ -113,7 +114,8 @@ class Passes:
 
 
 def cut(sizes: Sequence[int], most: int) -> list[list[int]]:
-    """Unit numbers of each pass: whole units in order, at most ``most`` records; a larger unit is alone."""
+    """Return the unit numbers of each pass: whole units in order, with at most ``most`` records. A larger unit is
+    alone."""
     runs: list[list[int]] = []
     taken = 0
     for number, size in enumerate(sizes):
@@ -130,7 +132,8 @@ def cut(sizes: Sequence[int], most: int) -> list[list[int]]:
 def clipped_sum(
     model: PreTrainedModel, runs: Sequence[Sequence[Contribution]], clip_norm: float, passes: Passes
 ) -> ClippedSum:
-    """The sum of the clipped gradients of several passes' units, and what is known of each unit, in their order."""
+    """Return the sum of the clipped gradients of several passes' units, and the norms, losses and masks in unit
+    order."""
     total: Sums | None = None
     of_passes: list[ClippedSum] = []
     parts = take_apart(model)
@@ -162,13 +165,13 @@ def clipped_sum(
 def put_gradient(
     model: PreTrainedModel, total: Mapping[str, torch.Tensor], scale: float, divisor: float, noise: Noise | None
 ) -> None:
-    """Put the noised mean into ``.grad``.
+    """Put the noised mean gradient into ``.grad``.
 
     Args:
-        model: whose ``.grad`` is set.
-        total: sums by parameter name, in float32; they are overwritten.
-        scale: what the sums are multiplied by before the noise.
-        noise: given a tensor's name, shape and device; None: no noise.
+        model: the model; its ``.grad`` is set.
+        total: sums by parameter name, in float32; overwritten.
+        scale: factor by which the sums are multiplied before noise is added.
+        noise: returns noise, given a tensor's name, shape and device; None: no noise.
     """
     parameters = trainable(model)
     sums = [total[name] for name in parameters]
@@ -184,7 +187,7 @@ def put_gradient(
 
 
 def whole_units(units: Sequence[Contribution]) -> UnitBatch:
-    """A batch of units, each a list of records; on the CPU."""
+    """Return a batch of units, each a list of records, on the CPU."""
     batch = collate([tokens for records in units for tokens in records], torch.device("cpu"))
     unit = torch.tensor([i for i, records in enumerate(units) for record in records for _ in record.rows()])
     return UnitBatch.of(batch, unit, len(units))

@@ -1,4 +1,4 @@
-"""Arithmetic of the forward and backward pass: float32, or bfloat16 where the device has it."""
+"""Arithmetic of the forward and backward pass: float32, or bfloat16 if the device supports it."""
 
 import contextlib
 from contextlib import AbstractContextManager
@@ -28,11 +28,11 @@ def arithmetic_of(precision: Precision, device: torch.device) -> Arithmetic:
 def autocast(
     arithmetic: Arithmetic, device: torch.device, *, keeps_casts: bool = True
 ) -> AbstractContextManager[object]:
-    """A block in which passes have this arithmetic.
+    """Return a block in which passes use this arithmetic.
 
     Args:
-        device: where they run.
-        keeps_casts: whether half-precision copies of all weights are held until the end of the block.
+        device: device of the passes.
+        keeps_casts: whether half-precision copies of all weights are kept until the end of the block.
     """
     # By torch itself: accelerate keeps one precision for the life of a process, and pre-training may have had another.
     if arithmetic == "fp32":

@@ -1,7 +1,8 @@
-"""Preference pairs as records of a training: what the model before training finds of their answers is kept on disk.
+"""Preference pairs as training records, with log-probabilities of their answers under the untrained model, kept on
+disk.
 
-The reference of direct preference optimisation is the model with which training begins, which is the base with its
-adapters off. Its log-probabilities of each pair are computed once, and are a function of this pair and the base alone.
+The reference of direct preference optimisation is the model with which training begins: the base with its adapters off.
+Its log-probabilities of a pair are computed once, and depend only on the pair and the base.
 """
 
 import hashlib
@@ -34,9 +35,10 @@ class PreferenceRecords(MadeSequence[Tokens], SizedRecords):
     """Pairs with the objective that compares their answers.
 
     Attributes:
-        pairs: their tokens.
-        objective: of the training.
-        reference: log-probability of the answers of each under the model before training, (pairs, 2), float32, nats.
+        pairs: tokens of the pairs.
+        objective: objective of the training.
+        reference: log-probabilities in nats of both answers of each pair under the model before training, (pairs, 2),
+            float32.
     """
 
     pairs: Sequence[Tokens]
@@ -47,7 +49,7 @@ class PreferenceRecords(MadeSequence[Tokens], SizedRecords):
         return len(self.pairs)
 
     def one(self, number: int) -> Tokens:
-        """Return the pair of this number."""
+        """Return the pair with this number."""
         pair = self.pairs[number]
         assert isinstance(pair, Pair)
         chosen, rejected = self.reference[number].tolist()
@@ -55,17 +57,17 @@ class PreferenceRecords(MadeSequence[Tokens], SizedRecords):
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Return the tokens of each pair."""
+        """Return the number of tokens of each pair."""
         return lengths_of(self.pairs)
 
     @property
     def bearing(self) -> NDArray[np.int64]:
-        """Return the tokens of each pair that count."""
+        """Return the number of counted tokens of each pair."""
         return bearing_of(self.pairs)
 
     @property
     def digest(self) -> str:
-        """Return the hash of pairs, objective and reference."""
+        """Return a hash of pairs, objective and reference."""
         about = f"{sequences_digest(self.pairs)} {self.objective!r}"
         return hashlib.sha256(about.encode() + self.reference.tobytes()).hexdigest()
 
@@ -80,17 +82,17 @@ def preference_records(
     alone: bool = True,
     advance: Callable[[int], object] = lambda _: None,
 ) -> PreferenceRecords:
-    """Return pairs as the records of a training that begins with this model.
+    """Return pairs as training records for a training that begins with this model.
 
     Args:
         lm: the model before training, without adapters.
-        arithmetic: of the passes, as in training.
-        folder: where the reference is kept, owner-only; None: nowhere.
-        alone: whether one process can run the model; else all make each pass together.
-        advance: called with the number of pairs done.
+        arithmetic: arithmetic of the passes, as in training.
+        folder: folder that keeps the reference, owner-only; None: the reference is not kept.
+        alone: whether one process can run the model; if not, all processes make each pass together.
+        advance: called with the number of pairs that are done.
 
     Raises:
-        InputError: the folder is damaged, or is of other pairs or another model.
+        InputError: the folder is damaged, or belongs to other pairs or another model.
     """
     if not objective.needs_reference:
         return PreferenceRecords(pairs, objective, np.zeros((len(pairs), 2), dtype=np.float32))
@@ -129,9 +131,9 @@ def _kept(
 def reference_of(
     lm: LanguageModel, pairs: Sequence[Tokens], arithmetic: Arithmetic, advance: Callable[[int], object]
 ) -> NDArray[np.float32]:
-    """Return the log-probability of the counted tokens of each answer, (pairs, 2), nats.
+    """Return the log-probability in nats of the counted tokens of each answer, (pairs, 2).
 
-    A value that is not finite is left as it is: a unit whose loss is not finite contributes nothing.
+    Values that are not finite are kept: a unit whose loss is not finite contributes nothing.
     """
     values = np.zeros((len(pairs), 2), dtype=np.float32)
     training = lm.model.training

@@ -1,10 +1,10 @@
 """The preparation of a model for training: adapters, frozen weights, gradient checkpointing and the optimizer.
 
-Frozen weights of linear layers can be kept in half precision beside trained adapters: half the memory, and no other
-number. Autocast rounds the weights of a linear layer to bfloat16 in each pass, so the products have the same operands.
-Other weights, such as embeddings, are used in float32 and stay.
+Frozen weights of linear layers can be kept in half precision next to trained adapters. This halves their memory and
+changes no number: autocast rounds the weights of a linear layer to bfloat16 in each pass, so the products have the same
+operands. Other weights, such as embeddings, are used in float32 and stay in float32.
 
-Gradient checkpointing computes activations again in the backward pass instead of keeping them.
+Gradient checkpointing recomputes activations in the backward pass instead of keeping them.
 """
 
 import warnings
@@ -24,7 +24,8 @@ from heldin.models.reading import quiet_transformers
 
 
 def with_adapters(model: PreTrainedModel, recipe: Recipe) -> PreTrainedModel:
-    """The model with the recipe's adapters, or the model itself. Raises InputError if they do not fit it."""
+    """Return the model with the recipe's adapters, or the model itself. Raises InputError if the adapters do not
+    fit."""
     if recipe.lora is None:
         return model
     from peft import LoraConfig, get_peft_model  # slow to import, and only adapters need it
@@ -59,7 +60,7 @@ def with_adapters(model: PreTrainedModel, recipe: Recipe) -> PreTrainedModel:
 
 
 def _tied_weight(model: PreTrainedModel) -> Tensor | None:
-    """The weight that is both the embedding and the head, or None."""
+    """Return the weight that is both the embedding and the head; None if there is none."""
     head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
     if head is None or embedding is None or head.weight is not embedding.weight:
         return None
@@ -68,7 +69,7 @@ def _tied_weight(model: PreTrainedModel) -> Tensor | None:
 
 
 def _check_tied(adapted: nn.Module, tied: Tensor | None) -> None:
-    """Raises InputError if an adapter or a layer that is trained whole sits on the tied weight."""
+    """Raise InputError if an adapter or a fully trained layer uses the tied weight."""
     from peft.tuners.tuners_utils import BaseTunerLayer
     from peft.utils import ModulesToSaveWrapper
 
@@ -83,7 +84,7 @@ def _check_tied(adapted: nn.Module, tied: Tensor | None) -> None:
 
 
 def optimizer_of(model: PreTrainedModel, recipe: Recipe) -> torch.optim.Optimizer:
-    """The recipe's optimizer of everything trainable in the model."""
+    """Return the recipe's optimizer for all trainable parameters of the model."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     rate, decay, fused = recipe.learning_rate, recipe.weight_decay, fused_on(model.device)
     match recipe.optimizer:
@@ -98,9 +99,9 @@ def optimizer_of(model: PreTrainedModel, recipe: Recipe) -> torch.optim.Optimize
 
 
 def fused_on(device: torch.device) -> bool | None:
-    """Return whether an optimizer's step is one kernel there; None: torch's own choice, as on a CPU.
+    """Return whether an optimizer's step is one kernel on this device; None: torch decides, as on a CPU.
 
-    On a GPU the other forms hold several temporary copies of all weights.
+    On a GPU, unfused optimizers hold several temporary copies of all weights.
     """
     return True if kind_of(device) == "cuda" else None
 
@@ -112,8 +113,8 @@ def halve_frozen(model: PreTrainedModel, *, keep: bool = True) -> None:
     """Keep the frozen weights of linear layers in bfloat16.
 
     Args:
-        model: with adapters.
-        keep: keep what they were in main memory, for ``restore``.
+        model: a model with adapters.
+        keep: keep the original weights in main memory, for ``restore``.
     """
     shared = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
     kept = _WHOLE.setdefault(model, {})
@@ -128,7 +129,7 @@ def halve_frozen(model: PreTrainedModel, *, keep: bool = True) -> None:
 
 
 def restore(copy: nn.Module, model: nn.Module) -> None:
-    """Give a copy of a model, on the CPU, the float32 weights that ``halve_frozen`` took from the model."""
+    """Give a copy of a model, on the CPU, the float32 weights that ``halve_frozen`` removed from the model."""
     parameters = dict(copy.named_parameters())
     for name, weight in _WHOLE.get(model, {}).items():
         parameters[name].data = weight.clone()
@@ -137,16 +138,16 @@ def restore(copy: nn.Module, model: nn.Module) -> None:
 def use_checkpointing(
     model: PreTrainedModel, *, without_dropout: bool, again: Callable[[], AbstractContextManager[object]] = nullcontext
 ) -> None:
-    """Let training passes of the model compute activations again.
+    """Make training passes of the model recompute activations.
 
     Args:
-        model: with adapters, if it gets any.
-        without_dropout: set every dropout to 0. Per-unit passes have none, but transformers computes activations again
-            in training mode only, in which the model's own would be on.
-        again: makes the block in which they are computed again.
+        model: the model, after any adapters are added.
+        without_dropout: set every dropout to 0. Per-unit passes have no dropout, but transformers recomputes
+            activations only in training mode, where the model's own dropout would be on.
+        again: makes the block in which activations are recomputed.
 
     Raises:
-        InputError: the model has no layers that can do it.
+        InputError: no layer of the model supports checkpointing.
     """
     # Its newer name, where there is one.
     enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable

@@ -1,6 +1,6 @@
 """Pre-train a tiny GPT-Neo on public users: the offline base model, which is also the attack's reference.
 
-The result is cached under a hash of the texts and of every option. The usual loop trains it, so it can resume too.
+The result is cached under a hash of the texts and of every option. The usual loop trains the model, so it can resume.
 """
 
 import shutil
@@ -27,10 +27,10 @@ from heldin.models.tokens import Framed, Tokens
 def pretrained_folder(
     texts: Sequence[str], shape: TinyModel, recipe: Recipe, cache: Path, chat_template: str | None = None
 ) -> Path:
-    """The cache folder of the model pre-trained on these texts with these options.
+    """Return the cache folder of the model that is pre-trained on these texts with these options.
 
     Args:
-        texts: of public users; see ``pretrain``.
+        texts: texts of public users; see ``pretrain``.
     """
     chats = () if chat_template is None else ("chats", chat_template, repr([isinstance(t, Framed) for t in texts]))
     return cache / "pretrained" / text_sha256("1", repr(shape), repr(recipe), *chats, *texts)[:24]
@@ -45,15 +45,16 @@ def pretrain(
     *,
     advance: Callable[[int], object] | None = None,
 ) -> LanguageModel:
-    """Train tokenizer and model from scratch on ``texts``, or load them if they are cached.
+    """Train tokenizer and model from scratch on ``texts``, or load them from the cache.
 
     Args:
-        texts: of public users only; the tokenizer is trained on them too. Chats are ``Framed``; all of a text counts.
-        recipe: of the training; its sequence length may not exceed the model's context.
-        chat_template: that chats are written by; None: there are none.
+        texts: texts of public users only; the tokenizer is trained on them too. Chats are ``Framed``; all of a text
+            counts.
+        recipe: recipe of the training; its sequence length may not exceed the model's context.
+        chat_template: template that writes the chats; None: there are no chats.
 
     Raises:
-        InputError: no texts, or sequences longer than the context.
+        InputError: there are no texts, or sequences are longer than the context.
     """
     if not texts:
         raise InputError("there are no public texts to pre-train on: widen model.pretrain.users or name a model.base")
@@ -85,14 +86,14 @@ def train_once(
     *,
     advance: Callable[[int], object] | None = None,
 ) -> None:
-    """Train a model on public texts and leave it in ``folder``, unless it is there already.
+    """Train a model on public texts and write it to ``folder``, unless it is there already.
 
-    If several programs want the same model, one trains and the others wait. Processes that train together train it
-    together.
+    If several programs need the same model, one trains it and the others wait. Processes started together train the
+    model together.
 
     Args:
         fresh: the untrained model.
-        folder: for the trained model; nothing else remains.
+        folder: folder for the trained model; all other files in it are removed.
     """
     # Trained beside the folder and then renamed, so that a folder with a config is a finished model.
     work = keep_in_use(folder.parent) / f"{folder.name}.work"

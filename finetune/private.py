@@ -32,13 +32,13 @@ def private_gradient(
 ) -> float | None:
     """Put the noised mean gradient of ``step`` into ``.grad``; return the cohort's mean loss, which is not private.
 
-    An empty cohort gives pure noise and None. Gaussian noise with standard deviation noise multiplier times sensitivity
-    is added once, to the sum over all passes and processes.
+    An empty cohort gives pure noise, and the loss is None. Gaussian noise is added once, to the sum over all passes and
+    processes; its standard deviation is the noise multiplier times the sensitivity.
 
     Args:
-        model: whose ``.grad`` is set.
+        model: the model; its ``.grad`` is set.
         step: number of the step, from 0.
-        passes: how many records go through the model at once; None: ``training.micro_records``.
+        passes: limits the number of records per forward pass; None: ``training.micro_records``.
     """
     mechanism, passes = training.mechanism, passes or Passes(training.micro_records)
     clip, divisor = mechanism.clip.of_units(), mechanism.divisor
@@ -76,10 +76,10 @@ def private_gradient(
 
 
 def _noised_share(training: PrivateTraining, follows: ClipQuantile, step: int, below: float) -> float:
-    """The share of units whose norm is at most the clip norm, as the step releases it.
+    """Return the noised share of units whose norm is at most the clip norm, as the step releases it.
 
-    A unit adds 1/2 or -1/2 to ``below``, and the noise has deviation s / (2 sqrt(share)): with its clipped gradient,
-    a unit's vector is at most 1 / s deviations long (docs/theory.md#clip-quantile).
+    A unit adds 1/2 or -1/2 to ``below``, and the noise has deviation s / (2 sqrt(share)). Together with the clipped
+    gradient, a unit's vector is at most 1 / s deviations long (docs/theory.md#clip-quantile).
     """
     mechanism = training.mechanism
     assert mechanism.divisor.constant is not None
@@ -98,8 +98,8 @@ def _sum_of_people(
     passes: Passes,
     norm: float,
 ) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-    """The sum of these units' contributions, clipped to ``norm``, by parameter name; and a tensor (3,): the finite
-    units' losses, their number, and half the difference of the units up to and above the norm."""
+    """Return the sum of these units' contributions, clipped to ``norm``, by parameter name; and a tensor (3,): the
+    finite units' losses, their number, and half of (units up to the norm minus units above it)."""
     local = training.mechanism.local
     if local is not None:
         work = [training.local_work(unit, step, sequences) for unit in people]
@@ -118,7 +118,7 @@ def _sum_of_people(
 
 
 def _fitted_sum(model: PreTrainedModel, people: Sequence[Contribution], clip_norm: float, passes: Passes) -> ClippedSum:
-    """``clipped_sum`` of these units, in passes that fit into memory."""
+    """Return ``clipped_sum`` of these units, in passes that fit into memory."""
     sizes = [len(records) for records in people]
 
     def compute(most: int) -> ClippedSum:

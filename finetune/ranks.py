@@ -1,7 +1,7 @@
 """Several processes that train one model: each process's share of a step, and sums over processes.
 
-Every process makes the whole draw, which is a function of the key, and computes every n-th unit of it, n being the
-number of processes: together they process exactly the sample that a single process would. Keyed noise is the same on
+Every process makes the whole draw, which is a function of the key, and computes every n-th unit of it, where n is the
+number of processes. Together they process exactly the sample that a single process would. Keyed noise is the same on
 all processes and is added once to the sum.
 """
 
@@ -37,12 +37,12 @@ def rank() -> int:
 
 
 def leads() -> bool:
-    """Return whether this process acts for all that train together, as the first of them or as the only one."""
+    """Return whether this process acts for all processes: it is the first, or the only one."""
     return rank() == 0 or not _together()
 
 
 def same_as_first(value: bool) -> bool:
-    """The first process's answer to a question that processes may answer differently, as its files change."""
+    """Return the first process's answer to a question that processes may answer differently while files change."""
     if not _together():
         return value
     answer: list[object] = [value]
@@ -51,7 +51,7 @@ def same_as_first(value: bool) -> bool:
 
 
 def of_first(metrics: dict[str, float]) -> dict[str, float]:
-    """The first process's metrics: a last bit that differs would make processes stop at different steps."""
+    """Return the first process's metrics: a difference in the last bit would make processes stop at different steps."""
     if not _together():
         return metrics
     answer: list[object] = [metrics]
@@ -61,7 +61,7 @@ def of_first(metrics: dict[str, float]) -> dict[str, float]:
 
 
 def shared_out(items: Sequence[Item], compute: Callable[[list[Item]], Sequence[Result]]) -> list[Result]:
-    """A result for each item, in order, each computed by one of the processes and then known to all."""
+    """Return a result for each item, in order. Each result is computed by one process and sent to all."""
     if not _together():
         return list(compute(list(items)))
     mine = compute(own_share(items))
@@ -76,7 +76,7 @@ def processes() -> int:
 
 
 def own_share(items: Sequence[Item]) -> list[Item]:
-    """This process's part of the units of a step."""
+    """Return this process's share of the units of a step."""
     # Every n-th, whole units only: a unit cut over processes would be clipped in pieces, with sensitivity 2 C and more.
     return list(items[rank() :: processes()]) if _together() else list(items)
 
@@ -88,7 +88,7 @@ def sum_over_ranks(tensors: Sequence[torch.Tensor]) -> None:
 
 
 def least_over_ranks(value: float, device: torch.device) -> float:
-    """The smallest of the processes' values; ``device`` is this process's."""
+    """Return the smallest of the processes' values; ``device`` is this process's device."""
     if not _together():
         return value
     least = torch.tensor([value], dtype=torch.float64, device=device)
@@ -97,11 +97,12 @@ def least_over_ranks(value: float, device: torch.device) -> float:
 
 
 def in_buckets(tensors: Sequence[torch.Tensor], group: dist.ProcessGroup | None = None) -> None:
-    """Replace each tensor by its sum over the processes of a group, small ones together: a model has hundreds.
+    """Replace each tensor by its sum over the processes of a group; small tensors are sent together, as a model has
+    hundreds.
 
     Args:
-        tensors: the same on every process, in shape and order.
-        group: None: all processes.
+        tensors: tensors with the same shapes and order on every process.
+        group: group of processes; None: all processes.
     """
     for small in _buckets(tensors):
         if len(small) == 1 and small[0].is_contiguous():
@@ -114,7 +115,7 @@ def in_buckets(tensors: Sequence[torch.Tensor], group: dist.ProcessGroup | None 
 
 
 def _buckets(tensors: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
-    """The tensors in order, those of one type that follow each other together up to ``BUCKET`` numbers."""
+    """Return the tensors in order, in groups of consecutive tensors of one type with up to ``BUCKET`` numbers."""
     runs: list[list[torch.Tensor]] = []
     for tensor in tensors:
         if runs and runs[-1][0].dtype == tensor.dtype and sum(t.numel() for t in runs[-1]) + tensor.numel() <= BUCKET:
@@ -125,11 +126,11 @@ def _buckets(tensors: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
 
 
 def require_agreement(subject: str, remedy: str, *values: float | str) -> None:
-    """Raise ResumableError unless every process has these values.
+    """Raise ResumableError unless these values are the same on every process.
 
     Args:
-        subject: what they are, in words.
-        remedy: what to do where they differ.
+        subject: name of the values in the error.
+        remedy: what to do if the values differ.
     """
     if not _together():
         return
@@ -141,7 +142,7 @@ def require_agreement(subject: str, remedy: str, *values: float | str) -> None:
 
 
 def require_like_devices() -> None:
-    """Raise InputError unless all processes have devices of one model."""
+    """Raise InputError unless the devices of all processes are the same model."""
     if not _together():
         return
     name = device_name(default_device())
@@ -156,7 +157,7 @@ def require_like_devices() -> None:
 
 
 def require_shared_folder(folder: Path) -> None:
-    """Raise InputError unless every process sees this folder, and writes and reads the same files in it."""
+    """Raise InputError unless every process can write and read the same files in this folder."""
     if not _together():
         return
     mark = folder / ".processes"
@@ -185,7 +186,7 @@ def wait_for_all() -> None:
 
 @contextmanager
 def first_process_first() -> Iterator[None]:
-    """Run the block on the first process alone, then on the others, which find its files."""
+    """Run the block on the first process, then on the others, which find the files that the first wrote."""
     # Inside the block a process counts as the only one: a training there that waited for the others would never end.
     if rank() > 0:
         wait_for_all()
@@ -204,7 +205,7 @@ def _together() -> bool:
 
 @contextmanager
 def joined() -> Iterator[None]:
-    """Join the processes that ``torchrun`` started; do nothing if there is only one."""
+    """Join the processes that ``torchrun`` started; do nothing if there is only one process."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1 or dist.is_initialized():
         yield
         return
@@ -226,7 +227,7 @@ def joined() -> Iterator[None]:
 
 
 def _leave_at_once() -> None:
-    """Leave the group without waiting for the others, who may wait for this process: torchrun ends them."""
+    """Leave the group without waiting for the others, which may wait for this process: torchrun ends them."""
     # NCCL's ``destroy`` waits until all that was begun is done, which it never is once a process has failed.
     abort = getattr(distributed_c10d, "_abort_process_group", dist.destroy_process_group)
     if dist.get_backend() == "nccl":

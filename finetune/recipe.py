@@ -16,7 +16,7 @@ from heldin.models.preference_name import PreferenceName
 
 
 class Optimizer(StrEnum):
-    """Optimizers, with torch's defaults for anything the recipe does not set."""
+    """Optimizers, with torch's defaults for any option that the recipe does not set."""
 
     ADAM = "adam"
     ADAMW = "adamw"
@@ -34,10 +34,11 @@ class Schedule(StrEnum):
 
 
 class Select(StrEnum):
-    """The checkpoint that is the result.
+    """The rule that chooses the resulting checkpoint.
 
-    It is the best by the validation loss of held-in users (Kandpal et al.), the last, or the best by the loss of
-    separate public users. The latter two keep a user-level guarantee (docs/theory.md#rules-of-a-private-step).
+    The result is the checkpoint with the best validation loss of held-in users (Kandpal et al.), the last checkpoint,
+    or the one with the best loss of separate public users. The latter two keep a user-level guarantee
+    (docs/theory.md#rules-of-a-private-step).
     """
 
     BEST = "best"
@@ -54,7 +55,7 @@ class Precision(StrEnum):
 
 
 class TrackerName(StrEnum):
-    """Trackers, by the names that transformers uses."""
+    """Trackers, with the names that transformers uses."""
 
     TENSORBOARD = "tensorboard"
     MLFLOW = "mlflow"
@@ -62,7 +63,7 @@ class TrackerName(StrEnum):
 
 
 class Truncate(StrEnum):
-    """Where a record is cut that is longer than a sequence."""
+    """The place where a record longer than a sequence is cut."""
 
     TURNS = "turns"
     TOKENS = "tokens"
@@ -216,7 +217,7 @@ class Recipe:
 
     @property
     def keeps_best(self) -> bool:
-        """Return whether the result is the best checkpoint, not the last."""
+        """Return whether the result is the best checkpoint, rather than the last."""
         return self.select is not Select.LAST
 
     @property
@@ -232,12 +233,12 @@ class Recipe:
         return len(losses) - 1 - best >= self.patience
 
     def steps(self, records: int) -> int:
-        """Optimizer steps for this many records, at least one."""
+        """Return the number of optimizer steps for this many records, at least one."""
         per_epoch = -(-records // self.batch_size)
         return max(1, round(self.epochs * per_epoch))
 
     def learning_rate_at(self, step: int, steps: int) -> float:
-        """Learning rate of a step (0 to steps - 1); a rate that decays would be zero at ``steps``."""
+        """Return the learning rate of a step (0 to steps - 1). A decaying rate would be zero at ``steps``."""
         warmup = 0 if self.schedule is Schedule.CONSTANT else min(self.warmup_steps, steps // 10)
         if step < warmup:
             return self.learning_rate * (step + 1) / warmup  # the first step is not wasted on a rate of zero
@@ -251,6 +252,6 @@ class Recipe:
                 return self.learning_rate
 
     def evaluation_steps(self, steps: int) -> list[int]:
-        """Numbers of completed steps at which to evaluate; the last is ``steps``."""
+        """Return the numbers of completed steps after which to evaluate; the last number is ``steps``."""
         times = min(self.evaluations, steps)
         return sorted({round(steps * (i + 1) / times) for i in range(times)})

@@ -1,4 +1,4 @@
-"""The units that a mechanism samples, as arrays: 100 million records as units take under a gigabyte.
+"""The units that a mechanism samples, as arrays. 100 million records as units take less than a gigabyte.
 
 Only the units that a step draws become Python objects.
 """
@@ -20,14 +20,14 @@ _T = TypeVar("_T", covariant=True)
 
 
 class MadeSequence(Sequence[_T]):
-    """Items are made one at a time, or those of a slice together; none is kept."""
+    """A sequence that makes its items on request, singly or a slice at once, and keeps none."""
 
     @abstractmethod
     def one(self, number: int) -> _T:
-        """The item of this number, from 0."""
+        """Return the item with this number, from 0."""
 
     def some(self, numbers: range) -> list[_T]:
-        """The items of these numbers."""
+        """Return the items with these numbers."""
         return [self.one(number) for number in numbers]
 
     @overload
@@ -50,9 +50,9 @@ class SampledUnit:
     """A unit that the sampler draws.
 
     Attributes:
-        name: stable and unique.
-        rows: rows of the records that it may contribute.
-        canary: number of the gradient canary that it is; None for records.
+        name: stable, unique name.
+        rows: rows of the records that the unit may contribute.
+        canary: number of the gradient canary; None if the unit has records.
     """
 
     name: str
@@ -61,12 +61,12 @@ class SampledUnit:
 
 
 class Units(MadeSequence[SampledUnit]):
-    """Units of records, by number.
+    """Units of records, in number order.
 
     Attributes:
-        names: of the units, unique.
-        rows: rows of all units, one unit after the other.
-        ends: where the rows of each end, shape (units,).
+        names: unique names of the units.
+        rows: rows of all units, unit after unit.
+        ends: for each unit, the end of its rows in ``rows``, shape (units,).
     """
 
     def __init__(self, names: Sequence[str], rows: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> None:
@@ -74,7 +74,7 @@ class Units(MadeSequence[SampledUnit]):
 
     @classmethod
     def of(cls, units: Sequence[SampledUnit]) -> "Units":
-        """The same as arrays; which gradient canary a unit is does not go with it."""
+        """Make arrays from units. The numbers of gradient canaries are dropped."""
         rows = [row for unit in units for row in unit.rows]
         ends = np.cumsum([len(unit.rows) for unit in units], dtype=np.int64)
         return cls([unit.name for unit in units], np.array(rows, dtype=np.int64), ends)
@@ -83,12 +83,12 @@ class Units(MadeSequence[SampledUnit]):
         return len(self.ends)
 
     def one(self, number: int) -> SampledUnit:
-        """The unit of this number."""
+        """Return the unit with this number."""
         begin = int(self.ends[number - 1]) if number else 0
         return SampledUnit(self.names[number], tuple(self.rows[begin : int(self.ends[number])].tolist()))
 
     def digest(self) -> str:
-        """Hash of names and rows."""
+        """Return a hash of names and rows."""
         hashed = hashlib.sha256(self.ends.tobytes() + self.rows.tobytes())
         for first in range(0, len(self), NAMES_A_BATCH):
             hashed.update(text_sha256(*self.names[first : first + NAMES_A_BATCH]).encode())
@@ -96,7 +96,7 @@ class Units(MadeSequence[SampledUnit]):
 
 
 class Copies(MadeSequence[str]):
-    """Names of units of one record each, by the record's id and the number of the copy."""
+    """Names of units of one record each, made from the record's id and the number of the copy."""
 
     def __init__(self, ids: Sequence[str], rows: npt.NDArray[np.int64], copies: npt.NDArray[np.int64]) -> None:
         self._ids, self._rows, self._copies = ids, rows, copies
@@ -105,17 +105,17 @@ class Copies(MadeSequence[str]):
         return len(self._rows)
 
     def one(self, number: int) -> str:
-        """The name of the unit of this number."""
+        """Return the name of the unit with this number."""
         # A name, and so a coin, of its own for every copy: the theorem's Binom(G, p) counts independent coins.
         return f"{self._ids[int(self._rows[number])]} copy {int(self._copies[number])}"
 
 
 class Writers(MadeSequence[str]):
-    """The author of each record, by number of the record.
+    """The author of each record, by record number.
 
     Attributes:
         names: the users, sorted.
-        places: the place in ``names`` of each record's user, shape (records,).
+        places: index in ``names`` of each record's user, shape (records,).
     """
 
     def __init__(self, names: Sequence[str], places: npt.NDArray[np.int32]) -> None:
@@ -123,7 +123,7 @@ class Writers(MadeSequence[str]):
 
     @classmethod
     def of_names(cls, users: Sequence[str]) -> "Writers":
-        """From a name for each record."""
+        """Make it from the name of each record's author."""
         if isinstance(users, Writers):
             return users
         names = sorted(set(users))
@@ -134,22 +134,22 @@ class Writers(MadeSequence[str]):
         return len(self.places)
 
     def one(self, number: int) -> str:
-        """Return the author of the record of this number."""
+        """Return the author of the record with this number."""
         return self.names[int(self.places[number])]
 
     def some(self, numbers: range) -> list[str]:
-        """Return the authors of the records of these numbers."""
+        """Return the authors of the records with these numbers."""
         return [self.names[i] for i in self.places[np.array(numbers, dtype=np.int64)].tolist()]
 
     def units(self) -> Units:
-        """A unit of each user with records, with all of them."""
+        """Return one unit for each user who has records, with all the user's records."""
         order = np.argsort(self.places, kind="stable")
         present, counts = np.unique(self.places, return_counts=True)
         return Units([self.names[i] for i in present.tolist()], order, np.cumsum(counts))
 
 
 def require_unique(names: Sequence[str]) -> None:
-    """Raises InputError if a record's id occurs twice; 8 bytes for each id, and a Python object for none."""
+    """Raise InputError if a record id occurs twice. Takes 8 bytes per id, and no Python objects."""
     digests = np.empty(len(names), dtype=np.uint64)
     for first in range(0, len(names), NAMES_A_BATCH):
         batch = names[first : first + NAMES_A_BATCH]
@@ -169,9 +169,9 @@ class LocalWork:
     """The local training of one drawn user.
 
     Attributes:
-        sequences: tokens of the records, in the order in which they are trained on.
-        weights: what each record counts.
-        weight: at most 1, by which the clipped difference is multiplied.
+        sequences: tokens of the records, in training order.
+        weights: weight of each record.
+        weight: factor of the clipped difference, at most 1.
     """
 
     sequences: Sequence[Tokens]

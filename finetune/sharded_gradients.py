@@ -1,9 +1,9 @@
-"""The gradients of a model that is spread over processes: each unit clipped whole, noise for each shard.
+"""The gradients of a model that is spread over processes: each unit is clipped whole, and noise is drawn per shard.
 
-A shard group processes one unit at a time: its processes share out the unit's records, each parameter's gradient is
-summed over them in float32 and left in shards, the norm takes one number from each process, and the clipped shard is
-added to the sum. Where there are several groups, they share out the units, and sum up once a step. So a unit is clipped
-whole, wherever its records went, and noise is drawn for each shard.
+A shard group processes one unit at a time, and its processes share out the unit's records. Each parameter's gradient is
+summed over them in float32 and left in shards. The norm takes one number from each process, and the clipped shard is
+added to the sum. If there are several groups, they share out the units, and sum once per step. So each unit is clipped
+whole, wherever its records are processed, and noise is drawn for each shard.
 """
 
 import math
@@ -35,14 +35,14 @@ def sharded_private_gradient(
     passes: Passes,
     spread: Spread,
 ) -> float | None:
-    """``finetune.private.private_gradient`` of a spread model: every process is left its shard of the noised mean.
+    """Compute ``finetune.private.private_gradient`` of a spread model; each process gets its shard of the noised mean.
 
     Args:
-        model: whose ``.grad`` is set.
+        model: the model; its ``.grad`` is set.
         step: number of the step, from 0.
 
     Raises:
-        ResumableError: a pass does not fit into memory; other processes wait for it, so that it cannot be tried again.
+        ResumableError: a pass does not fit into memory. It cannot be retried, because other processes wait for it.
     """
     mechanism = training.mechanism
     clip, divisor = mechanism.clip.of_units(), mechanism.divisor
@@ -69,14 +69,14 @@ def sharded_private_gradient(
 def clipped_shards(
     model: PreTrainedModel, units: Iterable[Contribution], clip_norm: float, passes: Passes, spread: Spread
 ) -> tuple[dict[str, Shard], torch.Tensor]:
-    """The sum of units' clipped gradients over all processes.
+    """Return the sum of units' clipped gradients over all processes.
 
     Args:
-        units: those of this process's shard group, the same on all its processes.
+        units: units of this process's shard group, the same on all processes of the group.
 
     Returns:
-        This process's shard of the sum, by parameter name, in float32; and the sum of the finite units' losses and
-        their number, (2,).
+        This process's shard of the sum, by parameter name, in float32; and a tensor (2,): the sum of the finite units'
+            losses, and their number.
     """
     model.zero_grad(set_to_none=True)  # what is left of another step would be clipped with the first unit
     total = {name: torch.zeros_like(local(p), dtype=torch.float32) for name, p in shards(model).items()}
@@ -96,13 +96,13 @@ def clipped_shards(
 def put_shards(
     model: PreTrainedModel, total: Mapping[str, Shard], scale: float, divisor: float, noise: Noise | None
 ) -> None:
-    """``finetune.passes.put_gradient`` of a spread model: the noise of a tensor is that of this process's shard.
+    """Apply ``finetune.passes.put_gradient`` to a spread model: the noise of a tensor covers this process's shard only.
 
     Args:
-        model: whose ``.grad`` is set.
+        model: the model; its ``.grad`` is set.
         total: this process's shards of the sums, by parameter name.
-        scale: what they are multiplied by before the noise.
-        noise: given a tensor's name, whole shape and device; None: no noise.
+        scale: factor by which the sums are multiplied before noise is added.
+        noise: returns noise, given a tensor's name, whole shape and device; None: no noise.
     """
     for name, parameter in shards(model).items():
         summed = total[name] * scale
@@ -119,7 +119,7 @@ def _add_clipped(
     passes: Passes,
     spread: Spread,
 ) -> torch.Tensor:
-    """Add one unit's clipped gradient to the sums; its loss and 1, or zeros if it is not finite."""
+    """Add one unit's clipped gradient to the sums, and return its loss and 1, or zeros if the loss is not finite."""
     # The unit's loss is the mean over its records, wherever they are.
     loss = _backward(parts.model, records, spread.member, spread.members, passes.most)
     gradients = {name: p.grad for name, p in parts.trainable.items()}
@@ -140,10 +140,10 @@ def _add_clipped(
 
 
 def sharded_batch_gradient(model: PreTrainedModel, batch: Sequence[Tokens], micro_batch: int, spread: Spread) -> float:
-    """The gradient of a plain batch of a spread model, left in ``.grad``; returns the batch's mean loss.
+    """Put the gradient of a plain batch of a spread model into ``.grad``, and return the batch's mean loss.
 
     Args:
-        model: whose ``.grad`` is set.
+        model: the model; its ``.grad`` is set.
     """
     model.zero_grad(set_to_none=True)
     number, count = spread.replica * spread.members + spread.member, spread.replicas * spread.members
@@ -161,8 +161,8 @@ def _backward(
     count: int,
     most: int,
 ) -> torch.Tensor:
-    """Backward passes over this process's share of the mean loss of the records, as many as every other process has;
-    its part of that loss, (1,)."""
+    """Run backward passes over this process's share of the records' mean loss, and return its part of that loss, (1,).
+    All processes make equally many passes."""
     own = records[number::count]
     device = model.device
     assert isinstance(device, torch.device)

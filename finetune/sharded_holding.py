@@ -1,8 +1,7 @@
 """The operations of a training on a model that is spread over processes, and its checkpoints.
 
-Every process writes its shards, and may read others'. The folders are named and kept like those of
-``finetune.checkpoints``, and everything in them is safetensors or JSON; a training may go on with another number of
-processes.
+Every process writes its own shards, and may read the shards of others. The folders have the same names and rules as in
+``finetune.checkpoints``, and all files are safetensors or JSON. A training may resume with another number of processes.
 """
 
 import shutil
@@ -45,10 +44,11 @@ from heldin.models.reading import quiet_transformers
 def save_sharded_state(
     folder: Path, state: TrainingState, model: PreTrainedModel, optimizer: torch.optim.Optimizer, spread: Spread
 ) -> None:
-    """Write a resumable state, each process of the first shard group its shards; remove all but the newest two.
+    """Write a resumable state, and remove all but the two newest. Each process of the first shard group writes its
+    shards.
 
     Args:
-        model: whose shards are saved.
+        model: the model; its shards are saved.
     """
     final = folder / f"step-{state.step:08d}"
     # A name that all processes know; what an earlier, killed call left under it is not kept.
@@ -80,13 +80,13 @@ def load_sharded_state(
     spread: Spread,
     say: Callable[[str], object] = lambda _: None,
 ) -> TrainingState | None:
-    """Load the newest whole state into model and optimizer; returns None if there is none.
+    """Load the newest undamaged state into model and optimizer, and return it; None if there is none.
 
     Args:
-        model: whose shards are overwritten.
+        model: the model; its shards are overwritten.
 
     Raises:
-        InputError: no state is whole, or it belongs to another job, or is of a model that was not spread.
+        InputError: all states are damaged, or the state belongs to another job, or its model was not spread.
     """
     newest = newest_state(folder, say)
     if newest is None:
@@ -111,7 +111,7 @@ def load_sharded_state(
 
 
 def _read(files: list[Any], parameters: Mapping[str, torch.nn.Parameter], spread: Spread) -> dict[int, dict[str, Any]]:
-    """Overwrite the shards of the weights; the optimizer's state by number of the parameter."""
+    """Overwrite the shards of the weights, and return the optimizer's state by parameter number."""
     states: dict[int, dict[str, Any]] = {}
     with torch.no_grad():
         for name, parameter in parameters.items():
@@ -131,7 +131,7 @@ def _read(files: list[Any], parameters: Mapping[str, torch.nn.Parameter], spread
 
 
 def _fill(tensor: torch.Tensor, files: list[Any], key: str, spread: Spread) -> None:
-    """Overwrite this process's shard of a tensor by rows of the shards in the files, however many there are."""
+    """Overwrite this process's shard of a tensor with rows from the shards in the files, for any number of files."""
     first, last = rows_of(tensor, spread)
     each = -(-tensor.shape[0] // len(files))
     for number, file in enumerate(files):
@@ -149,13 +149,13 @@ def _file(member: int) -> str:
 
 
 def _own(tensor: torch.Tensor) -> torch.Tensor:
-    """This process's part, in main memory; all of a tensor that is not spread."""
+    """Return this process's shard in main memory; the whole tensor if it is not spread."""
     part = tensor.to_local() if isinstance(tensor, DTensor) else tensor
     return part.detach().to("cpu").contiguous()
 
 
 def save_sharded_model(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Write a model folder from all shards; every process calls it, and the first one writes, from main memory."""
+    """Write a model folder from all shards. Every process calls it; the first process writes, from main memory."""
     whole: dict[str, torch.Tensor] = {}
     for name, tensor in model.state_dict().items():
         gathered = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
@@ -174,7 +174,7 @@ def save_sharded_model(folder: Path, model: PreTrainedModel, tokenizer: PreTrain
 
 
 def all_finite(model: PreTrainedModel) -> bool:
-    """Return whether all weights of all shards are finite; the same answer on every process."""
+    """Return whether all weights of all shards are finite; every process gets the same answer."""
     here = all(bool(torch.isfinite(p.to_local()).all()) for p in shards(model).values() if isinstance(p, DTensor))
     bad = torch.tensor([0.0 if here else 1.0], device=model.device)
     dist.all_reduce(bad)
@@ -182,13 +182,14 @@ def all_finite(model: PreTrainedModel) -> bool:
 
 
 def _flat(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
-    """The optimizer's state by "number of the parameter.name"."""
+    """Return the optimizer's state by key "NUMBER.NAME", with the number of the parameter."""
     states = optimizer.state_dict()["state"]
     return {f"{number}.{name}": tensor for number, entries in states.items() for name, tensor in entries.items()}
 
 
 def sharded_holding(spread: Spread) -> Holding:
-    """Each shard group processes its share of a step's units; every process reads and writes its shards."""
+    """Return a holding in which each shard group computes its share of a step's units, and each process has its
+    shards."""
 
     def of_batch(
         model: PreTrainedModel, batch: Records, clipping: PlainClipping | None, passes: Passes, arithmetic: Arithmetic

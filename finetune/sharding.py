@@ -1,6 +1,6 @@
-"""A model spread over processes (FSDP2): how it lies, and sums over those who hold it (``sharded_gradients``).
+"""A model spread over processes (FSDP2): the layout, and sums over shard groups and replicas (``sharded_gradients``).
 
-A shard group holds one copy of the model; where there are several groups, they hold copies of it.
+A shard group holds one copy of the model; if there are several groups, each holds a copy.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ class Spread:
     """The layout of a model over the processes of a training.
 
     Attributes:
-        mesh: shape (replicas, processes of a shard group).
+        mesh: device mesh with shape (replicas, processes per shard group).
     """
 
     mesh: DeviceMesh
@@ -51,7 +51,7 @@ class Spread:
 
     @property
     def members(self) -> int:
-        """Processes of a shard group."""
+        """Number of processes in a shard group."""
         return int(self.mesh[_SHARDS].size())
 
     def over_members(self, tensors: Sequence[torch.Tensor]) -> None:
@@ -64,22 +64,23 @@ class Spread:
             in_buckets(tensors, self.mesh.get_group(_REPLICAS))
 
     def checksum_over_members(self, checksum: int, device: torch.device) -> int:
-        """The sum of a number over this process's shard group, each modulo 2^40."""
+        """Return the sum of a number over this process's shard group; each number is taken modulo 2^40."""
         total = torch.tensor([checksum % 2**40], dtype=torch.int64, device=device)
         dist.all_reduce(total, group=self.mesh.get_group(_SHARDS))
         return int(total)
 
 
 def spread(model: PreTrainedModel, recipe: Recipe, device: torch.device | None = None) -> Spread | None:
-    """Spread a model over the processes of each shard group, in place; None if every process is to hold all of it.
+    """Spread a model over the processes of each shard group, in place; return None if every process holds the whole
+    model.
 
     Args:
-        model: on the CPU; its shards go to each process's device.
-        recipe: says how many processes hold one copy.
-        device: of this process; None: the one where models run.
+        model: a model on the CPU; its shards go to each process's device.
+        recipe: sets the number of processes that hold one copy.
+        device: device of this process; None: the device that runs models.
 
     Raises:
-        InputError: fewer processes, a number of them that is no multiple, or something that cannot be spread.
+        InputError: there are too few processes, their number is no multiple, or the model or recipe cannot be spread.
     """
     if recipe.shard is None:
         return None
@@ -112,25 +113,25 @@ def spread(model: PreTrainedModel, recipe: Recipe, device: torch.device | None =
 
 
 def _layers(model: PreTrainedModel) -> list[torch.nn.Module]:
-    """The layers of the model that are alike: the longest list of modules in it."""
+    """Return the model's repeated layers: the longest module list in it."""
     lists = [list(modules) for modules in model.modules() if isinstance(modules, torch.nn.ModuleList)]
     return max(lists, key=len, default=[])
 
 
 def shards(model: PreTrainedModel) -> dict[str, torch.nn.Parameter]:
-    """Trainable parameters by name, each a DTensor."""
+    """Return the trainable parameters by name, each a DTensor."""
     return trainable(model)
 
 
 def rows_of(parameter: torch.Tensor, spread: Spread) -> tuple[int, int]:
-    """First row of a parameter that this process holds, and the one after the last."""
+    """Return the first row of a parameter that this process holds, and the row after the last."""
     rows = parameter.shape[0]
     each = -(-rows // spread.members)
     return min(spread.member * each, rows), min((spread.member + 1) * each, rows)
 
 
 def local(tensor: torch.Tensor) -> Shard:
-    """This process's part."""
+    """Return this process's shard."""
     assert isinstance(tensor, DTensor)
     part: Shard = tensor.to_local()
     return part

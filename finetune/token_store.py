@@ -1,9 +1,8 @@
-"""The tokens of a training on disk: made once, and read through memory maps by every process.
+"""The tokens of a training on disk: written once, and read by every process through memory maps.
 
-A record of 20 tokens takes 48 bytes and no Python object; where parts of texts count, each token takes a byte more, and
-each preference pair 8.
-What was not finished is made again; what is there belongs to one corpus, choice of records, tokenizer and length, and
-is refused for any other.
+A record of 20 tokens takes 48 bytes and no Python object. If only parts of texts count, each token takes one more byte;
+each preference pair takes 8 more. Unfinished files are made again. Finished files belong to one corpus, choice of
+records, tokenizer and length; heldin refuses them for any other.
 """
 
 import hashlib
@@ -26,12 +25,12 @@ _AT_ONCE = 2**20  # tokens
 
 
 class Cut(NamedTuple):
-    """What records lost that were longer than a sequence.
+    """What was cut from records longer than a sequence.
 
     Attributes:
-        records: number of records that were cut.
+        records: number of truncated records.
         dropped: number of tokens that were cut off.
-        counted: number of those that would have borne loss.
+        counted: number of cut-off tokens that would have counted in the loss.
     """
 
     records: int = 0
@@ -41,34 +40,34 @@ class Cut(NamedTuple):
 
 @runtime_checkable
 class SizedRecords(Protocol):
-    """Records of which lengths and hash are known without a look at each."""
+    """Records whose lengths and hash are known without reading each record."""
 
     @property
     def lengths(self) -> npt.NDArray[np.int64]:
-        """Return the tokens of each record, shape (records,)."""
+        """Return the number of tokens of each record, shape (records,)."""
         ...
 
     @property
     def bearing(self) -> npt.NDArray[np.int64]:
-        """Return the tokens of each record that count, shape (records,)."""
+        """Return the number of counted tokens of each record, shape (records,)."""
         ...
 
     @property
     def digest(self) -> str:
-        """Return the hash of all records."""
+        """Return a hash of all records."""
         ...
 
 
 class TokenStore(Sequence[Tokens]):
-    """Tokens of each record, by number; a slice is a list of records.
+    """Tokens of each record, by record number; a slice is a list of records.
 
     Attributes:
-        lengths: tokens of each record, shape (records,).
-        bearing: tokens of each record that count, shape (records,).
-        digest: hash of all of them (``sequences_digest``).
+        lengths: number of tokens of each record, shape (records,).
+        bearing: number of counted tokens of each record, shape (records,).
+        digest: hash of all records (``sequences_digest``).
         masked: whether some token does not count.
         paired: whether each record is a preference pair.
-        cut: what was lost to truncation.
+        cut: what truncation removed.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -124,18 +123,19 @@ def token_store(
     advance: Callable[[int], object] = lambda _: None,
     cut: Callable[[], Cut] = Cut,
 ) -> TokenStore:
-    """The sequences of ``batches`` in ``folder``, written if they are not there.
+    """Return the sequences of ``batches``, stored in ``folder``; write them if the folder does not exist.
 
     Args:
-        folder: owner-only, written whole.
-        batches: tokens of each record, batch by batch; not asked for if the folder is there.
-        origin: hash of what the sequences follow from.
-        vocabulary: number of token ids, each below it.
-        verify: read all of what is there, and compare it with its hash.
-        cut: asked at the end for what was lost to truncation.
+        folder: owner-only folder, written completely or not at all.
+        batches: tokens of each record, batch by batch; not read if the folder exists.
+        origin: hash of the inputs that determine the sequences.
+        vocabulary: number of token ids; each id is below this number.
+        verify: read all files in the folder, and compare their content with the hash.
+        cut: called at the end; returns what truncation removed.
 
     Raises:
-        InputError: the folder is damaged, or of other texts, another tokenizer or another length; or see ``batches``.
+        InputError: the folder is damaged, or belongs to other texts, another tokenizer or another length; or
+            ``batches`` raises.
     """
     if (folder / _ABOUT).is_file():
         try:
@@ -187,7 +187,7 @@ def token_store(
 
 
 def _append(path: Path, counted: npt.NDArray[np.bool_], at: int) -> None:
-    """Write which tokens count behind those before place ``at``, of which all count that are not written yet."""
+    """Append which tokens count, from position ``at`` on. Earlier tokens that are not written yet all count."""
     with path.open("ab") as stream:
         while (missing := at - stream.tell()) > 0:
             stream.write(np.ones(min(missing, _AT_ONCE), dtype=np.bool_).tobytes())
@@ -195,7 +195,7 @@ def _append(path: Path, counted: npt.NDArray[np.bool_], at: int) -> None:
 
 
 def sequences_digest(sequences: Sequence[Tokens]) -> str:
-    """Hash of records' tokens, the same whether they are lists or on disk."""
+    """Return a hash of records' tokens, the same for lists and for a store on disk."""
     if isinstance(sequences, SizedRecords):
         return sequences.digest
     digest = _Digest()
@@ -204,21 +204,21 @@ def sequences_digest(sequences: Sequence[Tokens]) -> str:
 
 
 def lengths_of(sequences: Sequence[Tokens]) -> npt.NDArray[np.int64]:
-    """Tokens of each record, shape (records,)."""
+    """Return the number of tokens of each record, shape (records,)."""
     if isinstance(sequences, SizedRecords):
         return sequences.lengths
     return np.fromiter(map(len, sequences), dtype=np.int64, count=len(sequences))
 
 
 def bearing_of(sequences: Sequence[Tokens]) -> npt.NDArray[np.int64]:
-    """Tokens of each record that count, shape (records,)."""
+    """Return the number of counted tokens of each record, shape (records,)."""
     if isinstance(sequences, SizedRecords):
         return sequences.bearing
     return np.fromiter((tokens.bearing for tokens in sequences), dtype=np.int64, count=len(sequences))
 
 
 class _Digest:
-    """Hash of lengths, ids and what counts of a series of records, however it is cut into batches."""
+    """Hash of the lengths, ids and counted tokens of a series of records, the same for any division into batches."""
 
     def __init__(self) -> None:
         self._lengths, self._ids, self._masks = hashlib.sha256(), hashlib.sha256(), hashlib.sha256()
@@ -228,7 +228,7 @@ class _Digest:
     def update(
         self, sequences: Sequence[Tokens]
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.bool_] | None]:
-        """Take in further records; returns their lengths, all their ids one after the other, and which tokens count."""
+        """Add records; return their lengths, all their ids one after the other, and which tokens count."""
         lengths = np.fromiter(map(len, sequences), dtype=np.int64, count=len(sequences))
         flat = np.empty(int(lengths.sum()), dtype=np.int32)
         counted = np.ones(flat.size, dtype=np.bool_)

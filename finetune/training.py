@@ -1,4 +1,4 @@
-"""A training under way: its steps, evaluations and checkpoints, each a function of the state before it."""
+"""A training in progress: its steps, evaluations and checkpoints. Each depends only on the state before it."""
 
 import math
 import shutil
@@ -52,21 +52,21 @@ Evaluate = Callable[[int, PreTrainedModel], Mapping[str, float]]
 
 @dataclass(frozen=True)
 class OngoingTraining:
-    """A training under way: what a step works with, and where it stands.
+    """A training in progress: the objects that a step needs, and the current state.
 
     Attributes:
-        base: the model it began with.
+        base: the model with which training began.
         sequences: tokens of each record.
         private: the mechanism; None: plain batches.
-        clipping: of plain batches; None: none.
+        clipping: clipping of plain batches; None: none.
         held: how the processes hold the model.
-        model: what is trained, adapters included.
-        optimizer: of its trainable weights.
+        model: the trained model, adapters included.
+        optimizer: optimizer of the trainable weights.
         steps: number of optimizer steps of the whole run.
         batches: rows of each plain batch.
-        state: where the run stands.
-        passes: limits of a pass, and what was computed since the last count.
-        started: by the monotonic clock, earlier by the seconds of the calls before.
+        state: current state of the run.
+        passes: limits of a pass, and the work since the last count.
+        started: start time by the monotonic clock, moved back by the seconds of earlier calls.
     """
 
     base: LanguageModel
@@ -86,7 +86,8 @@ class OngoingTraining:
     started: float
 
     def take_step(self) -> None:
-        """One optimizer step. Raises Halted where a filter ends the run, ResumableError for a plain loss not finite."""
+        """Take one optimizer step. Raises Halted if a filter ends the run, ResumableError if a plain loss is not
+        finite."""
         began = time.monotonic()
         state = self.state
         # Of dropout; by the step's number, so that a resumed run draws the same. Seeds are below 2^31, so that it fits
@@ -122,7 +123,7 @@ class OngoingTraining:
         return loss
 
     def evaluate(self, evaluate: Evaluate, select_by: str | None) -> None:
-        """Measure the model as it is, and keep it if it is the best so far and the recipe asks for the best."""
+        """Measure the current model. If it is the best so far and the recipe selects the best, keep it."""
         self._require_finite()
         # Beside adapters frozen weights may be halved: only autocast multiplies them.
         halved = self.recipe.lora is not None
@@ -132,7 +133,7 @@ class OngoingTraining:
             self._keep_best(metrics[select_by])
 
     def _evaluated(self, evaluate: Evaluate) -> Mapping[str, float]:
-        """The metrics, which go into the history with the mean loss since the last evaluation."""
+        """Return the metrics, which go into the history with the mean loss since the last evaluation."""
         state = self.state
         self.model.eval()
         # On every process: the best step and the end of patience must be the same for all.
@@ -170,7 +171,7 @@ class OngoingTraining:
             raise _diverged("weights", self.state.step, self.folder)
 
     def _count(self) -> None:
-        """Add what all processes computed since the last count, and note what was settled."""
+        """Add the work of all processes since the last count, and note the memory settings."""
         state, passes = self.state, self.passes
         count = torch.tensor([passes.gradients, passes.tokens], dtype=torch.int64, device=self.base.device)
         sum_over_ranks([count])
@@ -183,7 +184,8 @@ class OngoingTraining:
             passes.effort.memory.most, passes.effort.memory.splits = passes.most, passes.splits
 
     def _require_alike(self) -> None:
-        """Noise on a GPU depends on its model, and sums on the libraries: copies that part are no copies any more."""
+        """Require equal weights on all processes. Noise depends on the GPU model, and sums on the libraries, so copies
+        may differ."""
         if processes() > 1:
             remedy = (
                 "use GPUs of one model, and the same drivers and versions, for all, and start again: training goes on"
@@ -193,7 +195,7 @@ class OngoingTraining:
             require_agreement(f"weights after step {step}", remedy, step, self.held.checksum(self.model))
 
     def final_model(self) -> Path:
-        """The folder of the chosen model, which is there only once the run has finished."""
+        """Return the folder of the chosen model, which exists only once the run has finished."""
         final = self.folder / "final"
         there = state_of(final) is State.WHOLE
         wait_for_all()  # before the first process makes it, which the others would else find there
@@ -206,9 +208,9 @@ class OngoingTraining:
 
 
 def holding_of(spread: "Spread | None", private: PrivateTraining | None) -> Holding:
-    """The holding of a model that lies as ``spread`` says; None: every process holds all of it.
+    """Return how the processes hold a model with layout ``spread``; None: every process holds the whole model.
 
-    Raises InputError for a mechanism that needs whole models where they are spread.
+    Raises InputError if the mechanism needs whole models and the model is spread.
     """
     filters = private is not None and private.mechanism.clip.filters
     declared = private is not None and private.mechanism.declared is not None
@@ -239,15 +241,15 @@ def begin(
     spread: "Spread | None",
     say: Callable[[str], None],
 ) -> OngoingTraining:
-    """Make model and optimizer, and go on from the last checkpoint where there is one.
+    """Make model and optimizer, and continue from the last checkpoint if there is one.
 
     Args:
         private: the mechanism to run; None: plain batches.
-        clipping: clip plain batches, without noise; None: do not.
-        spread: how ``base.model`` lies over the processes; None: each holds all of it.
+        clipping: clipping of plain batches, without noise; None: none.
+        spread: layout of ``base.model`` over the processes; None: each process holds the whole model.
         say: receives lines for the user.
 
-    Raises InputError where ``folder`` has a checkpoint of another job.
+    Raises InputError if ``folder`` has a checkpoint of another job.
     """
     device = base.device
     begin_peak(device)
@@ -302,7 +304,7 @@ def begin(
 
 
 def _uncounted(sequences: Sequence[Tokens], say: Callable[[str], None]) -> int:
-    """Count the records without a token that counts. Raises InputError if all are."""
+    """Count the records without a counted token. Raises InputError if no record has one."""
     uncounted = int((bearing_of(sequences) == 0).sum())
     if uncounted == len(sequences):
         raise InputError(
@@ -318,9 +320,9 @@ def _uncounted(sequences: Sequence[Tokens], say: Callable[[str], None]) -> int:
 
 
 def discard_model(final: Path, recipe: Recipe, say: Callable[[str], object]) -> None:
-    """Remove a finished model that is not as training left it, so that it is made again from the last checkpoint.
+    """Remove a finished model that was changed after training, so that it is made again from the last checkpoint.
 
-    Every process calls it. Raises InputError where only the whole training could make it again.
+    Every process calls it. Raises InputError if the model can only be made again by the whole training.
     """
     if recipe.keeps_best:
         raise InputError(
@@ -335,7 +337,7 @@ def discard_model(final: Path, recipe: Recipe, say: Callable[[str], object]) -> 
 
 
 def _settle_memory(passes: Passes, device: torch.device) -> None:
-    """Take what was settled on this device before, or settle it now, while no step's tensors are in memory."""
+    """Use the memory settings of this device, or determine them now, while no step's tensors are in memory."""
     kept = passes.effort.memory
     if kept is None:
         kept = passes.effort.memory = Memory(device_name(device), default_budget(device))
@@ -357,13 +359,13 @@ def job_name(
     private: PrivateTraining | None,
     clipping: PlainClipping | None = None,
 ) -> str:
-    """Hash of everything that affects the weights: a checkpoint resumes only the job of the same name.
+    """Return a hash of everything that affects the weights: a checkpoint resumes only the job with the same name.
 
     Args:
         base: the model to start from.
-        recipe: hyperparameters; those of ``_SHAPES_NOTHING`` do not matter.
+        recipe: hyperparameters; the fields in ``_SHAPES_NOTHING`` are not hashed.
         private: the mechanism with its key and units, or None.
-        clipping: of plain batches, or None.
+        clipping: clipping of plain batches, or None.
     """
     shaping = {k: v for k, v in asdict(recipe).items() if k not in _SHAPES_NOTHING}
     mechanism = repr(clipping) if clipping else ""

@@ -1,8 +1,7 @@
 """The units of a private run, the draw of each step, and the records that the drawn units contribute.
 
-Two-level sampling draws entities by coins that are keyed by their names, and records that name none by coins keyed by
-their ids: one entity has one coin for all authors, and no two records share one
-(docs/theory.md#two-level-sampling).
+Two-level sampling draws each entity by a coin keyed by its name, and each record that names no entity by a coin keyed
+by its id. An entity has one coin for all authors, and no two records share a coin (docs/theory.md#two-level-sampling).
 """
 
 import functools
@@ -40,14 +39,14 @@ Weights = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class PrivateRecords:
-    """The records that may be trained on; all sequences have one entry per record.
+    """The records available for training; all sequences have one entry per record.
 
     Attributes:
         ids: unique ids.
-        users: who wrote each.
-        lengths: counted tokens of each.
-        losses: mean token loss of each under the base model; None if no selection needs it.
-        named: whom each names, for two-level sampling; None for all other mechanisms.
+        users: author of each record.
+        lengths: number of counted tokens of each record.
+        losses: mean token loss of each record under the base model; None if no selection needs it.
+        named: entities that each record names, for two-level sampling; None for all other mechanisms.
     """
 
     ids: Sequence[str]
@@ -58,7 +57,7 @@ class PrivateRecords:
 
 
 class GradientCanaries(Protocol):
-    """An auditor's units, with gradients of the auditor's choice; sampled, clipped and summed like all others."""
+    """An auditor's units, with gradients of the auditor's choice; sampled, clipped and summed like all other units."""
 
     def gradient(self, number: int) -> Gradients:
         """The full gradient of canary ``number`` before clipping, by parameter name."""
@@ -66,16 +65,16 @@ class GradientCanaries(Protocol):
 
 @dataclass(frozen=True)
 class PrivateTraining:
-    """A mechanism ready to run: its key, what it samples, and how many records go into one pass.
+    """A mechanism ready to run: its key, the units that it samples, and the number of records per pass.
 
     Attributes:
         key: the run's secret key.
-        units: everything that can be sampled.
-        micro_records: most records in one forward pass; a larger unit is a pass of its own.
+        units: all units that can be sampled.
+        micro_records: maximum number of records per forward pass; a larger unit is a pass of its own.
         chunk: tokens of a random chunk, for record selection "random_chunk".
         canaries: gradients of the units that are gradient canaries.
-        watch: called with the number of each step and its noised gradient (for audits; it sees what the optimizer sees
-            and no more).
+        watch: called with the number of each step and its noised gradient. It is for audits, and sees exactly what the
+            optimizer sees.
     """
 
     mechanism: Mechanism
@@ -89,17 +88,17 @@ class PrivateTraining:
     watch: Callable[[int, Gradients], None] | None = None
 
     def drawn(self, step: int) -> list[SampledUnit]:
-        """The units that take part in ``step``, in the order of ``units``; possibly none."""
+        """Return the units drawn in ``step``, in the order of ``units``; possibly none."""
         return [self.units[i] for i in self._draws.at(step)]
 
     @functools.cached_property
     def source(self) -> NoiseSource:
-        """Of the run's independent noise."""
+        """Source of the run's independent noise."""
         return NoiseSource(self.noise, self.key)
 
     @functools.cached_property
     def noise_of_steps(self) -> CarriedNoise:
-        """What is added to the sums; like ``source``, except that it may be correlated over steps."""
+        """Noise that is added to the sums; like ``source``, but possibly correlated over steps."""
         return CarriedNoise(self.source, self.mechanism.sampler.coefficients)
 
     @functools.cached_property
@@ -109,12 +108,12 @@ class PrivateTraining:
         return Draws(self.mechanism.sampler, self.key, names, self.mechanism.steps)
 
     def rows(self, unit: SampledUnit, step: int) -> list[int]:
-        """Rows that a drawn unit contributes to ``step``."""
+        """Return the rows that a drawn unit contributes to ``step``."""
         # Before the choice: chosen first, an unusable record would keep another from being used.
         return self._chosen(unit.rows if self.mechanism.two_level is None else tuple(self.usable(unit, step)), step)
 
     def _chosen(self, rows: tuple[int, ...], step: int) -> list[int]:
-        """Those of a drawn unit's rows that take part in ``step``."""
+        """Return the rows chosen for ``step`` from a drawn unit's rows."""
         rule = self.mechanism.record_selection
         if not self.mechanism.samples_users or rule == "random_chunk" or not rows:
             return list(rows)
@@ -122,7 +121,8 @@ class PrivateTraining:
         return choose_records(rule, self.mechanism.group_size, rows, self.records, self.key, f"records {step}")
 
     def usable(self, unit: SampledUnit, step: int) -> dict[int, list[int]]:
-        """The rows of a drawn unit that two-level sampling may use in ``step``, with the drawn entities of each."""
+        """Return the rows of a drawn unit that two-level sampling may use in ``step``, with the drawn entities of each
+        row."""
         assert self.mechanism.two_level is not None
         assert self.records.named is not None
         return usable(self.mechanism.two_level, self.records.named, unit.rows, self.records.ids, self.key, step)
@@ -146,7 +146,7 @@ class PrivateTraining:
         return entity_weights(self.mechanism.two_level, self.records.named)
 
     def contribution(self, unit: SampledUnit, step: int, sequences: Sequence[Tokens]) -> list[Tokens]:
-        """What a drawn unit contributes to ``step``: records, or chunks of its whole text."""
+        """Return the contribution of a drawn unit to ``step``: records, or chunks of its whole text."""
         chosen = [sequences[row] for row in self.rows(unit, step)]
         if self.mechanism.record_selection != "random_chunk" or not chosen:
             return chosen
@@ -166,18 +166,18 @@ def plan_private_training(
     chunk: int | None = None,
     exactly: bool = False,
 ) -> PrivateTraining:
-    """The units that a mechanism samples, with all it needs to run.
+    """Return the units that a mechanism samples, with everything needed to run it.
 
     Args:
-        mechanism: what to run.
-        records: the records that may be trained on.
-        micro_records: most records in one forward pass; a larger unit is a pass of its own.
+        mechanism: the mechanism to run.
+        records: the records available for training.
+        micro_records: maximum number of records per forward pass; a larger unit is a pass of its own.
         chunk: tokens of a random chunk, if the mechanism trains on chunks.
-        exactly: give every user exactly ``group_size`` entries, repeating records of users with fewer (group privacy as
-            Chua et al. run it); only if examples are sampled and users protected.
+        exactly: whether every user gets exactly ``group_size`` entries, with repeated records for users with fewer
+            (group privacy as Chua et al. run it); only if examples are sampled and users protected.
 
     Raises:
-        InputError: the private loop does not support the clip or divisor, chunks are asked for although examples are
+        InputError: the private loop does not support the clip or divisor, chunks are requested although examples are
             sampled, or a record id occurs twice.
     """
     if not mechanism.clip.bounds_units or mechanism.divisor.constant is None:
@@ -223,15 +223,15 @@ def _units(mechanism: Mechanism, key: bytes, records: PrivateRecords, *, exactly
 
 
 def random_chunks(records: Sequence[Tokens], length: int, at: Sequence[float]) -> list[Tokens]:
-    """Chunks of ``length`` tokens of one user's concatenated records (Chua et al., section 5.1).
+    """Return chunks of ``length`` tokens of one user's concatenated records (Chua et al., section 5.1).
 
     Args:
         records: tokens of one user's records, each with a start token; only the first start token is kept.
         length: tokens of a chunk.
-        at: where each chunk begins, as a share of the possible places.
+        at: start of each chunk, as a share of the possible positions.
 
     Returns:
-        One chunk for each of ``at``; the whole text once if it is not longer than a chunk.
+        One chunk for each entry of ``at``; the whole text once if it is not longer than a chunk.
     """
     text = joined([records[0], *(record.part(1, None) for record in records[1:])])
     places = len(text) - length + 1
@@ -244,10 +244,10 @@ def random_chunks(records: Sequence[Tokens], length: int, at: Sequence[float]) -
 def choose_records(
     rule: RecordSelection, count: int, rows: Sequence[int], records: PrivateRecords, key: bytes, purpose: str
 ) -> list[int]:
-    """At most ``count`` of one user's rows (see ``select_records``).
+    """Choose at most ``count`` of one user's rows (see ``select_records``).
 
     Args:
-        key: secret key of random choices.
+        key: secret key for random choices.
         purpose: name of this choice; another purpose gives another random choice.
     """
     if rule == "random":
@@ -269,11 +269,12 @@ def choose_records(
 def usable(
     two_level: TwoLevel, named: "Incidence", rows: Sequence[int], ids: Sequence[str], key: bytes, step: int
 ) -> dict[int, list[int]]:
-    """The rows that a step may use, each with the drawn entities that it names; none for one that names nobody.
+    """Return the usable rows of a step, each with the drawn entities that it names; the list is empty for a row without
+    any.
 
     Args:
         two_level: rates and rule.
-        named: entities of every row.
+        named: entities of each row.
         ids: record ids, by row.
         step: number of the step, from 0.
     """
@@ -291,7 +292,8 @@ def usable(
 
 
 def entity_weights(two_level: TwoLevel, named: "Incidence") -> Weights | None:
-    """w_e = min(records / cap, 1) of every entity (Algorithm 1, line 4), shape (count,); None for constants of 1."""
+    """Return w_e = min(records / cap, 1) of every entity (Algorithm 1, line 4), shape (count,); None if all weights are
+    1."""
     if two_level.weight_caps is None:
         return None
     weights: Weights = np.minimum(named.records_of() / two_level.weight_caps.entity, 1.0)
@@ -302,7 +304,7 @@ def record_weights(used: Sequence[Sequence[int]], weights: Weights | None) -> li
     """Return each record's weight: the sum over its drawn entities, or 1 if the record names none (lines 23 to 25).
 
     Args:
-        weights: of entities; None: 1 each.
+        weights: weights of the entities; None: 1 each.
     """
     if weights is None:
         return [float(len(drawn) or 1) for drawn in used]

@@ -1,6 +1,6 @@
-"""The built-in corpus as files, so that every command has an input to try: texts, groups, scores, configs, models.
+"""The built-in corpus as files, an input for every command: texts, groups, scores, configs, models.
 
-Everything follows from a public seed, coins included: it is an example, not an audit of anybody.
+All files, including the coins, follow from a public seed: they are an example, and audit nobody.
 """
 
 import json
@@ -33,8 +33,8 @@ class ExampleFile:
     """A file or folder of the example.
 
     Attributes:
-        holds: what it holds, in words.
-        command: a command to try on it.
+        holds: content of the file, in words.
+        command: a command to try on the file.
     """
 
     path: Path
@@ -44,7 +44,7 @@ class ExampleFile:
 
 @dataclass(frozen=True)
 class _Texts:
-    """The users and texts of each file: every user is public, or held in or out by a fair coin."""
+    """The users and texts of each file. Every user is public, or held in or out by a fair coin."""
 
     everything: Sequence[SyntheticRecord]
     public: Sequence[SyntheticRecord]
@@ -62,16 +62,16 @@ def write_example(
     rows: MadeUpRows = MadeUpRows.MAILS,
     reporter: Reporter,
 ) -> list[ExampleFile]:
-    """Write the example to the new folder ``to``, whole or not at all.
+    """Write the example to the new folder ``to``, completely or not at all.
 
     Args:
-        users: number of users; every other one is public.
+        users: number of users; every second user is public.
         seed: seed of texts, coins and scores; equal seeds give equal files.
-        models: also train a base model on the public users and a model on the held-in ones (about two minutes).
-        rows: what the rows hold.
+        models: whether to train a base model on the public users and a model on the held-in users (about two minutes).
+        rows: type of the rows.
 
     Raises:
-        InputError: the folder holds something, or there are too few users for two groups.
+        InputError: the folder is not empty, or there are too few users for two groups.
     """
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise InputError(f"'{to}' is not empty: name a new folder")
@@ -136,7 +136,7 @@ def _write(path: Path, records: Iterable[SyntheticRecord], rows: MadeUpRows) -> 
 
 
 def _scores(texts: _Texts, seed: int) -> str:
-    """Return one made-up score per user of the two groups, as another tool might give them."""
+    """Return one made-up score for each user of the two groups, in the format of another tool's scores."""
     rng = np.random.default_rng(seed)
     groups = ((texts.held_in, 1), (texts.held_out, 0))
     sides = {record.user: side for records, side in groups for record in records}
@@ -152,7 +152,7 @@ def _scores(texts: _Texts, seed: int) -> str:
 def _described(
     to: Path, files: Mapping[str, Sequence[SyntheticRecord]], models: bool, rows: MadeUpRows
 ) -> list[ExampleFile]:
-    """Return each file, what it holds, and a command to try."""
+    """Return each file, with its content in words, and a command to try."""
 
     def holds(name: str, content: str) -> str:
         users = len({record.user for record in files[name]})
@@ -193,5 +193,5 @@ def _described(
 
 
 def lines(files: Sequence[ExampleFile]) -> list[str]:
-    """For a terminal: each file with what it holds, and below it the command."""
+    """Return, for a terminal, each file with its content, and below it the command."""
     return [line for file in files for line in (f"{file.path}: {file.holds}", f"    {file.command}")]

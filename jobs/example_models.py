@@ -1,4 +1,4 @@
-"""The models of the example: a base that has seen public users only, and one that is fine-tuned from it."""
+"""The models of the example: a base trained on public users only, and a model fine-tuned from it."""
 
 import shutil
 from collections.abc import Sequence
@@ -32,12 +32,12 @@ def train_models(
     reporter: Reporter,
     rows: MadeUpRows,
 ) -> None:
-    """Train ``folder``/base on public users only, and ``folder``/model from it on the held-in users.
+    """Train ``folder``/base on public users only, and ``folder``/model from the base on the held-in users.
 
     Args:
         public: mails of public users.
         training: mails of held-in users.
-        rows: what rows hold; on preference pairs the model is trained by direct preference optimisation.
+        rows: type of the rows; on preference pairs the model is trained by direct preference optimisation.
     """
     built_in = parse_config(contents("built_in"), "the built-in config")
     assert built_in.model.pretrain is not None

@@ -1,7 +1,7 @@
-"""The files that may be released: the trained model under the label of its plan, and nothing else of a run.
+"""The files that may be released: the trained model with the label of its plan, and nothing else of a run.
 
-If weights, tokenizer, record, config and plan do not agree, export is refused: an epsilon on the wrong weights is worse
-than none. The exported plan names every file's hash, so whoever receives the folder can check it.
+Export is refused if weights, tokenizer, record, config and plan do not agree: an epsilon on the wrong weights is worse
+than none. The exported plan has every file's hash, so anyone who receives the folder can check it.
 """
 
 import json
@@ -47,12 +47,12 @@ PLAN, CARD, ADAPTER_CONFIG = "plan.json", "README.md", "adapter_config.json"
 def export_run(run: Path, to: Path) -> list[str]:
     """Write model, adapter, model card and public plan of a finished run to ``to``; return the names of the files.
 
-    The record, the scores, the ledger and the report stay: they contain exact statistics about private users.
+    Record, scores, ledger and report are not exported: they contain exact statistics about private users.
 
     Raises:
-        InputError: ``run`` is not a finished run, its plan is damaged, ``to`` is not empty, or the weights, the
-            tokenizer, the record's guarantee or the config are not those of the plan, or the plan holds a number that
-            was measured on users.
+        InputError: ``run`` is not a finished run, its plan is damaged, or ``to`` is not empty; the weights, the
+            tokenizer, the record's guarantee or the config do not match the plan; or the plan contains a number
+            measured on users.
     """
     # A folder such as "." has no name beside which a temporary one could be made.
     to = to.resolve()
@@ -83,13 +83,13 @@ def export_run(run: Path, to: Path) -> list[str]:
 
 
 def verify_exported(folder: Path) -> str:
-    """Check that each file of an exported folder is the one that the plan names, and describe the folder in one line.
+    """Check that each file of an exported folder has the hash in the plan, and describe the folder in one line.
 
-    This shows that nothing changed since the export; only a signature could show who exported it.
+    This shows that no file changed since the export; only a signature could show who exported it.
 
     Raises:
-        InputError: no such folder, a plan that is damaged, was not exported or names no model, or a file that is
-            missing, was changed, or is not named.
+        InputError: the folder does not exist; its plan is damaged, was not exported or names no model; or a file is
+            missing, was changed, or is not in the plan.
     """
     plan = read_plan(folder / PLAN)
     hashes = json.loads((folder / PLAN).read_text(encoding="utf-8")).get(EXPORTED)
@@ -125,9 +125,9 @@ def _leaves(file: Path) -> bool:
 
 
 def _copy_adapter(adapter: Path, to: Path, base: str | None) -> None:
-    """Copy the adapter that is merged in the model's weights.
+    """Copy the adapter that is merged into the model's weights.
 
-    Its config names a public base, and no path of this machine.
+    The config of the copy names a public base, and no path on this machine.
     """
     to.mkdir()
     to.chmod(0o755)
@@ -140,7 +140,7 @@ def _copy_adapter(adapter: Path, to: Path, base: str | None) -> None:
 
 
 def _public_base(record: Record) -> str | None:
-    """Return the hub name of the base model; None for a folder, whose path may say who made the model."""
+    """Return the hub name of the base model; None for a folder, whose path may reveal who made the model."""
     base = (record.config.get("model") or {}).get("base")
     return base if base and not Path(base).exists() else None
 
@@ -150,7 +150,7 @@ def _is_weights(name: str) -> bool:
 
 
 def _require_trained_here(run: Path, model: Path, record: Record, stated: TrainingFacts, plan: Mechanism) -> None:
-    """Refuse any difference that ``heldin verify`` would find in the model or its guarantee."""
+    """Raise InputError for any difference that ``heldin verify`` would find in the model or its guarantee."""
     # The weights are loaded and hashed again: a checkpoint that was exchanged since the audit has another fingerprint.
     config = read_run_config(run)
     # In the precision of the attack, which the fingerprint names.
@@ -180,7 +180,7 @@ def _require_trained_here(run: Path, model: Path, record: Record, stated: Traini
 
 
 def _curve(plan: Mechanism) -> str:
-    """Return the curve of the guarantee as a table: a function of the plan, and of nothing measured; "" without."""
+    """Return the curve of the guarantee as a table, from the plan and no measurement; "" if there is none."""
     promise = plan.guarantee()
     if not isinstance(promise, Guarantee) or promise.exposure is None:
         return ""
@@ -201,7 +201,7 @@ _NOT_STATED = "[More Information Needed]"  # of the template of Hugging Face, wh
 
 
 def _declared(record: Record) -> str:
-    """Return whose word the guarantee is, if it is not heldin's."""
+    """Return who declares the guarantee, if heldin does not."""
     training = record.training
     if training is None or training.epsilon is None or training.declared_by is None:
         return ""
@@ -276,7 +276,7 @@ Private texts of people. The texts are not published.
 
 
 def _card(record: Record, plan: Mechanism) -> str:
-    """Return a model card, for the public and without any number measured on private users."""
+    """Return a public model card without any number measured on private users."""
     release, promise = release_of(record.config), plan.guarantee()
     owner, purpose = (release.owner, release.purpose) if release else (None, None)
     private, public_base = isinstance(promise, Guarantee), _public_base(record)

@@ -1,6 +1,6 @@
-"""Remove the secrets of a finished run, audit or sweep: keys, ledgers, scores, weights. What decided stays readable.
+"""Remove the secrets of a finished run, audit or sweep: keys, ledgers, scores, weights. The results stay readable.
 
-A folder is taken only if heldin wrote what is in it, and of it only what has heldin's names; links are never followed.
+heldin purges a folder only if it wrote the content, deletes only files with its own names, and never follows links.
 """
 
 import json
@@ -62,11 +62,11 @@ class Purged:
     """The files that a purge would remove, or removed.
 
     Attributes:
-        folders: the folder, and for a sweep those that tuned it and its cells.
+        folders: the folder, and for a sweep the folders that tuned it and its cells.
         removed: files and folders, relative to the folder.
-        kept: what stays of what heldin wrote.
-        others: what heldin did not write, and leaves.
-        unverifiable: what can no longer be verified.
+        kept: heldin's files that stay.
+        others: files that heldin did not write; they stay, too.
+        unverifiable: results that can no longer be verified.
     """
 
     folders: tuple[Path, ...]
@@ -78,14 +78,14 @@ class Purged:
 
 
 def plan_purge(folder: Path, keep: Collection[str]) -> Purged:
-    """Return what a purge of ``folder`` would remove, and change nothing.
+    """Return the files that a purge of ``folder`` would remove, without changing any.
 
     Args:
         folder: folder of a run, an audit, a planted training set or a sweep.
-        keep: what stays, of ``KEPT``.
+        keep: types of files to keep, from ``KEPT``.
 
     Raises:
-        InputError: it is none of these, it is a cell of a sweep, or ``keep`` names something else.
+        InputError: the folder is none of these, it is a cell of a sweep, or ``keep`` has an unknown type.
     """
     unknown = sorted(set(keep) - KEPT.keys())
     if unknown:
@@ -110,19 +110,19 @@ def plan_purge(folder: Path, keep: Collection[str]) -> Purged:
 
 
 def _lost_with(gone: Collection[str]) -> tuple[str, ...]:
-    """Return what nobody can verify without these files."""
+    """Return the results that nobody can verify without these files."""
     scores = any(name in (*_SECRETS[1:], *_OF_TRAININGS) or name.endswith(TABLE) for name in gone)
     lost = {"ledger": "ledger" in gone, "scores": scores, "model": "checkpoints" in gone}
     return tuple(_LOST[name] for name, is_lost in lost.items() if is_lost)
 
 
 def purge(folder: Path, keep: Collection[str]) -> Purged:
-    """Remove it, cell by cell, and mark each folder; a purge that was killed goes on when it is called again.
+    """Remove the secrets, cell by cell, and mark each folder. After a kill, call it again to continue.
 
-    Files are unlinked: backups, snapshots and what a disk keeps of erased blocks are beyond it.
+    Files are unlinked; backups, snapshots and a disk's erased blocks may still contain them.
 
     Raises:
-        InputError: as ``plan_purge``, or a process works in the folder.
+        InputError: ``plan_purge`` raises, or a process works in the folder.
     """
     plan = plan_purge(folder, keep)
     with one_process_at_a_time(folder):
@@ -192,7 +192,7 @@ def _is_of_trainings(folder: Path) -> bool:
 
 
 def _content(path: Path) -> dict[str, object]:
-    """Return a JSON object; empty for a file that is none."""
+    """Return a JSON object; empty if the file contains none."""
     try:
         content = read_json(path)
     except (OSError, ValueError):
@@ -201,7 +201,7 @@ def _content(path: Path) -> dict[str, object]:
 
 
 def _removed(folder: Path, keep: Collection[str]) -> Iterator[Path]:
-    """Yield the paths to remove, secrets first, and files that killed processes left."""
+    """Yield the paths to remove, secrets first, including files of killed processes."""
     trainings = _OF_TRAININGS if _is_of_trainings(folder) else ()
     batch = _OF_SWEEPS if _is_sweep(folder) or _is_sweep(folder / TUNING) else ()
     planted = _OF_PLANTED if _is_planted(folder) else ()
@@ -237,7 +237,7 @@ def _size(path: Path) -> int:
 
 
 def lines(purged: Purged, *, done: bool) -> list[str]:
-    """Return what is removed and what stays, as lines for a terminal: each name of a sweep once."""
+    """Return removed and kept files as lines for a terminal, each name of a sweep once."""
     where = f" in {len(purged.folders)} folders" if len(purged.folders) > 1 else ""
 
     def names(paths: tuple[str, ...]) -> str:

@@ -1,4 +1,4 @@
-"""One run, from corpus to record. Each stage leaves a named file in the run folder and is not repeated.
+"""One run, from corpus to record. Each stage writes a file to the run folder and is not repeated.
 
 config.yaml  ledger/  plan.json  previous.json  checkpoints/  scores.parquet  record.json  seconds.json  log.txt
 """
@@ -65,16 +65,17 @@ _RECORDS_OF_ADAPTER = 8
 def run(config: RunConfig, out: Path, reporter: Reporter, *, command: str) -> Record | None:
     """Complete the run in ``out``, and return the record.
 
-    Under ``torchrun`` every process calls it: the first prepares and writes, all train, and the first one finishes.
+    Under ``torchrun`` every process calls it: the first process prepares and writes, all train, and the first finishes.
 
     Args:
-        config: config of the run; the same as that of an earlier, unfinished run in ``out``.
+        config: config of the run; the same as in an earlier, unfinished run in ``out``.
 
     Returns:
-        The record; None if a filter halted training (a result, without a model), and in all processes but the first.
+        The record; None if a filter halted training (a result, without a model), and in all processes other than the
+        first.
 
     Raises:
-        InputError: ``out`` holds a run of another config, another process works in it, or the input cannot be used.
+        InputError: ``out`` contains a run of another config, another process works in it, or the input is unusable.
         ResumableError: training diverged.
     """
     # Before the folder: a mechanism that cannot be leaves nothing behind.
@@ -113,14 +114,15 @@ def run(config: RunConfig, out: Path, reporter: Reporter, *, command: str) -> Re
 
 @dataclass(frozen=True)
 class _Trained:
-    """The trained model and data, for the measures.
+    """The trained model and data for the measures.
 
     Attributes:
         data: corpus and ledger.
-        mechanism: that was run.
-        fixed: what was fixed before any score.
-        base_name: hub name or folder of the model it began with.
-        norms: of canary users' gradients at that model; None without them, and in all processes but the first.
+        mechanism: mechanism of the training.
+        fixed: choices fixed before any score.
+        base_name: hub name or folder of the model with which training began.
+        norms: norms of canary users' gradients at that model; None without canary users, and in all but the first
+            process.
     """
 
     data: RunData
@@ -134,7 +136,7 @@ class _Trained:
 def _begin(
     config: RunConfig, out: Path, reporter: Reporter, command: str, taken: StageSeconds, until_the_end: ExitStack
 ) -> Reporter:
-    """Take the folder, in every process; returns the reporter, which writes the folder's log as well."""
+    """Take the folder, in every process, and return the reporter, which also writes the folder's log."""
     with first_process_first():
         take_folder(config, out)
         if rank() == 0:
@@ -152,7 +154,7 @@ def _begin(
 
 
 def _train(config: RunConfig, out: Path, reporter: Reporter, taken: StageSeconds) -> _Trained:
-    """Return the stages in which all processes take part: from corpus to trained models."""
+    """Run the stages in which all processes participate, from corpus to trained models, and return the result."""
     with first_process_first(), taken.timed("corpus"):
         corpus = read_corpus(config, reporter)
         # Before hours of training: a reference that is missing would otherwise stop the run at its last stage.
@@ -196,10 +198,10 @@ def _train(config: RunConfig, out: Path, reporter: Reporter, taken: StageSeconds
 
 
 def run_again(folder: Path, reporter: Reporter) -> Body:
-    """Return the body of a finished run's record, from the files in the folder; no model is run.
+    """Return the body of a finished run's record, from the files in the folder, without running a model.
 
     Raises:
-        InputError: a file is missing or damaged, or of another run.
+        InputError: a file is missing or damaged, or belongs to another run.
     """
     config = read_run_config(folder)
     # Without this a lost ledger would be drawn anew, under a new key, in the folder that is to be checked.
@@ -232,7 +234,7 @@ def run_again(folder: Path, reporter: Reporter) -> Body:
 
 
 def _body(config: RunConfig, trained: _Trained, folder: MeasureFolder) -> Body:
-    """Measure and judge what was trained, or read what was measured; the body of the record."""
+    """Measure and judge the trained model, or read the measurements, and return the body of the record."""
     data, mechanism = trained.data, trained.mechanism
     with folder.timed("scoring"):
         models = _models(config, trained)
@@ -277,7 +279,7 @@ def _body(config: RunConfig, trained: _Trained, folder: MeasureFolder) -> Body:
 
 
 def _check_adapter(config: RunConfig, trained: _Trained, models: RunModels, reporter: Reporter) -> None:
-    """Load the adapter as its users will, and compare its losses on a few records with those of the trained model."""
+    """Load the adapter as its users will, and compare its losses on a few records with the trained model's losses."""
     assert isinstance(models.target, LanguageModel)
     rows = trained.data.training_rows[:_RECORDS_OF_ADAPTER]
     documents = trained.data.corpus.bearing_loss(trained.data.store.documents_at(rows))
@@ -292,9 +294,10 @@ def _check_adapter(config: RunConfig, trained: _Trained, models: RunModels, repo
 
 
 def _models(config: RunConfig, trained: _Trained) -> RunModels:
-    """Load the models that are measured from disk: the base model was trained in place, and what is scored is released.
+    """Load the measured models from disk, because training changed the base model, and scores must use the released
+    files.
 
-    The model before fine-tuning leads as the reference unless the config names another.
+    The model before fine-tuning is the primary reference unless the config names another.
     """
     name = trained.base_name
     target, reference = target_and_reference(config, trained.result.folder, name)

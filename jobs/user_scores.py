@@ -24,7 +24,7 @@ from heldin.stages.sides.ledger import load_ledger, remedy_of_ledger
 
 @dataclass(frozen=True)
 class UserScore:
-    """One user's score and side.
+    """One user's score and membership.
 
     Attributes:
         score: score of the primary attack; higher means more likely held in.
@@ -39,12 +39,13 @@ class UserScore:
 def leading_scores(folder: Path) -> list[UserScore]:
     """Return the scores of the audited users by the record's primary attack, sorted by user name.
 
-    Those of canary users are among them only where no real user is audited.
+    They include canary users only if no real user is audited.
 
-    ``heldin verify`` checks that the scores belong to the record's models and texts; this does not.
+    This function does not check that the scores belong to the record's models and texts; ``heldin verify`` does.
 
     Raises:
-        InputError: no finished run or audit, scores or ledger missing or damaged, or an audit of trainings.
+        InputError: there is no finished run or audit, scores or ledger are missing or damaged, or it is an audit of
+            trainings.
     """
     record = read_record(folder / "record.json")
     require_not_purged(folder)
@@ -57,7 +58,7 @@ def leading_scores(folder: Path) -> list[UserScore]:
 
 @dataclass(frozen=True)
 class ScoredMember:
-    """A held-in user of an audit, of whom nothing but the score is known; the fields are those of ``Exposed``."""
+    """A held-in user of an audit, with only the score known; the fields are also fields of ``Exposed``."""
 
     user: str
     score: float
@@ -67,10 +68,10 @@ class ScoredMember:
 def exposed_members(folder: Path) -> Sequence[Exposed | ScoredMember]:
     """Return the members of a run or an audit, most exposed first; empty if no real user was audited.
 
-    Those of a run come from its owner-only table. An audit keeps no membership: its two files are read again.
+    A run's members come from its owner-only table. An audit stores no membership, so its two files are read again.
 
     Raises:
-        InputError: as ``leading_scores``; or the table is missing or not as it was written.
+        InputError: ``leading_scores`` raises, or the table is missing or was changed.
     """
     record = read_record(folder / "record.json")
     require_not_purged(folder)
@@ -98,10 +99,10 @@ def people_table(users: Sequence[Exposed | ScoredMember], most: int) -> str:
 
 
 def paired_difference(first: Path, other: Path) -> AurocDifference | None:
-    """AUROC of the primary attack in ``other`` minus that in ``first``, user by user (DeLong).
+    """Return the AUROC of the primary attack in ``other`` minus the AUROC in ``first``, compared user by user (DeLong).
 
-    None if the two did not score the same users on the same sides, if their scores are gone, or if an attack separates
-    the sides completely.
+    None if the two differ in scored users or membership, if their scores are missing, or if an attack separates the
+    groups completely.
     """
     try:
         first_scores, two = leading_scores(first), leading_scores(other)
@@ -125,7 +126,7 @@ def write_user_scores(scores: list[UserScore], path: Path) -> None:
 
 
 def _membership(folder: Path, record: Record) -> dict[str, bool]:
-    """Return if each user is held in, sorted by name, without canary users."""
+    """Return whether each user is held in, sorted by name, without canary users."""
     if record.kind == "audit":
         # Here, since they load torch, which scores of runs do without.
         from heldin.jobs.checkpoint.job import audit_job, read_groups

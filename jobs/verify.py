@@ -1,7 +1,7 @@
-"""Recompute every number of a record from scores, ledger and plan, and report which differ.
+"""Recompute every number of a record from scores, ledger and plan, and report the differences.
 
-No model is run: scores are taken as they are, once it is shown that they belong to the models and texts that the record
-names. What only training could reproduce (the curves) is compared with the checkpoint's own log.
+No model is run. The scores are used unchecked once their models and texts match the record's. Results that only
+training could reproduce (the curves) are compared with the checkpoint's own log.
 """
 
 import importlib
@@ -40,10 +40,10 @@ class Verification:
     """The result of a verification.
 
     Attributes:
-        by_digest: files that are as they were written, by their digest.
-        changed: files that are not, or are gone.
-        not_checked: all other files, which nothing was compared with.
-        not_recomputed: what was not recomputed, in words.
+        by_digest: files whose digest is unchanged.
+        changed: files that were changed, or are missing.
+        not_checked: all other files, which were not compared.
+        not_recomputed: results that were not recomputed, in words.
     """
 
     compared: int
@@ -55,7 +55,7 @@ class Verification:
 
     @property
     def agrees(self) -> bool:
-        """Return True if nothing differs."""
+        """Return whether nothing differs."""
         return not (self.differences or self.changed)
 
     def as_dict(self) -> dict[str, Any]:
@@ -69,8 +69,8 @@ def verify(folder: Path, reporter: Reporter) -> Verification:
     """Recompute ``folder``'s record, and compare the other files with their digests.
 
     Raises:
-        InputError: no record, or a file it depends on is missing, damaged, or belongs to another run; or a package
-            that the config names has other code than when the record was made.
+        InputError: there is no record; a file that it needs is missing, damaged, or belongs to another run; or the code
+            of a package in the config changed after the record was made.
     """
     record = read_record(folder / "record.json", checked=False)
     require_not_purged(folder)

@@ -1,4 +1,4 @@
-"""Adapters by their folders, without loading them: what an adapter is, and the model that it was trained on."""
+"""Adapters in their folders, without loading them: what an adapter is, and the model on which it was trained."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ _BASE_KEYS = ("base_model_name_or_path", "revision")
 
 
 def is_adapter(folder: Path) -> bool:
-    """Return whether the folder holds an adapter and not a model."""
+    """Return whether the folder contains an adapter rather than a model."""
     return (folder / "adapter_config.json").is_file()
 
 
@@ -25,8 +25,8 @@ class AdapterBase:
     Attributes:
         name: folder or hub name.
         revision: branch, tag or commit on the hub.
-        named: what the adapter's config names, if its user named ``name`` in its place.
-        beside: other adapters and models in the adapter's folder, by their names; none of them is loaded.
+        named: base in the adapter's config, if the user replaced it by ``name``.
+        beside: names of other adapters and models in the adapter's folder; none of them is loaded.
     """
 
     name: str
@@ -39,11 +39,10 @@ def base_of(folder: Path, adapter_base: str | None = None) -> AdapterBase:
     """Return the base model of a folder's adapter.
 
     Args:
-        adapter_base: takes the place of the model that the config names; of adapters on adapters, at the last one.
+        adapter_base: replaces the base in the config; for adapters on adapters, the base of the last adapter.
 
     Raises:
-        InputError: the config names none, adapters that name each other never end at a model, or ``adapter_base`` is an
-            adapter.
+        InputError: the config names no base, adapters name each other in a circle, or ``adapter_base`` is an adapter.
     """
     if adapter_base is not None and is_adapter(Path(adapter_base)):
         raise InputError(f"--adapter-base '{adapter_base}' is an adapter: name the model below all adapters")
@@ -88,7 +87,7 @@ def _named_base(folder: Path) -> tuple[str, str | None]:
 
 
 def require_adapter_of_weights(folder: Path) -> None:
-    """Raises InputError for an adapter whose weights are not there, or that is more than a change of the layers."""
+    """Raise InputError for an adapter whose weights are missing, or that changes more than the layers."""
     from peft import PeftConfig
 
     if not (folder / "adapter_model.safetensors").is_file():
@@ -117,7 +116,7 @@ def require_adapter_of_weights(folder: Path) -> None:
 
 
 def lines_about(name: str, at: AdapterBase) -> list[str]:
-    """Return what to say about how the adapter in the folder ``name`` was loaded."""
+    """Return lines for the user about how the adapter in the folder ``name`` was loaded."""
     lines = list[str]()
     if at.named is not None:
         lines.append(f"adapter '{name}': loaded on '{at.name}', and its config names '{at.named}'")

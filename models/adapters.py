@@ -1,11 +1,11 @@
-"""LoRA adapters: their folders, their bases, and how they are loaded.
+"""LoRA adapters: their folders, their bases, and how to load them.
 
-An adapter alone is merged with its base. An adapter and its base can share one copy of the base's weights: the base is
-then the model with its adapter off. That holds only where switching off gives the base again: an adapter with trained
-biases, for one, writes them over the base's.
+An adapter alone is merged with its base. An adapter and its base can also share one copy of the base's weights: the
+base is then the model with its adapter off. This works only if switching the adapter off restores the base. It does not
+if, for example, the adapter has trained biases, which overwrite the base's biases.
 
-An adapter's file must hold every tensor that its config asks for and no other: PEFT leaves a tensor without a key as it
-was drawn, and only warns; such an adapter scores as its base.
+An adapter's file must contain exactly the tensors of its config. If a tensor is missing, PEFT keeps the random initial
+values and only warns; such an adapter scores like its base.
 """
 
 import re
@@ -41,8 +41,8 @@ _WRAPPERS = re.compile(r"(^|\.)(module|_orig_mod|_fsdp_wrapped_module|_module)\.
 
 
 def on_base(base: LanguageModel, folder: Path) -> tuple[Any, PreTrainedTokenizerBase]:
-    """The base model with a folder's adapter switched on (a PeftModel; the base's own layers are changed), and the
-    tokenizer. Raises InputError if the adapter cannot be loaded, or its tokenizer does not fit."""
+    """Return the base model with a folder's adapter switched on (a PeftModel; the base's own layers are changed), and
+    the tokenizer. Raises InputError if the adapter cannot be loaded, or its tokenizer does not fit."""
     from peft import PeftModel
 
     with reading(str(folder), f"cannot load the adapter '{folder}'"):
@@ -59,7 +59,7 @@ def on_base(base: LanguageModel, folder: Path) -> tuple[Any, PreTrainedTokenizer
 
 
 def load_adapter(folder: Path, at: AdapterBase, base: LanguageModel, precision: ScoringPrecision) -> LanguageModel:
-    """Load the adapter in a folder on its base, whose layers are changed. Raises InputError like ``on_base``."""
+    """Load the adapter in a folder on its base, and change the base's layers. Raises InputError like ``on_base``."""
     adapted, tokenizer = on_base(base, folder)
     # Merged in float32, so that a forward pass costs what the base model's does. Coarser weights would round away what
     # the adapter adds: there it stays beside them.
@@ -72,20 +72,21 @@ def load_adapter(folder: Path, at: AdapterBase, base: LanguageModel, precision: 
 def require_losses_of(
     merged: LanguageModel, folder: Path, base: LanguageModel, texts: Sequence[str], precision: ScoringPrecision
 ) -> float:
-    """Load the adapter in a folder on its base, and compare its losses on some texts with those of the merged model.
+    """Load the adapter in a folder on its base, and compare its losses on some texts with the losses of the merged
+    model.
 
     Args:
-        merged: the model that was trained, with its adapter in its weights.
-        folder: of the adapter.
-        base: loaded for this alone, since its layers are changed.
-        texts: at least one.
-        precision: of both models.
+        merged: the trained model, with its adapter merged into its weights.
+        folder: folder of the adapter.
+        base: the base, loaded for this comparison only, because its layers are changed.
+        texts: at least one text.
+        precision: precision of both models.
 
     Returns:
         The largest difference of a text's mean loss, nats per token.
 
     Raises:
-        InputError: the losses are others, or are those of the base.
+        InputError: the losses differ, or are the losses of the base.
     """
     before, wanted = _losses(base, texts), _losses(merged, texts)
     loaded = _losses(load_adapter(folder, AdapterBase(base.name, None, None, ()), base, precision), texts)
@@ -102,7 +103,7 @@ def _losses(lm: LanguageModel, texts: Sequence[str]) -> NDArray[np.float64]:
 
 
 def check_adapter_keys(adapted: Any, folder: Path) -> None:
-    """Check that the folder's file sets every tensor of the adapter and nothing that the model does not have.
+    """Check that the folder's file sets every tensor of the adapter, and no tensor that the model does not have.
 
     Args:
         adapted: the PeftModel into which the folder was loaded.
@@ -136,12 +137,12 @@ def check_adapter_keys(adapted: Any, folder: Path) -> None:
 
 
 def _as_saved(key: str) -> str:
-    """A tensor's key without the name that the adapter has in memory."""
+    """Return a tensor's key without the adapter's name in memory."""
     return key.replace(".default.", ".").removesuffix(".default")
 
 
 class BaseAlone(torch.nn.Module):
-    """The base model inside an adapted one: a forward pass without the adapter."""
+    """The base model inside an adapted model: a forward pass without the adapter."""
 
     def __init__(self, adapted: Any) -> None:
         super().__init__()
@@ -164,7 +165,7 @@ class BaseAlone(torch.nn.Module):
         return device
 
     def forward(self, **inputs: Any) -> Any:
-        """The base model's output."""
+        """Return the base model's output."""
         with self.adapted.disable_adapter():
             return self.adapted(**inputs)
 
@@ -172,7 +173,8 @@ class BaseAlone(torch.nn.Module):
 def load_from_one_copy(
     folder: Path, at: AdapterBase, base: LanguageModel
 ) -> tuple[LanguageModel, LanguageModel] | None:
-    """Load the adapter in a folder on its base, and the base; None if the base is no longer what it was."""
+    """Load the adapter in a folder on its base; return the adapted model and the base. None if loading changed the
+    base."""
     weights, logits = _weights(base.model), _logits(base)
     adapted, tokenizer = on_base(base, folder)
     off = replace(base, model=cast(PreTrainedModel, BaseAlone(adapted)))
@@ -186,7 +188,7 @@ def load_from_one_copy(
 
 
 def _weights(model: torch.nn.Module) -> list[tuple[torch.Tensor, int]]:
-    """Every weight, with how often it was written."""
+    """Return every weight with the number of times that it was written."""
     # Counted by torch for autograd: a copy to compare with would take the memory that one copy saves.
     return [(weight, weight._version) for weight in model.parameters()]
 

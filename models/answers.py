@@ -1,6 +1,6 @@
-"""What models answer to the beginning of a text: sampled continuations, or the likeliest next tokens.
+"""The answers of models to the beginning of a text: sampled continuations, or the likeliest next tokens.
 
-Answers are kept on disk by model, request and number, so that nothing is generated or paid for twice.
+Answers are kept on disk by model, request and number, so no answer is generated or paid for twice.
 """
 
 import contextlib
@@ -25,10 +25,10 @@ class Prefix:
     """The beginning of a text, which a model continues.
 
     Attributes:
-        text: as a model reads it.
-        framed: whether a chat template wrote it, so that no start token is put before it.
-        turns: role and words of each turn of a chat before the place where it was cut; empty for other texts. A turn
-            that was cut is the last of them, up to the place.
+        text: the text as a model reads it.
+        framed: whether a chat template wrote the text, which means that no start token is put before it.
+        turns: role and words of each turn of a chat before the cut; empty for other texts. If the cut is inside a turn,
+            the part of the turn before the cut is the last entry.
         begun: whether the last turn was cut.
     """
 
@@ -40,13 +40,13 @@ class Prefix:
 
 @dataclass(frozen=True)
 class AnswerRequest:
-    """What is asked after every prefix.
+    """The request to make after every prefix.
 
     Attributes:
-        samples: number of continuations.
-        tokens: tokens of a continuation.
-        temperature: of the sampling.
-        likeliest: number of next tokens whose log-probabilities are listed.
+        samples: number of continuations per prefix.
+        tokens: number of tokens per continuation.
+        temperature: temperature of the sampling.
+        likeliest: number of next tokens to list with their log-probabilities.
         seed: public seed of the sampling.
     """
 
@@ -63,41 +63,41 @@ Listed = Sequence[tuple[str, float]]
 
 @runtime_checkable
 class AnsweringModel(Protocol):
-    """A model that is not loaded here and continues texts."""
+    """A model that continues texts and is not loaded on this machine."""
 
     @property
     def goes_on(self) -> bool:
-        """Whether it goes on with an answer that is begun; else a chat is cut before its turns alone."""
+        """Whether the model can continue a partly written answer; if not, a chat is cut only before its turns."""
         ...
 
     @property
     def name(self) -> str:
-        """Name for messages."""
+        """Name of the model in messages."""
         ...
 
     @property
     def fingerprint(self) -> str:
-        """Hash of everything known that affects the answers."""
+        """Hash of every known setting that affects the answers."""
         ...
 
     def samples(
         self, prefixes: Sequence[Prefix], asked: AnswerRequest, store: "AnswerStore", advance: Advance | None = None
     ) -> list[tuple[str, ...]]:
-        """Return the continuations of each prefix. Raises InputError if the model gives none."""
+        """Return the continuations of each prefix. Raises InputError if the model returns none."""
         ...
 
     def next_tokens(
         self, prefixes: Sequence[Prefix], asked: AnswerRequest, store: "AnswerStore", advance: Advance | None = None
     ) -> list[Listed]:
-        """Return the likeliest next tokens after each prefix. Raises InputError if the model gives none."""
+        """Return the likeliest next tokens after each prefix. Raises InputError if the model returns none."""
         ...
 
 
 def next_logprob(listed: Listed, continuation: str) -> float:
-    """Return the log-probability that the next token begins the continuation, nats, or an upper bound of it.
+    """Return the log-probability, in nats, that the next token begins the continuation, or an upper bound.
 
-    It is that of all listed tokens with which the continuation may begin. Where there is none, no token that is not
-    listed is likelier than the last that is, or than all that is left.
+    The value is for all listed tokens with which the continuation may begin. If no listed token qualifies, the bound is
+    the smaller of two values: the last listed token's log-probability, and the log of the unlisted probability.
     """
     wanted = [value for token, value in listed if token and continuation.startswith(token)]
     if wanted:
@@ -108,7 +108,7 @@ def next_logprob(listed: Listed, continuation: str) -> float:
 
 
 class AnswerStore:
-    """Answers by model, request and number; a killed audit loses at most those that were in flight."""
+    """Answers by model, request and number; a killed audit loses only the answers in flight."""
 
     def __init__(self, folder: Path) -> None:
         self._path = path = keep_in_use(folder) / "answers.sqlite"
@@ -122,11 +122,11 @@ class AnswerStore:
                 )
 
     def close(self) -> None:
-        """Release the file."""
+        """Close the file."""
         self._database.close()
 
     def kept(self, model: str, request: bytes) -> dict[int, Any]:
-        """Return the answers to a request, by number."""
+        """Return the stored answers to a request, by number."""
         with self._problems():
             rows = self._database.execute(
                 "SELECT number, answer FROM answers WHERE model = ? AND request = ?", (_RULE + model, request)
@@ -134,7 +134,7 @@ class AnswerStore:
             return {number: json.loads(answer) for number, answer in rows}
 
     def keep(self, model: str, answers: Iterable[tuple[bytes, int, Any]]) -> None:
-        """Keep answers: request, number and what JSON can hold."""
+        """Store answers: request, number and a JSON value."""
         with self._problems(), self._database:
             self._database.executemany(
                 "INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?)",
@@ -155,11 +155,11 @@ class AnswerStore:
 
 
 def request_key(prefix: Prefix, asked: AnswerRequest, kind: str, *, without: Sequence[str] = ()) -> bytes:
-    """Return a hash of what is asked; nobody's text can be read from it.
+    """Return a hash of the request; nobody's text can be read from it.
 
     Args:
-        kind: samples, or next tokens.
-        without: what of ``asked`` does not change an answer.
+        kind: type of the request: samples, or next tokens.
+        without: fields of ``asked`` that do not change an answer.
     """
     settings = {name: value for name, value in asdict(asked).items() if name not in without}
     asked_for = json.dumps([prefix.text, prefix.framed, prefix.turns, prefix.begun, kind, settings])

@@ -1,6 +1,6 @@
-"""The arithmetic of a model: how its weights are stored, the precision in which it scores texts, true float32 products.
+"""The arithmetic of a model: how its weights are stored, the precision for scoring, and true float32 products.
 
-A config names the format of quantised weights, and the files show whether they have it: both are looked at before a
+A config names the format of quantised weights, and the files show whether they have it. Both are checked before any
 weight is loaded.
 """
 
@@ -24,10 +24,11 @@ from heldin.models.stored import DTYPES, Stored
 
 @contextlib.contextmanager
 def true_float32() -> Iterator[None]:
-    """Products of float32 matrices in float32, whatever the environment set (TF32, bf16); restored at the end.
+    """Compute products of float32 matrices in float32, whatever the environment set (TF32, bf16). Restores it at the
+    end.
 
-    Under TF32 a norm and a sum of the same gradients are rounded differently, by 1e-3: a clipped contribution could
-    exceed the clip norm. Scores would change under one cache key.
+    Under TF32 a norm and a sum of the same gradients are rounded differently, by 1e-3, so a clipped contribution could
+    exceed the clip norm. Scores would also change under one cache key.
     """
     # torch has an older setting for all backends and newer ones for each, and reading the older one fails where the
     # newer ones disagree: then these alone are restored.
@@ -54,7 +55,7 @@ _FLOATS: dict[str, ScoringPrecision] = {"F32": "fp32", "BF16": "bf16", "F16": "f
 def stored_in(files: Sequence[Path], config: Any, name: str) -> Stored:
     """Return how weights are stored, from the headers of their files.
 
-    Raises InputError for a format that the files do not have, or that cannot be loaded here.
+    Raises InputError for a format that the files do not have, or that cannot be loaded on this machine.
     """
     numbers, packed = Counter[str](), False
     for file in files:
@@ -79,17 +80,17 @@ def stored_in(files: Sequence[Path], config: Any, name: str) -> Stored:
 def loading_options(
     precision: ScoringPrecision, device: torch.device | None, stored: Stored | None = None
 ) -> dict[str, Any]:
-    """Arguments of ``from_pretrained`` for weights in this precision.
+    """Return arguments of ``from_pretrained`` for weights in this precision.
 
     Args:
-        precision: bf16 and fp16 have half the bytes of fp32; int8 (LLM.int8, arXiv 2208.07339) and nf4 (QLoRA, arXiv
-            2305.14314) are bitsandbytes' and have everything but the matrices of linear layers in bfloat16.
-        device: where the model goes; None: spread over all GPUs, and main memory for the rest.
-        stored: how the weights are stored; None: they are plain numbers.
+        precision: bf16 and fp16 take half the bytes of fp32. int8 (LLM.int8, arXiv 2208.07339) and nf4 (QLoRA, arXiv
+            2305.14314) are formats of bitsandbytes that keep all but the matrices of linear layers in bfloat16.
+        device: device for the model; None: spread the model over all GPUs, and main memory for the rest.
+        stored: how the weights are stored; None: as plain numbers.
 
     Raises:
-        InputError: bitsandbytes is not installed, the GPU has no bfloat16 arithmetic, or the weights are quantised
-            already and have no such precision.
+        InputError: bitsandbytes is not installed, the GPU has no bfloat16 arithmetic, or the weights are stored
+            quantised and cannot have this precision.
     """
     options: dict[str, Any] = {"dtype": DTYPES.get(precision, torch.bfloat16)}
     if precision not in ("fp32", "fp16") and _lacks_bf16(device):
@@ -114,10 +115,10 @@ def in_fingerprint(precision: ScoringPrecision) -> str:
 
 @contextmanager
 def tokens_rounded_apart(model: Any) -> Iterator[None]:
-    """Within it LLM.int8 rounds the activations of each token by themselves; other precisions always do.
+    """In this block, LLM.int8 rounds the activations of each token separately; other precisions always do.
 
-    Otherwise a column of activations that is large at one token is left unrounded at all tokens of a batch (section 3.2
-    of arXiv 2208.07339), so that a token moves predictions before it and those of other texts.
+    Otherwise an activation column that is large at one token stays unrounded at all tokens of a batch (section 3.2 of
+    arXiv 2208.07339), so a token changes predictions before it, and predictions in other texts.
     """
     layers = []
     if getattr(model, "is_loaded_in_8bit", False):

@@ -1,24 +1,24 @@
 """Layers of a model in the form that a GPU computes fastest: attention of GPT-Neo, tanh-GELU, the vocabulary's product.
 
-transformers has GPT-Neo's attention in an eager form and as FlashAttention's alone.
+transformers offers GPT-Neo's attention only in an eager form and as FlashAttention.
 
 GPT-Neo does not scale its logits, and half of its layers see a local window. transformers computes the logits in
 float32 on purpose, which autocast undoes: in bfloat16 a logit of 300 is off by up to 1. Here the operands keep their
-type and logits and softmax are float32 inside torch's kernels, which also never hold a layer's L x L weights.
+type, and logits and softmax are float32 inside torch's kernels. These kernels also never hold a layer's L x L weights.
 
-On a CPU in float32 transformers' own form is kept, so that results there stay what they were.
+On a CPU in float32 transformers' own form is used, so results there do not change.
 
-GELU by its tanh formula is one kernel, where transformers writes it out in eight. The result differs by at most 1e-6 of
-max(1, |x|) in float32; in bfloat16 it is the written-out formula's in float32, rounded once.
+GELU by its tanh formula is one kernel; transformers uses eight. The result differs by at most 1e-6 of max(1, |x|) in
+float32. In bfloat16 it is the float32 result of the written-out formula, rounded once.
 
-A head whose vocabulary is not a multiple of ``ALIGNED`` has rows of logits that start at addresses for which cuBLAS has
-slow kernels alone: in half precision its weights get rows of zeros, whose logits are cut off.
+If the vocabulary size is not a multiple of ``ALIGNED``, rows of logits start at addresses for which cuBLAS has only
+slow kernels. In half precision the head's weights get rows of zeros, and the extra logits are cut off.
 
-A local layer of half precision is FlashAttention with a window, where nothing is padded or dropped; where no text is
-longer than the window it is a global one.
+In half precision, a local layer uses FlashAttention with a window if there is no padding and no dropout. If no text is
+longer than the window, the layer is a global one.
 
-Nothing here packs texts. Without a mask of padding transformers looks at the positions for several texts in one row,
-and waits for the answer until a GPU has done all that it was given: ``unpacked`` spares it the question.
+heldin packs no texts. Without a padding mask, transformers checks the positions for several texts in one row, and waits
+until a GPU has finished all its work: ``unpacked`` skips this check.
 """
 
 import contextlib
@@ -41,9 +41,9 @@ ALIGNED = 64  # numbers of a row of logits; at least 8 of half precision are 16 
 
 
 def use_exact_attention(model: PreTrainedModel) -> None:
-    """Give GPT-Neo's attention, tanh-GELU and the head the forms of the module docstring, where the model has them.
+    """Give GPT-Neo's attention, tanh-GELU and the head the forms in the module docstring, if the model has them.
 
-    torch then uses cuDNN's attention nowhere in this process.
+    From then on torch does not use cuDNN's attention in this process.
     """
     layers = list(model.modules())
     for layer in layers:
@@ -62,23 +62,24 @@ def use_exact_attention(model: PreTrainedModel) -> None:
 
 
 def use_plain_head(model: PreTrainedModel) -> None:
-    """Give the head torch's own form again, for libraries that know a layer by its class or need logits of its own."""
+    """Restore torch's own form of the head, for libraries that identify a layer by its class or need its plain
+    logits."""
     head = model.get_output_embeddings()
     if isinstance(head, AlignedHead):
         head.__class__ = nn.Linear  # type: ignore[assignment]
 
 
 class ExactAttention(GPTNeoSelfAttention):  # type: ignore[misc]
-    """A layer of GPT-Neo that attends as the module docstring says."""
+    """An attention layer of GPT-Neo as in the module docstring."""
 
     def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
-        """The attended values of hidden states (B, L, h), and the weights; the signature is that of transformers."""
+        """Return the attended values of hidden states (B, L, h), and the weights; the signature is transformers'."""
         return super().forward(cast_once(hidden_states), *args, **kwargs)
 
     def _attn(
         self, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """The attended values (B, heads, L, d), and no weights; the signature is that of transformers."""
+        """Return the attended values (B, heads, L, d), and no weights; the signature is transformers'."""
         with torch.autocast(query.device.type, enabled=False):  # it would round the logits, or operands of float32
             if keeps_eager(query):
                 attended: tuple[Tensor, Tensor] = super()._attn(
@@ -96,16 +97,17 @@ class ExactAttention(GPTNeoSelfAttention):  # type: ignore[misc]
 
 
 class OnceCastMlp(GPTNeoMLP):  # type: ignore[misc]
-    """The MLP of GPT-Neo."""
+    """The MLP of GPT-Neo, which casts its hidden states once."""
 
     def forward(self, hidden_states: Tensor) -> Tensor:
-        """The MLP's values of hidden states (B, L, h)."""
+        """Return the MLP's values of hidden states (B, L, h)."""
         values: Tensor = super().forward(cast_once(hidden_states))
         return values
 
 
 def cast_once(hidden: Tensor) -> Tensor:
-    """Hidden states in the type in which autocast multiplies, as each of the layers that read them would cast them."""
+    """Cast hidden states once to the type in which autocast multiplies, instead of once in each layer that reads
+    them."""
     device = hidden.device.type
     return hidden.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else hidden
 
@@ -114,15 +116,15 @@ class TanhGelu(NewGELUActivation):  # type: ignore[misc]
     """GELU by its tanh formula (Hendrycks and Gimpel 2016, arXiv 1606.08415) in one kernel."""
 
     def forward(self, input: Tensor) -> Tensor:  # the name that transformers gives it
-        """GELU of each number."""
+        """Return GELU of each number."""
         return F.gelu(input, approximate="tanh")
 
 
 class AlignedHead(nn.Linear):
-    """A linear layer whose products in half precision are of aligned rows."""
+    """A linear layer whose products in half precision have aligned rows."""
 
     def forward(self, input: Tensor) -> Tensor:  # the name that torch gives it
-        """The logits (..., V) of hidden states (..., h)."""
+        """Return the logits (..., V) of hidden states (..., h)."""
         hidden = cast_once(input)
         if hidden.dtype not in (torch.bfloat16, torch.float16):
             return F.linear(hidden, self.weight, self.bias)
@@ -138,7 +140,8 @@ _ZEROS_BEHIND: "weakref.WeakSet[torch.UntypedStorage]" = weakref.WeakSet()  # me
 
 
 class AlignedProduct(torch.autograd.Function):
-    """hidden (..., h) times weight (V, h) transposed, (..., V), whose rows lie a multiple of ``ALIGNED`` apart."""
+    """The product of hidden (..., h) and the transpose of weight (V, h): (..., V), in rows that lie a multiple of
+    ``ALIGNED`` apart."""
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor) -> Tensor:
@@ -168,7 +171,8 @@ class AlignedProduct(torch.autograd.Function):
 
 
 def _with_zeros(delta: Tensor, columns: int) -> Tensor:
-    """delta (T, V) with columns of zeros behind: those of the logits where it lies in their memory, else in a copy."""
+    """Return delta (T, V) with columns of zeros appended: the logits' own if delta lies in their memory, else in a
+    copy."""
     if delta.stride() == (columns, 1) and delta.untyped_storage() in _ZEROS_BEHIND:
         return delta.as_strided((len(delta), columns), (columns, 1))
     return F.pad(delta, (0, columns - delta.shape[1]))
@@ -182,13 +186,13 @@ def keeps_eager(query: Tensor) -> bool:
 def unscaled_attention(
     operands: tuple[Tensor, Tensor, Tensor], window: Tensor | None, mask: Tensor | None, dropout: float = 0.0
 ) -> Tensor:
-    """Causal attention whose logits are not scaled, (B, heads, L, d).
+    """Return causal attention with unscaled logits, (B, heads, L, d).
 
     Args:
-        operands: query (B, heads, L, d), key and value (B, heads, K, d), the last L of K positions being the query's.
-        window: what each position may see, boolean, at least (1, 1, K, K), or None for all before it and itself.
-        mask: as transformers makes it, (B, 1, L, K): boolean, or 0 where a position may look; None without padding.
-        dropout: probability.
+        operands: query (B, heads, L, d), key and value (B, heads, K, d); the query is at the last L of K positions.
+        window: what each position may see, boolean, at least (1, 1, K, K); None: itself and all positions before it.
+        mask: mask made by transformers, (B, 1, L, K): boolean, or 0 where a position may look; None without padding.
+        dropout: dropout probability.
     """
     query, key, value = operands
     length, keys = query.shape[-2], key.shape[-2]
@@ -220,13 +224,13 @@ _TAKES_WINDOWS = torch.backends.cuda.is_flash_attention_available() and {"window
 
 
 def windowed_attention(operands: tuple[Tensor, Tensor, Tensor], window: int) -> Tensor:
-    """Attention whose logits are not scaled, in which a position sees itself and ``window`` - 1 before it.
+    """Return attention with unscaled logits, in which a position sees itself and ``window`` - 1 positions before it.
 
     Args:
         operands: query, key and value (B, heads, L, d), in half precision on a GPU.
 
     Returns:
-        (B, heads, L, d).
+        Attended values, (B, heads, L, d).
     """
     query, key, value = (operand.transpose(1, 2) for operand in operands)
     length = query.shape[1]
@@ -257,7 +261,7 @@ _FORMS: dict[type[nn.Module], type[nn.Module]] = {
 
 
 def _additive(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    """A boolean mask as transformers' eager form takes it."""
+    """Return a boolean mask in the form of transformers' eager attention."""
     if mask is None or mask.dtype != torch.bool:
         return mask
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, torch.finfo(dtype).min)
@@ -269,9 +273,9 @@ _UNPACKED: ContextVar[bool] = ContextVar("unpacked", default=False)
 
 @contextlib.contextmanager
 def unpacked() -> Iterator[None]:
-    """Nothing is packed in this block and thread, and a pass is computed as it is when it is not recorded.
+    """In this block and thread no row is packed, and a recorded pass is computed like an unrecorded one.
 
-    Elsewhere, transformers asks as before.
+    Elsewhere, transformers checks as before.
     """
     _listen()
     token = _UNPACKED.set(True)
@@ -283,7 +287,7 @@ def unpacked() -> Iterator[None]:
 
 @functools.cache
 def _listen() -> None:
-    """Put questions of ours before those of transformers, once a process; a release that asks otherwise is left so."""
+    """Wrap two checks of transformers, once per process; a transformers release without these checks is not changed."""
     asks, traces = getattr(masking_utils, _ASKS, None), getattr(masking_utils, _TRACES, None)
     if asks is not None:
 

@@ -1,5 +1,5 @@
-"""Continuations of a prefix: sample them from a model, and compute how likely a model that is sampled from emits given
-tokens, exactly, in one pass.
+"""Continuations of a prefix: sample them, or compute exactly, in one pass, the probability that sampling emits given
+tokens.
 """
 
 from collections.abc import Callable
@@ -27,18 +27,18 @@ def continuation_logprobs(
     top_k: int | None,
     advance: Callable[[int], object] | None = None,
 ) -> NDArray[np.float64]:
-    """Log-probability that sampling after each window's prefix emits the rest of the window, nats, shape (n,).
+    """Return the log-probability, in nats, that sampling after each window's prefix emits the rest of it, shape (n,).
 
-    The model reads the start token, as it does before every text that heldin scores, and then the prefix. Each token is
-    drawn from the softmax of logits / temperature over the ``top_k`` greatest logits and those equal to the last of
-    them, as transformers draws. Minus infinity where a token is not among these.
+    The model reads the start token, as before every text that heldin scores, and then the prefix. Each token is drawn
+    as in transformers: from the softmax of logits / temperature over the ``top_k`` greatest logits and all logits equal
+    to the smallest of them. The result is minus infinity if a token is not among these logits.
 
     Args:
         windows: token ids, shape (n, prefix + k).
-        prefix: number of tokens that are given, at least 1.
-        temperature: above 0.
-        top_k: how many tokens are drawn among; None: all.
-        advance: called with the number of windows done.
+        prefix: number of given tokens, at least 1.
+        temperature: temperature of the sampling, above 0.
+        top_k: number of tokens to draw from; None: all.
+        advance: called with the number of windows that are done.
 
     Raises:
         InputError: the windows exceed the model's context, or a probability is not a number.
@@ -64,12 +64,12 @@ def continuation_logprobs(
 def _of_batch(
     lm: LanguageModel, windows: torch.Tensor, prefix: int, temperature: float, top_k: int | None
 ) -> NDArray[np.float64]:
-    """Shape (B,) from windows (B, L). All are equally long: nothing is padded.
+    """Return log-probabilities, shape (B,), of windows (B, L). All windows are equally long: nothing is padded.
 
     Args:
         windows: token ids.
-        prefix: number of tokens that are given.
-        top_k: how many tokens are drawn among; None: all.
+        prefix: number of given tokens.
+        top_k: number of tokens to draw from; None: all.
     """
     suffix = windows[:, prefix:].to(lm.device)  # (B, k)
     first = torch.full((len(windows), 1), lm.start_token)
@@ -84,7 +84,7 @@ def _of_batch(
 
 
 def _drawn(logits: torch.Tensor, targets: torch.Tensor, temperature: float, top_k: int | None) -> torch.Tensor:
-    """Log-probability of each target, shape (N,), among the greatest of logits (N, V)."""
+    """Return the log-probability of each target, shape (N,), among the greatest of logits (N, V)."""
     if top_k is None or top_k >= logits.shape[1]:
         return -F.cross_entropy(logits / temperature, targets, reduction="none")
     least = logits.topk(top_k, dim=1).values[:, -1:]  # (N, 1)
@@ -100,9 +100,9 @@ def sample_texts(
     """Sample texts, without top-k or top-p, each up to the end-of-text token.
 
     Args:
-        temperature: of the sampling; 1: the model's own distribution.
-        max_tokens: most new tokens of a text.
-        prompt: what each text continues; it is not part of the result.
+        temperature: temperature of the sampling; 1: the model's own distribution.
+        max_tokens: maximum number of new tokens in a text.
+        prompt: beginning that each text continues; not part of the result.
 
     Raises:
         InputError: the temperature is not positive, or the prompt leaves no room in the model's context.

@@ -1,4 +1,4 @@
-"""The devices of models: the one that the environment names, else the GPU if there is one; copies on all other GPUs."""
+"""The devices of models: the device in the environment variable, else the GPU if there is one; copies on other GPUs."""
 
 import copy
 import os
@@ -28,11 +28,11 @@ SPREAD = "auto"  # over all GPUs, and main memory
 
 @dataclass(frozen=True)
 class Planned:
-    """A device that is not here.
+    """A device that this machine need not have.
 
     Attributes:
         kind: "cpu" or "cuda".
-        memory: in bytes.
+        memory: bytes of memory.
     """
 
     kind: str
@@ -46,7 +46,7 @@ _PLANNED: ContextVar[Planned | None] = ContextVar("planned", default=None)
 
 
 def planned_gpu(gibibytes: float | None) -> Planned | None:
-    """A GPU with so much memory; for None the one where models run, if they run on one."""
+    """Return a GPU with this much memory; for None, the GPU that runs models; None if models run on the CPU."""
     if gibibytes is not None:
         return Planned("cuda", int(gibibytes * 2**30))
     if os.environ.get(DEVICE) == "cpu" or not torch.cuda.is_available():
@@ -56,7 +56,8 @@ def planned_gpu(gibibytes: float | None) -> Planned | None:
 
 @contextmanager
 def planning_for(planned: Planned) -> Iterator[None]:
-    """Let ``kind_of`` and ``memory_of`` answer for this device: what a step there would hold is found on a CPU."""
+    """Let ``kind_of`` and ``memory_of`` answer for this device: a rehearsal on a CPU then finds the memory of a step
+    there."""
     token = _PLANNED.set(planned)
     try:
         yield
@@ -65,9 +66,9 @@ def planning_for(planned: Planned) -> Iterator[None]:
 
 
 def seed_generators(seed: int, device: torch.device) -> None:
-    """Seed torch's global generators: that of the CPU, and those of GPUs unless ``device`` is the CPU.
+    """Seed torch's global generators: the CPU's, and the GPUs' unless ``device`` is the CPU.
 
-    ``torch.manual_seed`` keeps the stack of its caller for a GPU that may come later, which takes longer than a step of
+    ``torch.manual_seed`` would keep its caller's stack for a GPU that may come later, which takes longer than a step of
     a tiny model.
     """
     if device.type == "cpu":
@@ -77,19 +78,20 @@ def seed_generators(seed: int, device: torch.device) -> None:
 
 
 def kind_of(device: torch.device) -> str:
-    """The kind of a device, by which ways of computing are chosen, or of the one that is planned for."""
+    """Return the kind of a device, or of the planned device; it decides how values are computed."""
     planned = _PLANNED.get()
     return device.type if planned is None else planned.kind
 
 
 def memory_of(device: torch.device) -> int:
-    """Bytes of a GPU's memory, or of the one that is planned for."""
+    """Return the bytes of a GPU's memory, or of the planned device's memory."""
     planned = _PLANNED.get()
     return int(torch.cuda.get_device_properties(device).total_memory) if planned is None else planned.memory
 
 
 def scoring_memory() -> int:
-    """Bytes of memory where models are loaded to score: of the GPU or the CPU, or of all if models are spread."""
+    """Return the bytes of memory that scoring can use: the memory of the GPU or the CPU, or of all if models are
+    spread."""
     if spreads():
         gpus = [memory_of(torch.device("cuda", number)) for number in range(torch.cuda.device_count())]
         return sum(gpus) + main_memory()
@@ -98,10 +100,10 @@ def scoring_memory() -> int:
 
 
 def default_device() -> torch.device:
-    """The device that ``DEVICE`` names in the environment; without it, or for "auto", the GPU if there is one.
+    """Return the device in the environment variable ``DEVICE``; if unset or "auto", the GPU if there is one.
 
     Raises:
-        InputError: it names none, or a GPU where torch finds none.
+        InputError: the variable does not name a device, or names a GPU and torch finds none.
     """
     asked = os.environ.get(DEVICE)
     if asked not in (None, "", "cpu", "cuda", SPREAD):
@@ -114,7 +116,7 @@ def default_device() -> torch.device:
 
 
 def moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """The tensor on this device; a copy to a GPU is made from pinned memory, beside what the GPU computes."""
+    """Return the tensor on this device. A copy to a GPU uses pinned memory, and runs while the GPU computes."""
     if device.type == "cuda" and tensor.device.type == "cpu":
         # Contiguous first: a copy with gaps goes through memory that is not pinned, and waits.
         return tensor.contiguous().pin_memory().to(device, non_blocking=True)
@@ -122,12 +124,12 @@ def moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def spreads() -> bool:
-    """Return whether the environment asks that a model be spread over all GPUs, and main memory for the rest."""
+    """Return whether the environment tells heldin to spread a model over all GPUs, and main memory for the rest."""
     return os.environ.get(DEVICE) == SPREAD
 
 
 def begin_peak(device: torch.device) -> None:
-    """Count a GPU's peak memory from here; ``highest_peak`` still knows what it was before."""
+    """Begin to measure a GPU's peak memory; ``highest_peak`` still includes earlier peaks."""
     global _highest
     if device.type == "cuda":
         _highest = highest_peak(device)
@@ -135,12 +137,12 @@ def begin_peak(device: torch.device) -> None:
 
 
 def highest_peak(device: torch.device) -> int:
-    """Most bytes that torch held on a GPU since this process began."""
+    """Return the peak bytes that torch held on a GPU since this process began."""
     return max(_highest, int(torch.cuda.max_memory_allocated(device)))
 
 
 def device_name(device: torch.device) -> str:
-    """The model of a GPU, or the kind of a CPU."""
+    """Return the model of a GPU, or the kind of a CPU."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU ({platform.machine()})"
 
 
@@ -153,7 +155,8 @@ _COPIES: "weakref.WeakKeyDictionary[PreTrainedModel, list[PreTrainedModel]]" = w
 
 
 def copy_on(model: "PreTrainedModel", device: torch.device) -> "PreTrainedModel":
-    """A copy of the model on a device, made tensor by tensor: where it lies a second one may not fit."""
+    """Return a copy of the model on a device, made tensor by tensor: the old device may not have room for a second
+    model."""
     # What ``deepcopy`` finds in the memo it does not copy where it lies; tied weights stay tied.
     memo: dict[int, Any] = {
         id(p): torch.nn.Parameter(p.detach().to(device, copy=True), p.requires_grad) for p in model.parameters()
@@ -163,9 +166,10 @@ def copy_on(model: "PreTrainedModel", device: torch.device) -> "PreTrainedModel"
 
 
 def copies_on_other_gpus(model: "PreTrainedModel") -> "list[PreTrainedModel]":
-    """A copy of a model that does not change any more on each other GPU that this process may use.
+    """Return a copy of a model on each other GPU that this process may use; the model must not change any more.
 
-    None where processes train together, each with its GPU; nor of a model on a CPU, spread over devices, or quantized.
+    Empty if processes train together, each with its GPU, or if the model is on a CPU, spread over devices, or
+    quantized.
     """
     alone = model.device.type == "cuda" and not dist.is_initialized()
     if not alone or hasattr(model, "hf_device_map") or getattr(model, "quantization_method", None) is not None:
@@ -177,12 +181,12 @@ def copies_on_other_gpus(model: "PreTrainedModel") -> "list[PreTrainedModel]":
 
 
 def in_chunks(logits: torch.Tensor, targets: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Pieces of logits (N, V) and targets (N,), for which more tensors as large as themselves are needed."""
+    """Return pieces of logits (N, V) and targets (N,), for computations that need more tensors of the same size."""
     rows = rows_per_chunk(logits)
     return zip(torch.split(logits, rows), torch.split(targets, rows), strict=True)
 
 
 def rows_per_chunk(logits: torch.Tensor) -> int:
-    """Rows of a piece of logits (N, V)."""
+    """Return the number of rows in a piece of logits (N, V)."""
     # They fit into a CPU's cache, so that main memory is read once and not several times.
     return max(1, LOGITS_PER_CHUNK[kind_of(logits.device) == "cuda"] // logits.shape[1])

@@ -1,8 +1,8 @@
 """A language model behind a completions endpoint: token log-probabilities of texts through its API.
 
-With the model's tokenizer, exactly what ``models.logprobs`` scores is scored: token ids are sent in the same windows,
-each after the start token. Without it, texts are sent as text after one public character. All characters of the text
-are scored either way.
+With the model's tokenizer, heldin scores exactly what ``models.logprobs`` scores: it sends token ids in the same
+windows, each after the start token. Without the tokenizer, it sends each text after one public character. In both cases
+all characters of the text are scored.
 """
 
 import difflib
@@ -46,7 +46,7 @@ _LENGTH_KEYS = ("max_model_len", "context_length", "context_window")  # vLLM; To
 
 
 class NoPromptLogprobs(InputError):
-    """The server answers and returns no log-probabilities of a prompt in any style."""
+    """The server answers, but returns no log-probabilities of a prompt in any style."""
 
 
 @dataclass(frozen=True)
@@ -54,10 +54,10 @@ class Load:
     """The cost of scoring texts.
 
     Attributes:
-        tokens: tokens sent; where texts are scored, with the one that a request may have to generate.
-        counted: whether the tokenizer counted them; otherwise they are estimated.
-        generated: tokens generated, where texts are continued.
-        about: whether another number may be needed.
+        tokens: number of sent tokens; if texts are scored, with the token that a request may have to generate.
+        counted: whether the tokenizer counted the tokens; otherwise they are estimated.
+        generated: number of generated tokens, if texts are continued.
+        about: whether the actual number may differ.
     """
 
     requests: int
@@ -69,15 +69,15 @@ class Load:
 
 @dataclass(frozen=True)
 class EndpointModel:
-    """A model behind an endpoint that has been shown to return log-probabilities of a prompt.
+    """A model behind an endpoint that returned log-probabilities of a prompt in a test.
 
     Attributes:
         name: the model's name on the server.
-        style: how the server is asked.
-        tokenizer: the model's own; None: texts are sent as text.
-        window: most tokens of a text in one request; None without a tokenizer.
-        leads: without a tokenizer, the character put before a text to the tokens that the server makes of it.
-        fingerprint: hash of everything known that affects the numbers: address, name, style, tokenizer, window. The
+        style: style of the requests.
+        tokenizer: the model's own tokenizer; None: texts are sent as plain text.
+        window: maximum number of tokens of a text in one request; None without a tokenizer.
+        leads: without a tokenizer, maps the character put before a text to the server's tokens of that character.
+        fingerprint: hash of every known setting that affects the numbers: address, name, style, tokenizer, window. The
             weights are not part of it.
     """
 
@@ -96,11 +96,11 @@ class EndpointModel:
         return 8 * self.connection.endpoint.concurrency
 
     def score(self, texts: Sequence[str]) -> list[TokenScores]:
-        """Score every text; the module docstring says what is sent.
+        """Score every text. The module docstring describes the requests.
 
         Raises:
-            InputError: a text has no tokens, or is too long for the model and no tokenizer cuts it into windows; or an
-                answer lacks a finite log-probability for some token.
+            InputError: a text has no tokens; or is too long for the model, and there is no tokenizer to cut it into
+                windows; or an answer lacks a finite log-probability for some token.
             ResumableError: the endpoint has stopped answering.
         """
         if not texts:
@@ -146,12 +146,12 @@ def open_endpoint_model(
     """Find out how the endpoint returns log-probabilities of a prompt, by sending a few public words.
 
     Args:
-        tokenizer: folder or hub name of the model's tokenizer; None: texts are sent as text.
-        context: tokens of a request; None: as many as the server reports, at most 2,048. Used only with a tokenizer.
+        tokenizer: folder or hub name of the model's tokenizer; None: texts are sent as plain text.
+        context: number of tokens per request; None: as the server reports, at most 2,048. Used only with a tokenizer.
 
     Raises:
-        InputError: the server returns no log-probabilities of a prompt, the tokenizer is not the model's, or the
-            context length is unknown.
+        InputError: the server returns no log-probabilities of a prompt, the tokenizer does not match the model's, or
+            the context length is unknown.
     """
     if tokenizer is None:
         # Sent as a text would be, so that a server which changes leading blanks is found out here.
@@ -182,19 +182,19 @@ def open_endpoint_model(
 
 
 def probe_score(scores: TokenScores) -> float:
-    """Mean log-probability of the probe text's tokens, nats; if it changes, so has the model."""
+    """Return the mean log-probability of the probe text's tokens, in nats; it changes if the model changes."""
     return scores.total / len(scores.logprobs)
 
 
 def probe_now(model: EndpointModel) -> float:
-    """``probe_score`` of a new answer from the server."""
+    """Return ``probe_score`` of a fresh answer from the server."""
     return probe_score(model.score([PROBE])[0])
 
 
 def prompts_of(model: EndpointModel, texts: Sequence[str]) -> list[tuple[int, str | list[int]]]:
-    """Return the number of the text and a prompt, in order; a text that is cut into windows has several prompts.
+    """Return pairs of a text's number and a prompt, in order; a text that is cut into windows has several prompts.
 
-    Raises InputError for a text without tokens, or a chat where the tokenizer is not known.
+    Raises InputError for a text without tokens, or for a chat if the tokenizer is unknown.
     """
     # Sent whole: without the tokenizer there is no telling where to cut.
     if model.tokenizer is None or model.window is None:
@@ -207,7 +207,7 @@ def prompts_of(model: EndpointModel, texts: Sequence[str]) -> list[tuple[int, st
 
 
 def _fitting(text: str, tokenizer: PreTrainedTokenizerBase, window: int) -> tuple[str, list[int]]:
-    """As many of the text's first words as fit into the window, at least one, and their tokens."""
+    """Return as many of the text's first words as fit into the window, at least one, and their tokens."""
     words = text.split(" ")
     # Cut between words, because cut tokens may not be those that the server makes of the same text.
     for count in range(len(words), 0, -1):
@@ -218,7 +218,7 @@ def _fitting(text: str, tokenizer: PreTrainedTokenizerBase, window: int) -> tupl
 
 
 def _after_lead(model: EndpointModel, echoed: Echoed, lead: str, text: int) -> Sequence[object]:
-    """Values of the text's own tokens, without those of the character put before it."""
+    """Return the values of the text's own tokens, without the values of the character before it."""
     tokens = model.leads[lead]
     # Merged with the lead, the text's first token would be dropped with it: its beginning would not be scored.
     if echoed.tokens[: len(tokens)] != tokens:
@@ -230,7 +230,7 @@ def _after_lead(model: EndpointModel, echoed: Echoed, lead: str, text: int) -> S
 
 
 def token_scores(model: EndpointModel, values: Sequence[object], text: int) -> TokenScores:
-    """Return the values as scores. Raises InputError if there are none, or one is not a finite log-probability."""
+    """Return the values as scores. Raises InputError if there are none, or a value is not a finite log-probability."""
     if not values:
         raise InputError(f"text number {text + 1} has no tokens: remove texts of blanks or unknown characters")
     logprobs = finite(values)
@@ -243,7 +243,8 @@ def token_scores(model: EndpointModel, values: Sequence[object], text: int) -> T
 
 
 def _style_of(connection: Connection, name: str, prompt: str | list[int]) -> tuple[Style, dict[str, Any]]:
-    """The first style in which the server returns log-probabilities of a prompt, and its answer to ``prompt``."""
+    """Return the first style in which the server returns log-probabilities of a prompt, and its answer to
+    ``prompt``."""
     refusals: list[str] = []
     # For a text only an echo says which tokens the server made of it.
     for style in OF_PROMPTS if not isinstance(prompt, str) else (Style.ECHO, Style.ECHO_AND_ONE):
@@ -279,7 +280,7 @@ def _style_of(connection: Connection, name: str, prompt: str | list[int]) -> tup
 
 
 def _tokens_of(connection: Connection, name: str, style: Style, lead: str) -> tuple[str, ...]:
-    """The tokens that the server makes of the character put before a text."""
+    """Return the server's tokens of the character that is put before a text."""
     try:
         answer = connection.post(COMPLETIONS, request_body(style, name, lead))
         tokens = values_of_text(answer, style, lead).tokens
@@ -293,12 +294,12 @@ def _tokens_of(connection: Connection, name: str, style: Style, lead: str) -> tu
 
 
 def window_at(connection: Connection, name: str, context: int | None) -> int:
-    """Return the most tokens of a text in one request.
+    """Return the maximum number of tokens of a text in one request.
 
     Args:
-        context: tokens of a request; None: as many as the server's list of models reports, at most 2,048.
+        context: number of tokens per request; None: as in the server's list of models, at most 2,048.
 
-    Raises InputError if it is not known, or leaves no room for a text.
+    Raises InputError if the context is unknown, or leaves no room for a text.
     """
     # Less the start token and one generated token.
     window = (context or min(_stated_context(connection, name), LARGEST_CONTEXT)) - 2
@@ -308,7 +309,7 @@ def window_at(connection: Connection, name: str, context: int | None) -> int:
 
 
 def _stated_context(connection: Connection, name: str) -> int:
-    """The context length in tokens, from the server's list of models."""
+    """Return the context length in tokens, from the server's list of models."""
     listed = _listed(connection)
     for key in _LENGTH_KEYS:
         length = listed.get(name, {}).get(key)
@@ -321,7 +322,7 @@ def _stated_context(connection: Connection, name: str) -> int:
 
 
 def _listed_if_asked_once(connection: Connection) -> dict[str, dict[str, Any]]:
-    """``_listed`` where it is a hint alone: whatever goes wrong, there is no list."""
+    """Return ``_listed`` as a hint: on any error the list is empty."""
     try:
         return _listed(connection, tries=1)
     except (InputError, ResumableError):
@@ -339,7 +340,7 @@ def _listed(connection: Connection, *, tries: int | None = None) -> dict[str, di
 
 
 def _listed_instead(listed: Mapping[str, object], name: str) -> str:
-    """Name the models that a server lists, if this one is not among them."""
+    """Return a hint with models that the server lists, if this model is not among them."""
     if not listed or name in listed:
         return ""
     near = difflib.get_close_matches(name, listed, n=1)
@@ -348,7 +349,7 @@ def _listed_instead(listed: Mapping[str, object], name: str) -> str:
 
 
 def tokenizer_hash(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return a hash of how a tokenizer cuts texts."""
+    """Return a hash of how a tokenizer divides texts into tokens."""
     fast = getattr(tokenizer, "backend_tokenizer", None)
     # The whole tokenizer where it can be had: equal vocabularies with other merges cut a text otherwise.
     return text_sha256(fast.to_str() if fast else json.dumps(tokenizer.get_vocab(), sort_keys=True))

@@ -19,7 +19,7 @@ INFINITE = -9998.0  # vLLM writes -9999 for minus infinity, which JSON cannot sa
 
 
 class Style(StrEnum):
-    """The form of a request; some servers refuse to generate zero tokens."""
+    """The form of a request. Some servers refuse to generate zero tokens."""
 
     ECHO = "echo"
     ECHO_AND_ONE = "echo, one token generated"
@@ -36,26 +36,26 @@ OF_PROMPTS: Mapping[Style, Mapping[str, Any]] = {
 
 
 class NoLogprobs(Exception):
-    """An answer has no usable log-probabilities of the prompt; the message says what it has, to follow "returns"."""
+    """An answer has no usable log-probabilities of the prompt; the message lists what it has, to follow "returns"."""
 
 
 @dataclass(frozen=True)
 class Echoed:
-    """A prompt as the server read it: its tokens as strings, and a value for each (None for the first)."""
+    """A prompt as the server read it: its tokens as strings, and a value for each token (None for the first)."""
 
     tokens: tuple[str, ...]
     values: tuple[object, ...]
 
 
 def request_body(style: Style, model: str, prompt: str | Sequence[int]) -> dict[str, Any]:
-    """The body of a request for a prompt's log-probabilities."""
+    """Return the body of a request for a prompt's log-probabilities."""
     return {"model": model, "prompt": prompt if isinstance(prompt, str) else list(prompt), **OF_PROMPTS[style]}
 
 
 def values_of_tokens(answer: Mapping[str, Any], style: Style, prompt: Sequence[int]) -> Sequence[object]:
-    """Values of ``prompt[1:]``, unchecked.
+    """Return the values of ``prompt[1:]``, unchecked.
 
-    Raises NoLogprobs if there are none, or not one for each token sent.
+    Raises NoLogprobs unless there is a value for each token sent.
     """
     choice = _choice(answer)
     stated = _stated_count(answer)
@@ -74,9 +74,9 @@ def values_of_tokens(answer: Mapping[str, Any], style: Style, prompt: Sequence[i
 
 
 def values_of_text(answer: Mapping[str, Any], style: Style, prompt: str) -> Echoed:
-    """The echo of a prompt sent as text.
+    """Return the echo of a prompt sent as text.
 
-    Raises NoLogprobs if there is no echo with log-probabilities, or the echo is of another text.
+    Raises NoLogprobs if there is no echo with log-probabilities, or it echoes another text.
     """
     choice = _choice(answer)
     echoed = _prompt_part(choice, style, _stated_count(answer))
@@ -87,15 +87,15 @@ def values_of_text(answer: Mapping[str, Any], style: Style, prompt: str) -> Echo
 
 
 def reads_alike(as_ids: Mapping[str, Any], as_text: Mapping[str, Any], style: Style, prompt: Sequence[int]) -> bool:
-    """Return whether the server tokenizes a text into the ids that were also sent.
+    """Return whether the server tokenizes a text into the ids that were sent for it.
 
     Args:
         as_ids: the server's answer to the ids.
-        style: how it was asked.
+        style: style of the request.
         prompt: the ids sent: a start token and the text's tokens.
 
     Raises:
-        NoLogprobs: an answer without log-probabilities of the prompt.
+        NoLogprobs: an answer has no log-probabilities of the prompt.
     """
     # The server may put a start token of its own before the text, hence the one extra entry.
     count = len(prompt) - 1
@@ -112,7 +112,7 @@ def reads_alike(as_ids: Mapping[str, Any], as_text: Mapping[str, Any], style: St
 
 
 def finite(values: Sequence[object]) -> NDArray[np.float32] | None:
-    """The values as log-probabilities, shape (n,); None if one of them is not a finite log-probability."""
+    """Return the values as log-probabilities, shape (n,); None if a value is not a finite log-probability."""
     good = [
         # JSON has true and numbers in quotes too; Python would count true as 1.
         isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v) and INFINITE < v <= CERTAIN
@@ -130,14 +130,14 @@ def _choice(answer: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _stated_count(answer: Mapping[str, Any]) -> int | None:
-    """Return the number of prompt tokens that the server reports; None if it reports none."""
+    """Return the number of prompt tokens that the server reports; None if it reports no number."""
     usage = answer.get("usage")
     stated = usage.get("prompt_tokens") if isinstance(usage, Mapping) else None
     return stated if isinstance(stated, int) else None
 
 
 def _prompt_part(choice: Mapping[str, Any], style: Style, count: int | None) -> Echoed:
-    """The prompt's tokens and values, without a generated one; ``count``: tokens of the prompt, if known."""
+    """Return the prompt's tokens and values, without a generated token; ``count``: tokens of the prompt, if known."""
     logprobs = choice.get("logprobs")
     if not isinstance(logprobs, dict):
         raise NoLogprobs(f"no logprobs but {_named(choice)}")
@@ -156,7 +156,7 @@ def _prompt_part(choice: Mapping[str, Any], style: Style, count: int | None) -> 
 
 
 def _entry(entry: object, token: int) -> object:
-    """The value of ``token`` in a table by token id."""
+    """Return the value of ``token`` in a table by token id."""
     value = entry.get(str(token)) if isinstance(entry, dict) else None
     if value is None:
         raise NoLogprobs(f"prompt_logprobs without the token {token} that was sent")
@@ -164,6 +164,6 @@ def _entry(entry: object, token: int) -> object:
 
 
 def _named(content: Mapping[str, Any]) -> str:
-    """For errors: the names of the entries that are not null."""
+    """Return the names of the entries that are not null, for errors."""
     names = sorted(str(name) for name, value in content.items() if value is not None)
     return ", ".join(names[:8]) or "nothing"

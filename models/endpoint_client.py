@@ -25,7 +25,7 @@ LONGEST_QUOTE = 200  # characters
 
 
 class RefusedRequest(InputError):
-    """The server refuses this request, so a retry would not help; ``status`` is the HTTP status."""
+    """The server refuses this request, so a retry would not help. ``status`` is the HTTP status."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message, status)  # both: an exception is pickled by its arguments
@@ -37,20 +37,20 @@ class RefusedRequest(InputError):
 
 @dataclass(frozen=True)
 class Endpoint:
-    """The address of served models, and the rate of requests. It contains no secret: the key stays in the environment.
+    """The address of served models, and the rate of requests. It contains no secrets: the key stays in the environment.
 
     Attributes:
         url: address to which /completions is appended, such as https://host/v1.
         key_variable: name of the environment variable that holds the API key; None: no key is sent.
         requests_per_minute: upper limit; None: no limit.
         concurrency: requests in flight at once.
-        timeout: seconds of silence after which a request is given up.
-        max_tries: tries of one request, the first included.
-        first_wait: seconds before the second try, give or take half; doubled with every try, up to a minute.
+        timeout: seconds of silence before a request is given up.
+        max_tries: maximum number of tries of one request, including the first.
+        first_wait: mean seconds before the second try, varied by up to half; doubled with every try, up to a minute.
 
     Raises:
-        InputError: the address is invalid or contains a secret, the key itself is given instead of its variable's
-            name, or a number is not positive.
+        InputError: the address is invalid or contains a secret, ``key_variable`` contains the key instead of the
+            variable's name, or a number is not positive.
     """
 
     url: str
@@ -85,16 +85,16 @@ class Endpoint:
                 raise InputError(f"the endpoint's {name.replace('_', ' ')} is {value}: it must be above 0")
 
     def _said(self, fault: object) -> str:
-        """Describe the fault and the remedy; the address is not quoted if it may contain a password."""
+        """Describe the fault and the remedy. The address is not quoted if it may contain a password."""
         return f"{'' if '@' in self.url else f' ({fault})'}: give one like https://host/v1"
 
     @property
     def base(self) -> str:
-        """The address without a trailing slash."""
+        """Return the address without a trailing slash."""
         return self.url.rstrip("/")
 
     def key(self) -> str | None:
-        """The API key. Raises InputError if its variable is not set, or its value cannot be sent in a header."""
+        """Return the API key. Raises InputError if its variable is not set, or its value cannot be sent in a header."""
         if self.key_variable is None:
             return None
         key = os.environ.get(self.key_variable, "").strip()
@@ -125,11 +125,11 @@ class Connection:
         self.close()
 
     def close(self) -> None:
-        """Close the sockets."""
+        """Close the connections."""
         self._client.close()
 
     def post_all(self, path: str, bodies: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """``post`` every body, several in flight at once; answers come in the order of the bodies."""
+        """``post`` every body, several at once; answers come in the order of the bodies."""
         self._pace.start()
         with ThreadPoolExecutor(self.endpoint.concurrency) as threads:
             answers = [threads.submit(self.post, path, body) for body in bodies]
@@ -143,9 +143,9 @@ class Connection:
     def post_each(
         self, path: str, bodies: Sequence[Mapping[str, Any]]
     ) -> Iterator[tuple[int, dict[str, Any] | RefusedRequest]]:
-        """Yield number and answer of every body as soon as it is there; a refused one is yielded and not raised.
+        """Yield number and answer of every body as soon as the answer arrives. A refusal is yielded, not raised.
 
-        Where one fails for good, what was answered until then is yielded before the error.
+        If a request fails for good, the answers so far are yielded before the error.
         """
         self._pace.start()
         threads = ThreadPoolExecutor(self.endpoint.concurrency)
@@ -177,7 +177,7 @@ class Connection:
             return error
 
     def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """The JSON object that the server returns for ``body``.
+        """Return the JSON object that the server returns for ``body``.
 
         Raises:
             RefusedRequest: the server refuses this request.
@@ -187,7 +187,7 @@ class Connection:
         return self._ask("POST", path, body, self.endpoint.max_tries)
 
     def get(self, path: str, *, tries: int | None = None) -> dict[str, Any]:
-        """Like ``post``, without a body; ``tries``: at most so many, None: the endpoint's."""
+        """Request without a body, otherwise like ``post``. ``tries``: maximum number of tries; None: the endpoint's."""
         return self._ask("GET", path, None, tries or self.endpoint.max_tries)
 
     def _ask(self, method: str, path: str, body: Mapping[str, Any] | None, tries: int) -> dict[str, Any]:
@@ -224,7 +224,7 @@ class Connection:
         )
 
     def _answer(self, response: httpx2.Response) -> dict[str, Any] | None:
-        """The JSON object; None for a body that is incomplete."""
+        """Return the JSON object; None for an incomplete body."""
         status = response.status_code
         if status in (401, 403):
             has = "refuses the API key" if self._key else "wants an API key, and none was given"
@@ -245,7 +245,7 @@ class Connection:
         return content if isinstance(content, dict) else None
 
     def _honour_retry_after(self, response: httpx2.Response) -> None:
-        """Hold all threads for as long as the server asks."""
+        """Hold all threads as long as the server demands."""
         asked = _retry_after(response.headers.get("retry-after"))
         if asked is None:
             return
@@ -257,7 +257,7 @@ class Connection:
         self._pace.hold(asked)
 
     def _quoted(self, response: httpx2.Response) -> str:
-        """The server's own error message, shortened and without the key; "" if there is none."""
+        """Return the server's own error message, shortened and without the key; "" if there is none."""
         try:
             content = response.json()
             error = content.get("error", content) if isinstance(content, dict) else content
@@ -272,7 +272,7 @@ class Connection:
 
 
 class Pace:
-    """Evenly spaced turns for all threads, at most ``per_minute``; all are held back when the server asks."""
+    """Evenly spaced turns for all threads, at most ``per_minute``; all threads pause when the server demands it."""
 
     def __init__(self, per_minute: float | None) -> None:
         self._gap = 60.0 / per_minute if per_minute else 0.0
@@ -306,7 +306,7 @@ class Pace:
             raise ResumableError("stopped with the other requests")
 
     def hold(self, seconds: float) -> None:
-        """Give no thread a turn for this long."""
+        """Give no thread a turn for this many seconds."""
         with self._lock:
             self._holds += 1
             self._held_until = max(self._held_until, time.monotonic() + seconds)
@@ -314,7 +314,7 @@ class Pace:
             self._next = max(self._held_until, self._last + self._gap)
 
     def stop(self) -> None:
-        """End all waiting: another request failed for good."""
+        """End all waiting, because another request failed for good."""
         self._stopped.set()
 
     def start(self) -> None:
@@ -328,7 +328,8 @@ def _jitter() -> float:
 
 
 def _retry_after(header: str | None) -> float | None:
-    """Seconds of a Retry-After header (RFC 9110, section 10.2.3: seconds or a date); None if it says nothing."""
+    """Return the seconds of a Retry-After header (RFC 9110, section 10.2.3: seconds or a date); None if it has
+    neither."""
     if not header:
         return None
     try:

@@ -1,7 +1,7 @@
-"""What a model computes, as hashes: its named tensors, its config and its tokenizer, from memory or from a folder.
+"""Hashes of what determines a model's output: named tensors, config and tokenizer, from memory or from a folder.
 
-A training log takes them from the model in memory, and an audit from the folder that it is given: whatever wraps the
-model while it is trained, and however it is saved, both give the same.
+A training log hashes the model in memory, and an audit hashes its folder. Both give the same hash, whatever wraps the
+model during training, and however it is saved.
 """
 
 import hashlib
@@ -49,13 +49,13 @@ _ADAPTER_NAME = re.compile(r"(?<=\.)((?:lora_\w+|modules_to_save)\.)default(?:\.
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """What a model computes.
+    """Hashes of what determines a model's output.
 
     Attributes:
-        tensors: hash of shape and values by name; of tied tensors the first.
-        twins: name of the tensor in ``tensors`` that a further name is tied to.
-        config: every key of the config that is not harmless.
-        tokenizer: hash of how texts are cut into tokens; None if there was no tokenizer.
+        tensors: hash of shape and values by name; tied tensors appear under the first name.
+        twins: further names of tied tensors, each with the tensor's name in ``tensors``.
+        config: every key of the config that may affect the output.
+        tokenizer: hash of how texts are divided into tokens; None if there was no tokenizer.
     """
 
     tensors: Mapping[str, str]
@@ -64,7 +64,7 @@ class Fingerprint:
     tokenizer: str | None
 
     def has_tensors_of(self, other: "Fingerprint") -> bool:
-        """Return whether ``other`` has exactly these tensors under these names; a tied one may be there twice."""
+        """Return whether ``other`` has exactly these tensors under these names; a tied tensor may occur twice."""
         resolved: dict[str, str] = {}
         for name, value in other.tensors.items():
             if resolved.setdefault(self.twins.get(name, name), value) != value:
@@ -73,11 +73,11 @@ class Fingerprint:
 
 
 def fingerprint_of_model(model: torch.nn.Module, tokenizer: Any) -> Fingerprint | None:
-    """Return the fingerprint of what a trainer will save: a whole model or an adapter; None if tensors are spread.
+    """Return the fingerprint of what a trainer will save, a whole model or an adapter; None if tensors are spread.
 
     Args:
-        model: it may be wrapped for training.
-        tokenizer: the one that is saved with it; None: unknown.
+        model: the model, possibly wrapped for training.
+        tokenizer: the tokenizer saved with the model; None: unknown.
     """
     inner = unwrapped(model)
     if hasattr(inner, "peft_config"):
@@ -96,13 +96,13 @@ def fingerprint_of_model(model: torch.nn.Module, tokenizer: Any) -> Fingerprint 
 
 
 def fingerprint_in_folder(folder: Path, adapter_base: str | None = None) -> Fingerprint:
-    """Return the fingerprint of the model or adapter that a folder is loaded as.
+    """Return the fingerprint of a folder's model or adapter.
 
     Args:
-        adapter_base: the base of an adapter, in place of the one that its config names.
+        adapter_base: replaces the base in an adapter's config.
 
     Raises:
-        InputError: for damaged files.
+        InputError: files are damaged.
     """
     tensors = _by_plain_name((name, _hash(tensor)) for name, tensor in _tensors_in(folder))
     with reading(str(folder), f"cannot read the config in '{folder}'"):
@@ -122,9 +122,9 @@ def fingerprint_in_folder(folder: Path, adapter_base: str | None = None) -> Fing
 
 
 def tokens_of(tokenizer: Any) -> str | None:
-    """Return a hash of how texts are cut, and of the token before a text; None for what is no tokenizer.
+    """Return a hash of the tokenization, and of the token before a text; None if the object is not a tokenizer.
 
-    Special tokens that are added, such as for padding, are no part of it, nor are truncation and padding.
+    Added special tokens, such as for padding, are not part of the hash, nor are truncation and padding.
     """
     if not hasattr(tokenizer, "get_vocab"):
         return None
@@ -138,7 +138,7 @@ def tokens_of(tokenizer: Any) -> str | None:
 
 
 def unwrapped(model: torch.nn.Module) -> torch.nn.Module:
-    """Return the model inside of what training in several processes and ``torch.compile`` put around it."""
+    """Return the model without the wrappers of ``torch.compile`` and of training in several processes."""
     parallel = (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)
     while True:
         if isinstance(model, parallel):
@@ -150,7 +150,7 @@ def unwrapped(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def _hashed(tensors: Mapping[str, torch.Tensor]) -> tuple[dict[str, str], dict[str, str]] | None:
-    """Return the hash of each tensor, and the twins of tied ones; None if some tensor is not whole here."""
+    """Return the hash of each tensor, and the twins of tied tensors; None if this process lacks part of a tensor."""
     hashes: dict[str, str] = {}
     twins: dict[str, str] = {}
     first: dict[tuple[Any, ...], str] = {}
@@ -166,20 +166,20 @@ def _hashed(tensors: Mapping[str, torch.Tensor]) -> tuple[dict[str, str], dict[s
 
 
 def _by_plain_name(tensors: Iterable[tuple[str, T]]) -> dict[str, T]:
-    """By name without wrappers; tensors that would share such a name keep their own, so that none hides another."""
+    """Return tensors by names without wrappers. Tensors that would share a name keep their own, so none is lost."""
     named = dict(tensors)
     shared = Counter(map(_plain, named))
     return {plain if shared[plain := _plain(name)] == 1 else f" {name}": tensor for name, tensor in named.items()}
 
 
 def _plain(name: str) -> str:
-    """A tensor's name without what wraps the model."""
+    """Return a tensor's name without the names of wrappers."""
     inner = ".".join(part for part in _BEFORE.sub("", name).split(".") if part not in _WRAPPERS)
     return _ADAPTER_NAME.sub(r"\1", inner).rstrip(".")
 
 
 def _keys_of(config: Any) -> dict[str, Any]:
-    """Every key of a config but harmless ones, as JSON has it."""
+    """Return the config without harmless keys, as JSON values."""
     if config is None:
         return {}
     content: dict[str, Any] = json.loads(json.dumps(_kept(config.to_dict()), default=_as_json))
@@ -187,7 +187,7 @@ def _keys_of(config: Any) -> dict[str, Any]:
 
 
 def _kept(content: Any) -> Any:
-    """Return a part of a config without harmless keys, also of configs in it: of a text model, of one for images."""
+    """Return a part of a config without harmless keys, at every depth, such as in the sub-config of a text model."""
     if not isinstance(content, Mapping):
         return content
     return {key: _kept(value) for key, value in content.items() if key not in HARMLESS and not str(key).startswith("_")}
@@ -198,7 +198,7 @@ def _as_json(value: Any) -> Any:
 
 
 def _hash(tensor: torch.Tensor) -> str:
-    """Hash of shape and values, whatever the precision: a smaller one is exact in float32."""
+    """Return a hash of shape and values in float32, which represents smaller precisions exactly."""
     kind = torch.float32 if tensor.is_floating_point() else tensor.dtype
     values = tensor.detach().to(device="cpu", dtype=kind).contiguous()
     digest = hashlib.blake2b(repr((tuple(values.shape), str(kind))).encode(), digest_size=_SIZE)
@@ -217,7 +217,7 @@ def _tensors_in(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _loaded(folder: Path) -> list[Path]:
-    """The files that a model or an adapter is loaded from; others may be in the same folder."""
+    """Return the files from which a model or an adapter is loaded; the folder may have others."""
     if not is_adapter(folder):
         return weight_files(str(folder))
     file = folder / "adapter_model.safetensors"

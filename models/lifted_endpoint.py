@@ -1,8 +1,9 @@
-"""Log-probabilities of given texts from a server that lists the likeliest next tokens alone, and takes ``logit_bias``.
+"""Log-probabilities of given texts from a server that lists only the likeliest next tokens, and accepts ``logit_bias``.
 
-A bias multiplies a token's odds against every other token. So a token that is not listed is lifted to the top together
-with one that is: how far one stands above the other does not change, and what was listed without a bias gives the other
-one (Morris et al. 2023, arXiv 2311.13647, section 4). A token that is listed without a bias needs no second request.
+A bias multiplies a token's odds against every other token. So heldin lifts an unlisted token to the top together with a
+listed token. Their log-probabilities then differ by the same amount as before, and the listed token's value without a
+bias gives the value of the other (Morris et al. 2023, arXiv 2311.13647, section 4). A token that is listed without a
+bias needs no second request.
 """
 
 import math
@@ -48,11 +49,11 @@ Tops = Mapping[str, float]
 
 @dataclass(frozen=True)
 class LiftedEndpoint(EndpointModel):
-    """A model behind an endpoint that has been shown to list log-probabilities as ``logit_bias`` moves them.
+    """A model behind an endpoint whose listed log-probabilities changed with ``logit_bias`` in a test.
 
     Attributes:
-        count: next tokens that the server lists.
-        own_words: the tokens, by what they are written as, that no other token is written as.
+        count: number of next tokens that the server lists.
+        own_words: token ids by written form, for tokens whose written form no other token shares.
     """
 
     count: int
@@ -60,11 +61,11 @@ class LiftedEndpoint(EndpointModel):
 
     @property
     def chunk(self) -> int:
-        """Number of texts that are scored before their scores are saved: one, as each takes many requests."""
+        """Number of texts that are scored before their scores are saved: one, because each text takes many requests."""
         return 1
 
     def score(self, texts: Sequence[str]) -> list[TokenScores]:
-        """Score every text, with one or two requests for each of its tokens.
+        """Score every text, with one or two requests per token.
 
         Raises:
             InputError: a text has no tokens, or the server's answers contradict each other.
@@ -76,14 +77,14 @@ class LiftedEndpoint(EndpointModel):
         return [token_scores(self, of_text, text) for text, of_text in enumerate(values)]
 
     def load(self, texts: Sequence[str]) -> Load:
-        """Return what scoring ``texts`` costs at two requests for each token: nearly always more than it takes."""
+        """Return the cost of scoring ``texts`` with two requests per token, which is nearly always more than needed."""
         sizes = [len(prompt) for _, prompt in prompts_of(self, texts)] if texts else []
         requests = 2 * sum(size - 1 for size in sizes)
         sent = sum(size * (size - 1) for size in sizes)  # twice 1 + 2 + ... + size - 1
         return Load(requests, sent, counted=True, generated=requests, about=True)
 
     def _logprobs_of(self, prompt: str | list[int], text: int) -> list[float]:
-        """Log-probabilities of ``prompt[1:]``."""
+        """Return the log-probabilities of ``prompt[1:]``."""
         assert not isinstance(prompt, str)
         before = [prompt[:end] for end in range(1, len(prompt))]
         plain = self._listed([self._body(ids) for ids in before])
@@ -105,7 +106,8 @@ class LiftedEndpoint(EndpointModel):
         return [value for value in values if value is not None]
 
     def _known(self, ids: Sequence[int], tops: Tops) -> tuple[str, float]:
-        """A token, by its word, with its log-probability: the likeliest that is listed and written as no other is."""
+        """Return a token's written form and log-probability: the likeliest listed token whose written form is
+        unique."""
         listed = [word for word in tops if word in self.own_words]
         if listed:
             word = max(listed, key=lambda each: tops[each])
@@ -114,7 +116,8 @@ class LiftedEndpoint(EndpointModel):
         return word, self._by_odds(ids, word)
 
     def _by_odds(self, ids: Sequence[int], word: str) -> float:
-        """The log-probability of a token that no list without a bias has, from its odds under a bias of middle size."""
+        """Return the log-probability of a token that is never listed without a bias, from its odds under a medium
+        bias."""
         low, high = 0.0, BIAS
         for _ in range(_TRIES):
             bias = (low + high) / 2
@@ -127,7 +130,7 @@ class LiftedEndpoint(EndpointModel):
         raise InputError(f"endpoint model '{self.name}' lists a token that logit_bias lifts not, or always as certain")
 
     def _as_listed(self, tops: Tops, token: int) -> float | None:
-        """What the server lists of a token; None if it lists it not, or another token may be meant."""
+        """Return the listed value of a token; None if the token is not listed, or its written form is shared."""
         return next((value for word, value in tops.items() if self.own_words.get(word) == token), None)
 
     def _body(self, ids: Sequence[int], *lifted: int, bias: float = BIAS) -> dict[str, Any]:
@@ -138,14 +141,15 @@ class LiftedEndpoint(EndpointModel):
 
 
 def logprob_beside(word: str, known: float, lifted: Tops) -> float:
-    """Return the log-probability of a token that was lifted above all others together with a known one, nats.
+    """Return the log-probability, in nats, of a token that ``logit_bias`` lifted above all others together with a known
+    token.
 
     Args:
-        word: what the known token is written as, and no other.
-        known: its log-probability without a bias.
+        word: unique written form of the known token.
+        known: log-probability of the known token without a bias.
         lifted: the two likeliest next tokens and their log-probabilities under the bias.
 
-    Raises ValueError if the known token is not one of the two, or others are as likely as these.
+    Raises ValueError if the known token is not one of the two, or other tokens are as likely.
     """
     (other,) = [value for each, value in lifted.items() if each != word][:1] or [-math.inf]
     if word not in lifted or math.isinf(other):
@@ -159,9 +163,9 @@ def logprob_beside(word: str, known: float, lifted: Tops) -> float:
 def open_scoring_model(
     connection: Connection, name: str, *, tokenizer: str | None = None, context: int | None = None
 ) -> EndpointModel:
-    """Open a model that gives log-probabilities of texts: of a prompt, else those of next tokens under ``logit_bias``.
+    """Open a model that returns log-probabilities of texts: of a prompt, or else of next tokens under ``logit_bias``.
 
-    Arguments and errors as for ``open_endpoint_model``. The second way needs a tokenizer.
+    Arguments and errors are the same as for ``open_endpoint_model``. The second method needs a tokenizer.
     """
     try:
         return open_endpoint_model(connection, name, tokenizer=tokenizer, context=context)
@@ -175,14 +179,14 @@ def open_scoring_model(
 
 
 def open_lifted(connection: Connection, name: str, *, tokenizer: str, context: int | None = None) -> LiftedEndpoint:
-    """Find out with a few public words whether ``logit_bias`` recovers log-probabilities.
+    """Test with a few public words whether ``logit_bias`` recovers log-probabilities.
 
     Args:
         tokenizer: folder or hub name of the model's tokenizer.
-        context: tokens of a request; None: as many as the server reports, at most 2,048.
+        context: number of tokens per request; None: as the server reports, at most 2,048.
 
-    Raises InputError: it lists fewer than two next tokens, does not move them by the bias, or the tokenizer is not the
-        model's.
+    Raises InputError: the server lists fewer than two next tokens, ignores the bias, or the tokenizer does not match
+    the model's.
     """
     loaded = load_tokenizer(tokenizer)
     window = window_at(connection, name, context)
@@ -252,7 +256,7 @@ def _most_listed(connection: Connection, name: str, ids: list[int]) -> tuple[int
 
 
 def _reads_alike(connection: Connection, name: str, count: int, tops: Tops, ids: list[int]) -> bool:
-    """Return whether the server makes these tokens of the public words, with a start token of its own or without."""
+    """Return whether the server makes these tokens of the public words, with or without a start token of its own."""
     as_text = _tops(connection.post(COMPLETIONS, _body_of(name, SHORT_PROBE, count)))
     if _alike(as_text, tops):
         return True

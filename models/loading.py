@@ -1,7 +1,7 @@
-"""Load a causal language model and its tokenizer safely, or say in one line why that fails.
+"""Load a causal language model and its tokenizer safely, or report in one line why loading fails.
 
-Weights are read only from safetensors, and no code that comes with a model is run. A LoRA adapter is loaded onto its
-base model and merged. Of a model that reads images or sound as well, all weights are loaded and texts alone are scored.
+Weights are read only from safetensors, and a model's own code is never run. A LoRA adapter is loaded onto its base
+model and merged. For a model that also reads images or sound, all weights are loaded, but only texts are scored.
 """
 
 from collections.abc import Callable
@@ -42,14 +42,14 @@ class LanguageModel:
     """A model with its tokenizer.
 
     Attributes:
-        model: in evaluation mode.
-        tokenizer: the model's own.
+        model: the model in evaluation mode.
+        tokenizer: the model's own tokenizer.
         name: hub name or folder, for messages.
-        fingerprint: identifies the exact weights, so that scores can be cached under it.
-        size: number of parameters, without those of an adapter; None: count them.
-        window: most tokens of a pass; None: as many as the model states.
-        stored: how its weights are stored, without those of an adapter.
-        adapter: the base of the adapter that was loaded; None: there is none.
+        fingerprint: identifies the exact weights; scores are cached under it.
+        size: number of parameters, excluding an adapter's; None: count them.
+        window: maximum number of tokens per pass; None: the model's own limit.
+        stored: how the model's weights are stored, excluding an adapter's.
+        adapter: base of the loaded adapter; None: no adapter was loaded.
     """
 
     model: PreTrainedModel
@@ -63,12 +63,12 @@ class LanguageModel:
 
     @property
     def stated_context(self) -> int | None:
-        """Most tokens of one forward pass; None where neither the model nor its user states them."""
+        """Maximum number of tokens per forward pass; None if neither the model nor its user states it."""
         return self.window or _stated(self.model.config) or _limit_of(self.tokenizer)
 
     @property
     def context(self) -> int:
-        """Most tokens of one forward pass. Raises InputError if they are not stated."""
+        """Maximum number of tokens per forward pass. Raises InputError if it is unknown."""
         stated = self.stated_context
         if stated is None:
             raise InputError(
@@ -78,7 +78,8 @@ class LanguageModel:
         return stated
 
     def within(self, window: int | None) -> "LanguageModel":
-        """The same with passes of no more tokens, under a fingerprint of its own: its scores of longer texts differ."""
+        """Return the model limited to this many tokens per pass, with another fingerprint, as scores of long texts
+        differ."""
         stated = self.stated_context
         if window is None or (stated is not None and window >= stated):
             return self
@@ -86,7 +87,7 @@ class LanguageModel:
 
     @property
     def start_token(self) -> int:
-        """The token put before a text, so that the text's first token has a probability too."""
+        """Token put before a text, which gives the text's first token a probability too."""
         return start_token(self.tokenizer, self.name)
 
     @property
@@ -97,22 +98,23 @@ class LanguageModel:
 
     @property
     def architecture(self) -> str:
-        """Class of the model; of the base model for one whose adapter is switched off."""
+        """Class of the model; if its adapter is switched off, class of the base model."""
         return str(getattr(self.model, "architecture", type(self.model).__name__))
 
     def parameters(self) -> int:
-        """Number of parameters, tied ones counted once."""
+        """Number of parameters; tied parameters count once."""
         # By transformers, which knows that two weights of 4 bits are held in a byte.
         return self.size or self.model.num_parameters()
 
 
 def reads_more_than_text(config: Any) -> bool:
-    """Return whether a model with this config also reads images, sound or the like."""
+    """Return whether a model with this config also reads images, sound or other inputs."""
     return type(config) in MODEL_FOR_MULTIMODAL_LM_MAPPING
 
 
 def require_text_alone(config: Any, name: str) -> None:
-    """Raises InputError for a model that also reads images or sound, which heldin scores and does not train."""
+    """Raise InputError for a model that also reads images or sound, because heldin scores but does not train such
+    models."""
     if reads_more_than_text(config):
         raise InputError(
             f"'{name}' ({config.model_type}) reads images or sound as well as text, and heldin trains models of text"
@@ -121,7 +123,7 @@ def require_text_alone(config: Any, name: str) -> None:
 
 
 def context_length(config: Any) -> int:
-    """Context length in tokens of a model with this config. Raises InputError if the config does not say."""
+    """Return the context length, in tokens, of a model with this config. Raises InputError if the config lacks it."""
     stated = _stated(config)
     if stated is None:
         raise InputError(f"the config of a {config.model_type} model does not say how many tokens it takes")
@@ -143,9 +145,9 @@ _CONTEXTS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "
 
 
 def stored_weights(name: str, adapter_base: str | None = None, revision: str | None = None) -> tuple[str, Stored]:
-    """Return whose weights are loaded for a name (of an adapter, the base's), and how they are stored.
+    """Return the name whose weights are loaded (for an adapter, the base's name), and how the weights are stored.
 
-    Raises InputError for the reasons of ``load_language_model`` that files show.
+    Raises InputError for those errors of ``load_language_model`` that the files show.
     """
     if is_adapter(Path(name)):
         base = base_of(Path(name), adapter_base)
@@ -155,14 +157,14 @@ def stored_weights(name: str, adapter_base: str | None = None, revision: str | N
 
 
 def say_how_loaded(model: object, say: Callable[[str], object]) -> None:
-    """Say which adapter and which base were loaded, where there was a choice."""
+    """Report which adapter and which base were loaded, if there was a choice."""
     if isinstance(model, LanguageModel) and model.adapter is not None:
         for line in lines_about(model.name, model.adapter):
             say(line)
 
 
 def load_tokenizer(name: str, *, revision: str | None = None) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a hub name or folder. Raises InputError if there is none."""
+    """Load the tokenizer of a hub name or folder. Raises InputError if it has none."""
     if not Path(name).is_dir():
         require_hub_name(name, "tokenizer")
         require_on_hub(name, "tokenizer", revision)
@@ -174,14 +176,14 @@ def load_tokenizer(name: str, *, revision: str | None = None) -> PreTrainedToken
 
 
 def load_tokenizer_of(name: str, adapter_base: str | None = None) -> PreTrainedTokenizerBase:
-    """Load the tokenizer that a model is scored with: an adapter's own, else that of its base.
+    """Load the tokenizer that scores a model: an adapter's own, or else the base's.
 
     Args:
-        name: of the model, which may be an adapter.
-        adapter_base: takes the place of the base that an adapter names.
+        name: name of the model, which may be an adapter.
+        adapter_base: replaces the base in an adapter's config.
 
     Raises:
-        InputError: there is none.
+        InputError: there is no tokenizer.
     """
     while is_adapter(Path(name)) and not (Path(name) / "tokenizer.json").is_file():
         name = base_of(Path(name), adapter_base).name
@@ -189,7 +191,7 @@ def load_tokenizer_of(name: str, adapter_base: str | None = None) -> PreTrainedT
 
 
 def check_tokenizer(tokenizer: PreTrainedTokenizerBase, name: str, *, vocabulary: int) -> None:
-    """Raises InputError for a tokenizer that yields no tokens, only unknown ones, or ids without an embedding."""
+    """Raise InputError for a tokenizer that yields no tokens, only unknown tokens, or ids without an embedding."""
     # transformers makes an empty tokenizer of some folders without an error, and texts of no or unknown tokens say
     # nothing.
     ids = tokenizer(PROBE, add_special_tokens=False)["input_ids"]
@@ -210,9 +212,9 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase, name: str, *, vocabulary
 
 
 def check_causal(model: PreTrainedModel, name: str) -> None:
-    """Raises InputError for a model in which a later token changes an earlier prediction.
+    """Raise InputError for a model in which a later token changes an earlier prediction.
 
-    BERT-like models load as such a model unless ``is_decoder`` is set.
+    BERT-like models load as causal models unless ``is_decoder`` is set.
     """
     # The model would score texts that it has already read; under private training the gradient of one unit would also
     # depend on the padding that other units cause.
@@ -233,9 +235,9 @@ def check_causal(model: PreTrainedModel, name: str) -> None:
 
 
 def with_tokens_of(target: LanguageModel, reference: LanguageModel) -> LanguageModel:
-    """The target with the reference's tokenizer, if its own differs by added special tokens only, such as for padding.
+    """Return the target with the reference's tokenizer, if the two differ only in added special tokens, as for padding.
 
-    No text of a user is cut otherwise by them, unless it has such a token in it; with one tokenizer tokens compare.
+    Users' texts are tokenized alike unless they contain such a token. With one tokenizer, tokens can be compared.
     """
     own, base = target.tokenizer, reference.tokenizer
     vocabulary, added = own.get_vocab(), base.get_vocab().keys() ^ own.get_vocab().keys()

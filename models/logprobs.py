@@ -1,9 +1,9 @@
 """Token log-probabilities of texts under a causal language model, with little padding.
 
-What is scored is the same for every model: the whole text, tokenized without special tokens and cut into consecutive
-windows of at most ``context`` tokens. The start token precedes each window, so that its first token has a probability
-too; the end-of-text token is not scored. Two models thus score the same characters, whatever their tokenizers and
-contexts. A text that a chat template wrote has a first token of its own, which takes the start token's place.
+Every model scores the whole text, tokenized without special tokens and cut into consecutive windows of at most
+``context`` tokens. The start token precedes each window, which gives the window's first token a probability too; the
+end-of-text token is not scored. Two models thus score the same characters, whatever their tokenizers and contexts. A
+text written by a chat template has its own first token, which replaces the start token.
 """
 
 import inspect
@@ -39,7 +39,7 @@ Scored = Callable[[], list[NDArray[np.float32]]]  # waits for the scores of a ba
 
 @dataclass(frozen=True)
 class Window:
-    """A piece of a text for one forward pass: the text's number, the token read before it, and its tokens."""
+    """A piece of a text for one forward pass: the text's number, the token read before the piece, and its tokens."""
 
     text: int
     start: int
@@ -59,12 +59,13 @@ def score_texts(
     """Score every text.
 
     Args:
-        texts: any number, any lengths.
-        moments: also the mean and standard deviation of log p over the vocabulary at every position (Min-K%++).
-        ranks: also how many tokens of the vocabulary are likelier than each token.
-        finite: refuse a log-probability that is not finite; false: leave it to the caller.
-        advance: called with the number of tokens done, after every batch.
-        copies: copies of the model on other devices, which take their share of the batches.
+        texts: texts to score; any number, any lengths.
+        moments: whether to return the mean and standard deviation of log p over the vocabulary at every position
+            (Min-K%++).
+        ranks: whether to return how many tokens of the vocabulary are likelier than each token.
+        finite: whether to refuse a log-probability that is not finite; false: the caller checks.
+        advance: called with the number of scored tokens after every batch.
+        copies: copies of the model on other devices, which score a share of the batches.
 
     Raises:
         InputError: a text has no tokens (the message gives its number), or a log-probability is not finite.
@@ -119,12 +120,12 @@ def score_texts(
 
 
 def score_documents(lm: LanguageModel, documents: Sequence[Parted], *, finite: bool = True) -> list[TokenScores]:
-    """Score the counted tokens of every document, each after all that is before it; none where nothing counts.
+    """Score the counted tokens of every document, each after all tokens before it; empty if no token counts.
 
-    The answers of a pair are scored behind the prompt each.
+    Each answer of a pair is scored after the prompt.
 
     Args:
-        documents: any number, any lengths.
+        documents: documents to score; any number, any lengths.
         finite: see ``score_texts``.
 
     Raises:
@@ -134,22 +135,22 @@ def score_documents(lm: LanguageModel, documents: Sequence[Parted], *, finite: b
 
 
 def texts_read(documents: Sequence[Parted]) -> list[str]:
-    """Return the texts that a model reads to score these documents, in order: two of a pair."""
+    """Return the texts that a model reads to score these documents, in order; a pair has two texts."""
     return [as_read(branch) for document in documents for branch in document.branches()]
 
 
 def of_counted(
     tokenizer: PreTrainedTokenizerBase | None, documents: Sequence[Parted], scores: Sequence[TokenScores]
 ) -> list[TokenScores]:
-    """The scores of the tokens that count of each document, from those of whole texts.
+    """Return the scores of each document's counted tokens, from the scores of whole texts.
 
     Args:
-        tokenizer: of the model that scored; None: it is not known, which serves plain texts only.
-        documents: what is scored.
-        scores: of ``texts_read``.
+        tokenizer: tokenizer of the model that scored; None: unknown, which suffices for plain texts only.
+        documents: the scored documents.
+        scores: scores of ``texts_read``.
 
     Raises:
-        InputError: parts of a text count, and it is not known where its tokens stand.
+        InputError: parts of a text count, and the places of its tokens are unknown.
     """
     whole = documents
     documents = [branch for document in whole for branch in document.branches()]
@@ -169,7 +170,7 @@ def of_counted(
 
 
 def token_ids(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[NDArray[np.int32]]:
-    """Ids of the tokens whose scores ``score_texts`` gives, in order."""
+    """Return the ids of the tokens that ``score_texts`` scores, in order."""
     whole = zip(texts, MEMO.ids(tokenizer, texts), strict=True)
     return [ids[1:] if isinstance(text, Framed) else ids for text, ids in whole]
 
@@ -177,10 +178,10 @@ def token_ids(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[
 def batches_by_length(
     lengths: Sequence[int], *, max_tokens: int, most: int | None = None, free: int = 0
 ) -> Iterator[list[int]]:
-    """Group indices so that no row is padded by more than 5 % and no batch has more than ``max_tokens`` with padding.
+    """Group indices into batches with at most 5 % padding per row, and at most ``max_tokens`` tokens including padding.
 
-    A single row longer than ``max_tokens`` is a batch of its own. None has more than ``most`` rows. Rows of a batch of
-    at most ``free`` tokens, padding included, may be padded more.
+    A row longer than ``max_tokens`` is a batch of its own. No batch has more than ``most`` rows. In a batch of at most
+    ``free`` tokens, including padding, rows may have more padding.
     """
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])  # longest first: a batch's first row is its longest
     batch: list[int] = []
@@ -202,9 +203,9 @@ def cut_into_windows(texts: Sequence[str], encoded: Sequence[Ids], start: int, c
 
     Args:
         texts: the texts.
-        encoded: all their tokens.
-        start: the token that is put before a text.
-        context: tokens of a window.
+        encoded: all tokens of each text.
+        start: token put before a text.
+        context: maximum number of tokens per window.
     """
     for text, whole in enumerate(encoded):
         before, ids = started(texts[text], whole, start)
@@ -218,11 +219,11 @@ def cut_into_windows(texts: Sequence[str], encoded: Sequence[Ids], start: int, c
 
 @torch.no_grad()  # not inference mode, whose tensors a spread model could not train with afterwards
 def _score_batch(model: PreTrainedModel, windows: Sequence[Window], wanted: tuple[bool, bool]) -> Scored:
-    """Arrays of shape (rows, n) per window, the rows of ``_score_rows``.
+    """Return, for each window, an array (rows, n) with the rows of ``_score_rows``.
 
     Args:
-        windows: of the batch.
-        wanted: whether mean and deviation are among the rows, and whether ranks are.
+        windows: windows of the batch.
+        wanted: whether the rows include mean and deviation, and whether they include ranks.
     """
     longest = max(len(window.tokens) for window in windows)
     # Padding on the right of a causal model's text changes nothing to its left, so no mask is needed.
@@ -244,7 +245,8 @@ def _score_batch(model: PreTrainedModel, windows: Sequence[Window], wanted: tupl
 
 
 def _on_its_way(tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
-    """Begin to copy a tensor to the CPU; the result waits for the copy, and not for what a GPU is given after it."""
+    """Begin to copy a tensor to the CPU. The returned function waits for the copy, but not for later work of the
+    GPU."""
     if tensor.device.type != "cuda":
         return lambda: tensor
     here = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
@@ -260,12 +262,12 @@ def _on_its_way(tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
 
 
 def keeps_logits(lm: LanguageModel) -> bool:
-    """Return whether the model can be asked for the logits of the last tokens alone."""
+    """Return whether the model can compute the logits of the last tokens only."""
     return "logits_to_keep" in inspect.signature(lm.model.forward).parameters
 
 
 def stated_batch_size() -> int | None:
-    """Return the most texts of a scoring pass, by HELDIN_BATCH_SIZE; None: as many as memory allows."""
+    """Return the maximum number of texts per scoring pass from HELDIN_BATCH_SIZE; None: as memory allows."""
     stated = os.environ.get(BATCH_SIZE)
     if stated is None:
         return None
@@ -275,12 +277,14 @@ def stated_batch_size() -> int | None:
 
 
 def bytes_of_a_pass(kind: str) -> int:
-    """Bytes of a batch's logits on this kind of device, and of what is computed from a piece of them, in float32."""
+    """Return the bytes of a batch's logits on this kind of device, with values computed from a piece of them, in
+    float32."""
     return 4 * (LOGITS_PER_BATCH[kind] + 3 * LOGITS_PER_CHUNK[kind == "cuda"])
 
 
 def tokens_per_batch(model: PreTrainedModel) -> int:
-    """Tokens of a scoring batch, padding included: each has a row of logits as long as the vocabulary."""
+    """Return the number of tokens per scoring batch, including padding. Each token has as many logits as the
+    vocabulary."""
     on_gpu = kind_of(model.device) == "cuda"
     tokens = LOGITS_PER_BATCH["cuda" if on_gpu else "cpu"] // int(text_config(model.config).vocab_size)
     return min(tokens, TOKENS_PER_BATCH) if on_gpu else tokens
@@ -289,13 +293,13 @@ def tokens_per_batch(model: PreTrainedModel) -> int:
 def batch_scores(
     model: PreTrainedModel, inputs: torch.Tensor, targets: torch.Tensor, *, moments: bool, ranks: bool
 ) -> torch.Tensor:
-    """Scores of a batch's tokens, shape (1 to 4, B L), on the model's device; call it without gradients.
+    """Return the scores of a batch's tokens, (1 to 4, B L), on the model's device; call it without gradients.
 
     Args:
         inputs: token ids, (B, L).
         targets: token ids, (B, L).
-        moments: whether mean and deviation are among the rows.
-        ranks: whether ranks are.
+        moments: whether the rows include mean and deviation.
+        ranks: whether the rows include ranks.
     """
     with unpacked():
         logits = model(input_ids=moved(inputs, model.device), use_cache=False).logits.flatten(0, 1)  # (B*L, V)
@@ -304,13 +308,13 @@ def batch_scores(
 
 
 def _score_rows(logits: torch.Tensor, targets: torch.Tensor, moments: bool, ranks: bool) -> torch.Tensor:
-    """Shape (1 to 4, N), float32, from logits (N, V), which ``ranks`` may overwrite.
+    """Return scores, (1 to 4, N), float32, from logits (N, V); with ``ranks``, the logits may be overwritten.
 
     Args:
-        logits: of N tokens.
+        logits: logits of N tokens.
         targets: the tokens, shape (N,).
-        moments: after the targets' log-probability also mean and deviation over the vocabulary.
-        ranks: last, the number of greater logits.
+        moments: whether mean and deviation over the vocabulary follow the targets' log-probability.
+        ranks: whether the last row has the number of greater logits.
     """
     # Of bfloat16 logits torch makes a float32 copy first, and so of no more than a chunk at a time.
     logprobs = logits.log_softmax(-1, dtype=torch.float32)

@@ -1,6 +1,6 @@
-"""The part of a config about models: the precision in which they are scored, and the shape of tiny models.
+"""The model sections of a config: the precision for scoring, and the shape of tiny models.
 
-Imports no torch, so that configs are read quickly.
+This module does not import torch, so configs are read quickly.
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
-"""Models by name, without loading them: a folder, an adapter or a model of the hub; the fingerprint.
+"""Models by name, without loading them: a folder, an adapter or a hub model; their fingerprints.
 
-Only weights in safetensors count, and no code that comes with a model is run.
+Only weights in safetensors count, and a model's own code is never run.
 """
 
 from pathlib import Path
@@ -24,13 +24,13 @@ _FIRST_READ = ("config.json", "tokenizer_config.json")  # of what a repository o
 
 
 def require_model(name: str, adapter_base: str | None = None, revision: str | None = None) -> None:
-    """Check, before any work that needs it later, that there is a model under a hub name or in a folder.
+    """Check, before any work that needs the model later, that a hub name or folder has a model.
 
     Args:
-        adapter_base: the base of an adapter, in place of the one that its config names.
+        adapter_base: replaces the base in an adapter's config.
 
     Raises:
-        InputError: there is no model config, the folder has no weights that may be loaded, or an adapter has no base.
+        InputError: there is no model config, the folder has no loadable weights, or an adapter has no base.
     """
     folder = Path(name)
     if is_adapter(folder):
@@ -46,7 +46,7 @@ def require_model(name: str, adapter_base: str | None = None, revision: str | No
 
 
 def require_base(folder: Path, at: AdapterBase) -> None:
-    """Raises InputError unless the base of a folder's adapter is here, or the hub has it."""
+    """Raise InputError unless the base of a folder's adapter is on this machine or on the hub."""
     if Path(at.name).is_dir():
         return
     try:
@@ -62,7 +62,7 @@ def require_base(folder: Path, at: AdapterBase) -> None:
 
 
 def read_config(name: str, revision: str | None = None) -> Any:
-    """Return a model's config. Raises InputError if it cannot be read, or is of an encoder with a decoder."""
+    """Return a model's config. Raises InputError if it cannot be read, or the model is an encoder with a decoder."""
     with reading(name, f"cannot load model '{name}'"):
         config = AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=False)
     if getattr(config, "is_encoder_decoder", False):
@@ -74,7 +74,7 @@ def read_config(name: str, revision: str | None = None) -> Any:
 
 
 def require_on_hub(name: str, kind: str = "model", revision: str | None = None) -> None:
-    """Raises InputError unless files of this model are kept here, or the hub says that it has it."""
+    """Raise InputError unless this machine has files of the model, or the hub has the model."""
     try:
         if any(isinstance(try_to_load_from_cache(name, file, revision=revision), str) for file in _FIRST_READ):
             return
@@ -98,7 +98,7 @@ def require_on_hub(name: str, kind: str = "model", revision: str | None = None) 
 
 
 def fingerprint_of(name: str, *, revision: str | None = None, adapter_base: str | None = None) -> str:
-    """The fingerprint that a model has in float32, from its files alone. Raises InputError if they cannot be read."""
+    """Return a model's fingerprint in float32, from its files alone. Raises InputError if the files cannot be read."""
     folder = Path(name)
     if is_adapter(folder):
         at = base_of(folder, adapter_base)
@@ -109,7 +109,7 @@ def fingerprint_of(name: str, *, revision: str | None = None, adapter_base: str 
 
 
 def fingerprint_in(name: str, revision: str | None, precision: ScoringPrecision) -> str:
-    """The fingerprint of a model, not an adapter, that is loaded in this precision."""
+    """Return the fingerprint of a model, but not of an adapter, that is loaded in this precision."""
     # A commit of the hub names its content; a folder may be written over under the same name, so its files are hashed.
     folder = Path(name)
     fingerprint = fingerprint_folder(folder) if folder.is_dir() else text_sha256(name, _commit(name, revision))
@@ -118,13 +118,13 @@ def fingerprint_in(name: str, revision: str | None, precision: ScoringPrecision)
 
 
 def fingerprint_folder(folder: Path) -> str:
-    """Hash of everything in a model folder that affects its predictions, including the chat template."""
+    """Return a hash of every file in a model folder that affects its predictions, including the chat template."""
     # Names as well as contents: two files that are exchanged make another model.
     return text_sha256(*(part for p in fingerprinted_files(folder) for part in (p.name, file_sha256(p))))
 
 
 def fingerprinted_files(folder: Path) -> list[Path]:
-    """The files of a model folder that go into its fingerprint."""
+    """Return the files of a model folder that its fingerprint includes."""
     # Sorted, since the order in which a folder is listed differs between machines. Pickles are left out because they
     # are never loaded, generation settings because they change no prediction, and the list of digests follows from the
     # others.
@@ -133,7 +133,7 @@ def fingerprinted_files(folder: Path) -> list[Path]:
 
 
 def require_folder_or_hub_name(name: str) -> None:
-    """Raises InputError for what is neither, or a folder without weights that may be loaded; the hub is not asked."""
+    """Raise InputError for other names, or a folder without loadable weights. The hub is not asked."""
     folder = Path(name)
     if folder.is_dir():
         _require_safe_weights(folder)
@@ -142,9 +142,9 @@ def require_folder_or_hub_name(name: str) -> None:
 
 
 def weight_files(name: str, revision: str | None = None) -> list[Path]:
-    """Return the files from which a model's weights are loaded, fetched from the hub; empty if they have other names.
+    """Return the files of a model's weights, fetched from the hub if needed; empty if their names are unknown.
 
-    Raises InputError if they cannot be fetched, or a list of files is damaged.
+    Raises InputError if the files cannot be fetched, or the list of files is damaged.
     """
 
     def path_of(file: str, *, optional: bool = True) -> Path | None:
@@ -166,7 +166,7 @@ def weight_files(name: str, revision: str | None = None) -> list[Path]:
 
 
 def require_hub_name(name: str, kind: str = "model") -> None:
-    """Raises InputError for a name that looks like a path."""
+    """Raise InputError for a name that looks like a path."""
     # A hub name has at most one slash; whatever looks like a path is not sent to the hub.
     if Path(name).is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
         raise InputError(f"no such {kind} folder: '{name}'")
@@ -190,7 +190,7 @@ def _require_safe_weights(folder: Path) -> None:
 
 
 def _commit(name: str, revision: str | None) -> str:
-    """The commit to which a hub name and revision resolved: the cache keeps files under its hash."""
+    """Return the commit of a hub name and revision; the cache keeps files under its hash."""
     try:
         commit = extract_commit_hash(cached_file(name, "config.json", revision=revision), None)
     except (OSError, ValueError, HTTPError) as error:

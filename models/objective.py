@@ -1,4 +1,4 @@
-"""The objective of a training: the loss of each record of a batch. Gradients and clipping know nothing else of it."""
+"""The objective of a training: the loss of each record in a batch. Gradients and clipping use only these losses."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -17,14 +17,14 @@ from heldin.models.tokens import IGNORED
 
 @dataclass(frozen=True)
 class TokenBatch:
-    """Rows of a batch, padded on the right. A record is one row, or two where two answers are compared.
+    """Rows of a batch, padded on the right. A record is one row, or two rows if two answers are compared.
 
     Attributes:
         inputs: token ids that the model reads, (B, L).
-        targets: token ids that are asked for at each position, (B, L); ``IGNORED`` where none is.
-        reference: log-probability of the targets of each row under the model before training, (B,), nats; zeros where
-            the objective asks for none.
-        objective: what is asked of the records.
+        targets: target token ids at each position, (B, L); ``IGNORED`` at positions without a target.
+        reference: log-probability in nats of the targets of each row under the model before training, (B,); zeros if
+            the objective does not use it.
+        objective: objective of the training.
     """
 
     inputs: Tensor
@@ -46,11 +46,11 @@ class TokenBatch:
         return self.inputs, self.targets, self.reference
 
     def with_tensors(self, inputs: Tensor, targets: Tensor, reference: Tensor) -> "TokenBatch":
-        """Return a batch of the same objective."""
+        """Return a batch with the same objective."""
         return TokenBatch(inputs, targets, reference, self.objective)
 
     def rows(self, which: slice | Tensor) -> "TokenBatch":
-        """Return some of the rows."""
+        """Return a batch of some rows."""
         return self.with_tensors(*(tensor[which] for tensor in self.tensors))
 
     def at(self, device: torch.device) -> "TokenBatch":
@@ -67,16 +67,16 @@ class TokenBatch:
 
 
 class Objective(Protocol):
-    """What a model is trained for."""
+    """The function that training minimises."""
 
     @property
     def rows(self) -> int:
-        """Return the number of rows of a record."""
+        """Return the number of rows per record."""
         ...
 
     @property
     def needs_reference(self) -> bool:
-        """Return whether records are compared with what the model before training finds of them."""
+        """Return whether the loss compares the model with the model before training."""
         ...
 
     def validation_loss(self, target: Sequence[TokenScores], reference: Sequence[TokenScores]) -> float:
@@ -84,28 +84,28 @@ class Objective(Protocol):
 
         Args:
             target: scores of n texts under the trained model.
-            reference: their scores under the model before training; empty unless ``needs_reference``.
+            reference: scores of these texts under the model before training; empty unless ``needs_reference``.
         """
         ...
 
     def losses(self, model: Callable[..., Any], batch: TokenBatch, *, once: bool = False) -> Tensor:
         """Return for each row the loss of its record, (B,).
 
-        None depends on another record, or on how far others are padded. The rows of a record follow each other.
+        A loss depends neither on other records nor on their padding. The rows of a record are consecutive.
 
         Args:
-            model: whose gradients may be asked for.
-            batch: on the model's device.
-            once: whether there is at most one backward pass, which then takes less memory.
+            model: the model, possibly with gradients.
+            batch: batch on the model's device.
+            once: whether there is at most one backward pass, which then needs less memory.
         """
         ...
 
 
 @dataclass(frozen=True)
 class TargetLikelihood:
-    """The mean cross entropy of a record's own targets, nats per token; 0 for a record without any.
+    """The mean cross entropy of a record's own targets, nats per token; 0 for a record without targets.
 
-    The targets of language modelling are the next tokens that count (``finetune.batches.collate``).
+    The targets of language modelling are the counted next tokens (``finetune.batches.collate``).
     """
 
     rows: ClassVar[int] = 1
@@ -139,12 +139,13 @@ def target_counts(batch: TokenBatch) -> Tensor:
 
 
 def token_losses(logits: Tensor, targets: Tensor, *, once: bool) -> Tensor:
-    """Cross entropy of each token (B, L), float32, zero at ignored targets.
+    """Return the cross entropy of each token (B, L), float32, zero at ignored targets.
 
     Args:
-        logits: (B, L, V).
+        logits: logits, (B, L, V).
         targets: token ids, (B, L).
-        once: whether there is one backward pass, and nothing else uses the logits: their memory is the gradient's then.
+        once: whether there is only one backward pass, and no other use of the logits, whose memory then holds the
+            gradient.
     """
     # Float32 numbers are made of a chunk of tokens at a time: tensors over the vocabulary are the largest of a step.
     losses: Tensor = _TokenLosses.apply(logits, targets, once)  # type: ignore[no-untyped-call]
@@ -188,14 +189,15 @@ class _TokenLosses(torch.autograd.Function):
 
 # Compiled, each of these reads the logits once or twice and makes no other tensor of their size.
 def _losses(rows: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
-    """Cross entropy (N, 1) of logits (N, V) at ids (N, 1), and logarithms of the sums of their exponentials (N, 1)."""
+    """Return cross entropies (N, 1) of logits (N, V) at ids (N, 1), and logs of the sums of exponentials (N, 1)."""
     wide = rows.float()
     totals = torch.logsumexp(wide, 1, keepdim=True)
     return totals - wide.gather(1, index), totals
 
 
 def _put_gradient(out: Tensor, rows: Tensor, index: Tensor, totals: Tensor, scale: Tensor) -> None:
-    """Write the gradient of ``_losses`` times ``scale`` (N, 1) into ``out`` (N, V), which may be the logits."""
+    """Write the gradient of ``_losses`` times ``scale`` (N, 1) into ``out`` (N, V); ``out`` may be the logits
+    themselves."""
     shares = (rows.float() - totals).exp()
     asked = torch.arange(rows.shape[1], device=rows.device) == index
     out.copy_(torch.where(asked, shares - 1, shares) * scale)

@@ -1,4 +1,4 @@
-"""Load models by their names: a folder, an adapter with its base, a model of the hub."""
+"""Load models by name: a folder, an adapter with its base, a hub model."""
 
 from pathlib import Path
 
@@ -41,17 +41,16 @@ def load_language_model(
     """Load a model by hub name or folder, in evaluation mode.
 
     Args:
-        name: hub name or folder; the folder may hold a LoRA adapter.
-        device: where to put it; None: as the environment says, else the GPU if there is one.
-        precision: of the weights; anything but fp32 is for scoring.
+        name: hub name or folder; the folder may contain a LoRA adapter.
+        device: device for the model; None: as the environment sets, else the GPU if there is one.
+        precision: precision of the weights; all values but fp32 are for scoring.
         revision: branch, tag or commit on the hub.
-        context: most tokens of a pass, where the model does not state them or takes more.
-        adapter_base: the base of an adapter, in place of the one that its config names.
+        context: maximum number of tokens per pass, if the model states no limit or allows more.
+        adapter_base: replaces the base in an adapter's config.
 
     Raises:
-        InputError: there is no such folder, or it has no weights, only pickled ones or incomplete ones; or there is no
-            tokenizer, or it does not fit the model or yields no tokens; or the precision or the format of the weights
-            is not to be had here.
+        InputError: the folder does not exist; its weights are missing, only pickled, or incomplete; the tokenizer is
+            missing, does not fit the model or yields no tokens; or this machine cannot load this precision or format.
     """
     folder = Path(name)
     if is_adapter(folder):
@@ -113,20 +112,20 @@ def load_target_and_reference(
     context: int | None = None,
     adapter_base: str | None = None,
 ) -> tuple[LanguageModel, LanguageModel]:
-    """Load both models; the base's weights are held once if the target is an adapter on it that can be switched off.
+    """Load both models. If the target is an adapter on the reference that can be switched off, they share the weights.
 
-    Scores equal those of the two loaded apart up to rounding: the adapter is added to a layer's output and not to its
-    weights. The target has the reference's tokenizer if its own differs by added special tokens only.
+    Scores equal those of separately loaded models up to rounding: the adapter is added to a layer's output, not to its
+    weights. The target gets the reference's tokenizer if the two differ only in added special tokens.
 
     Args:
-        target: folder or hub name; may be a LoRA adapter's folder.
+        target: folder or hub name, possibly a LoRA adapter's folder.
         reference: folder or hub name.
-        revision: of the reference, on the hub.
-        context: most tokens of a pass of both, where they do not state them or take more.
-        adapter_base: the base of adapters, in place of the one that their configs name.
+        revision: branch, tag or commit of the reference on the hub.
+        context: maximum number of tokens per pass of both models, if they state no limit or allow more.
+        adapter_base: replaces the base in the configs of adapters.
 
     Raises:
-        InputError: for the reasons of ``load_language_model``.
+        InputError: ``load_language_model`` raises.
     """
 
     def load(name: str, revision: str | None = None) -> LanguageModel:

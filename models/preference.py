@@ -1,6 +1,6 @@
 """Objectives of preference tuning: a record is a prompt with a chosen and a rejected answer.
 
-The two rows of a pair follow each other in a batch. Each gets the loss of the pair, so that a mean over rows is a mean
+The two rows of a pair are consecutive in a batch. Each row gets the loss of the pair, so a mean over rows is a mean
 over pairs. The log-probability of an answer is the sum over its counted tokens.
 """
 
@@ -23,12 +23,12 @@ from heldin.models.tokens import IGNORED
 class DirectPreference:
     """Direct preference optimisation with the sigmoid loss (Rafailov et al. 2023, arXiv 2305.18290, equation 7).
 
-    With label smoothing e, the loss is (1 - e) times that of the pair plus e times that of the pair the other way round
+    With label smoothing e, the loss is (1 - e) times the pair's loss plus e times the loss of the swapped pair
     (conservative DPO, Mitchell 2023).
 
     Attributes:
-        beta: how much the model may leave the reference; larger values keep it closer.
-        label_smoothing: the share of pairs whose preference is taken to be wrong, at least 0 and below 0.5.
+        beta: strength of the pull towards the reference; larger values keep the model closer to it.
+        label_smoothing: assumed share of pairs with a wrong preference, at least 0 and below 0.5.
     """
 
     name: ClassVar[PreferenceName] = PreferenceName.DPO
@@ -58,8 +58,8 @@ class DirectPreference:
         """Return the loss of pairs.
 
         Args:
-            margins: log of the ratio of model and reference for the chosen answer, minus that for the rejected one,
-                (P,), nats.
+            margins: log of the ratio of model and reference for the chosen answer, minus the log for the rejected
+                answer, (P,), nats.
         """
         right = F.logsigmoid(self.beta * margins)
         return -(1 - self.label_smoothing) * right - self.label_smoothing * F.logsigmoid(-self.beta * margins)
@@ -101,13 +101,13 @@ class OddsRatioPreference:
         return _of_pairs(torch.where(complete, losses, 0.0))
 
     def loss_of(self, chosen: Tensor, rejected: Tensor) -> Tensor:
-        """Return the loss of pairs from the mean log-probability of a token of each answer, (P,), nats."""
+        """Return the loss of pairs from the mean log-probability per token of each answer, (P,), nats."""
         odds = chosen - rejected - (_log_of_rest(chosen) - _log_of_rest(rejected))
         return -chosen - self.beta * F.logsigmoid(odds)
 
 
 def _log_of_rest(logarithm: Tensor) -> Tensor:
-    """log(1 - p) from log p; a probability of 1 is taken as one just below."""
+    """Return log(1 - p) from log p; a probability of 1 is replaced by one just below 1."""
     return torch.log(-torch.expm1(logarithm.clamp_max(-1e-6)))
 
 
@@ -119,7 +119,7 @@ Preference = DirectPreference | OddsRatioPreference
 
 
 def preference_objective(name: PreferenceName, beta: float, label_smoothing: float) -> Preference:
-    """Return the objective of this name. Raises InputError for a value that it does not take."""
+    """Return the objective with this name. Raises InputError for an invalid value."""
     if name is PreferenceName.DPO:
         return DirectPreference(beta, label_smoothing)
     if label_smoothing:

@@ -1,4 +1,4 @@
-"""The names of the objectives of preference tuning and their default, which a config reads without torch."""
+"""The names of the preference-tuning objectives and their default, which a config can read without torch."""
 
 from enum import StrEnum
 

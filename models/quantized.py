@@ -1,4 +1,4 @@
-"""Formats of quantised weights: what each needs to be loaded, and whether files have the format that a config names."""
+"""Formats of quantised weights: what loading each needs, and whether files have the format that a config names."""
 
 import importlib.util
 from collections.abc import Sequence
@@ -25,15 +25,16 @@ _NEEDS_GPU = ("fbgemm_fp8",)
 
 
 def format_of(stated: Any, name: str, plain: Sequence[str]) -> str | None:
-    """Return the format of quantised weights (``Stored.format``); None for one whose numbers are plain by its rules.
+    """Return the format of quantised weights (``Stored.format``); None if the format's own rules leave the numbers
+    plain.
 
     Args:
-        stated: the section quantization_config of the model's config.
-        name: of the model, for messages.
-        plain: the types of the stored numbers if none of them is quantised, the most frequent first; else empty.
+        stated: section ``quantization_config`` of the model's config.
+        name: name of the model, for messages.
+        plain: types of the stored numbers, the most frequent first; empty if some are quantised.
 
     Raises:
-        InputError: the files do not have the format, or a package or a GPU that it needs is not here.
+        InputError: the files do not have the format, or this machine lacks a package or a GPU that the format needs.
     """
     form = _named(stated)
     if form is not None and plain:
@@ -48,9 +49,9 @@ def format_of(stated: Any, name: str, plain: Sequence[str]) -> str | None:
 
 
 def fixed_options(stored: Stored, precision: ScoringPrecision, device: torch.device | None) -> dict[str, Any]:
-    """Return arguments of ``from_pretrained`` for quantised weights, which transformers leaves as they are stored.
+    """Return arguments of ``from_pretrained`` for quantised weights, which transformers keeps in their stored format.
 
-    Raises InputError for a precision that they do not have; fp32, which is what nobody asks for, is no such precision.
+    Raises InputError for a precision that the weights do not have. fp32 is the default, and raises no error.
     """
     if precision not in ("fp32", stored.own):
         raise InputError(

@@ -1,4 +1,4 @@
-"""Have a library read the files of a model: whatever it raises becomes one line that names the damaged file."""
+"""Read the files of a model through a library, and turn any exception into one line that names the damaged file."""
 
 import contextlib
 import json
@@ -17,11 +17,11 @@ from heldin.base.errors import InputError
 
 @contextlib.contextmanager
 def reading(model: str, action: str) -> Iterator[None]:
-    """Raise InputError for whatever a library raises within.
+    """Raise InputError for any exception that a library raises in this block.
 
     Args:
         model: folder or hub name.
-        action: what fails, such as "cannot load model 'gpt2'".
+        action: failed action in the error message, such as "cannot load model 'gpt2'".
     """
     with quiet_transformers():
         try:
@@ -34,7 +34,7 @@ def reading(model: str, action: str) -> Iterator[None]:
 
 
 def text_config(config: Any) -> Any:
-    """Return the part of a config that is about texts: sizes, vocabulary, context; of most models the whole."""
+    """Return the part of a config about texts: sizes, vocabulary, context. For most models it is the whole config."""
     return config.get_text_config()
 
 
@@ -77,7 +77,7 @@ def _needs_code(model: str) -> bool:
 
 
 def first_sentence(error: BaseException) -> str:
-    """Return the first line of a library's message, with the next where the first only announces the reason."""
+    """Return the first line of a library's message, and the next line if the first only announces the reason."""
     # Messages of transformers run over many lines of advice; torch's "Error(s) in loading ...:" comes before the error.
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     text = lines[0]
@@ -90,7 +90,7 @@ def first_sentence(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Keep notices and bars of transformers and peft off the terminal; what matters is checked and reported here."""
+    """Hide notices and progress bars of transformers and peft; heldin checks and reports the relevant problems."""
     from transformers.utils import logging as transformers_logging
 
     # Of handlers: a new level of a logger makes Python look through all loggers.

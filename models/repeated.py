@@ -1,14 +1,14 @@
-"""Passes of training that a GPU repeats: their layers and losses are compiled, and their kernels are recorded.
+"""Repeated training passes on a GPU: their layers and losses are compiled, and their kernels are recorded.
 
-A small model's pass ends on a GPU before the host has started its kernels one by one. Passes of one shape that came
-more than ``RECORDED`` times are recorded as a CUDA graph, which the host starts as a whole. A recorded pass consists of
-the kernels of the pass that was recorded. Its memory stays with it: where memory runs out, all recordings are given up
-before a pass is made smaller.
+A GPU finishes a small model's pass before the host has started its kernels one by one. Passes of one shape that
+occurred more than ``RECORDED`` times are recorded as a CUDA graph, which the host starts as a whole. A replay repeats
+the recorded kernels. A recording keeps its memory; if memory runs out, all recordings are dropped before a pass is made
+smaller.
 
-More than ``REPEATED`` passes of one shape make up for the half minute that compiling takes. Compiled, a layer keeps in
-float32 what single operations round to bfloat16, and losses over the vocabulary read the logits once.
+Compiling takes half a minute, which pays off after ``REPEATED`` passes of one shape. A compiled layer keeps in float32
+what single operations round to bfloat16, and losses over the vocabulary read the logits once.
 
-Where compiling or recording fails, training goes on without it, and says so in one line of the log.
+If compiling or recording fails, training continues without it, and reports this in one line of the log.
 """
 
 import collections
@@ -48,7 +48,7 @@ class _Recording:
 
 @dataclass
 class _Repeats:
-    """What is known of a model's passes; nothing of it refers to the model, which would then never be freed."""
+    """Facts about a model's passes, without a reference to the model, which could then never be freed."""
 
     seen: "collections.Counter[object]" = field(default_factory=collections.Counter)
     recordings: dict[object, _Recording] = field(default_factory=dict)
@@ -66,19 +66,19 @@ _cannot_compile = _cannot_record = False
 
 
 def in_compiled() -> bool:
-    """Return whether this is a pass through compiled layers."""
+    """Return whether the current pass goes through compiled layers."""
     return _IN_COMPILED.get()
 
 
 def records(model: nn.Module, modules: Iterable[nn.Module], parameters: Mapping[str, nn.Parameter]) -> bool:
     """Return whether short passes are recorded once they repeat.
 
-    Not where activations are computed again, where something is drawn in a pass, and where several processes or devices
-    share the model.
+    They are not recorded if activations are recomputed, if a pass draws random numbers, or if several processes or
+    devices share the model.
 
     Args:
-        modules: of the model.
-        parameters: its trainable ones by name.
+        modules: modules of the model.
+        parameters: trainable parameters of the model, by name.
     """
     weights = parameters.values()
     if _cannot_record or kind_of(next(iter(weights)).device) != "cuda" or dist.is_initialized():
@@ -93,7 +93,7 @@ def _draws(module: nn.Module) -> bool:
 
 
 def is_short(model: nn.Module, tokens: int) -> bool:
-    """Return whether a GPU computes a pass of so many tokens sooner than the host starts its kernels."""
+    """Return whether a GPU computes a pass of this many tokens faster than the host starts its kernels."""
     repeats = _repeats_of(model)
     if not repeats.weights:
         repeats.weights = sum(parameter.numel() for parameter in model.parameters())
@@ -101,9 +101,9 @@ def is_short(model: nn.Module, tokens: int) -> bool:
 
 
 def sums_of_recorded(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
-    """Zeros in the shapes of these parameters, at the addresses to which the model's recorded passes add.
+    """Return zeros in the shapes of these parameters, at the addresses to which the model's recorded passes add.
 
-    What was recorded of parameters that lay elsewhere is given up.
+    Recordings for parameters at other addresses are dropped.
     """
     repeats = _repeats_of(model)
     # Where memory is rehearsed, tensors lie nowhere.
@@ -120,12 +120,12 @@ def sums_of_recorded(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -
 
 
 def copied_sums(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
-    """What recorded passes have added up, in other memory."""
+    """Return a copy of the sums to which recorded passes have added."""
     return _as_parameters(_REPEATS[model].flat.clone(), parameters)
 
 
 def _as_parameters(flat: Tensor, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
-    """Parts of one tensor, which is filled and copied in one kernel, in the shapes of these parameters."""
+    """Split one tensor into parts in the shapes of these parameters; one kernel can fill or copy all parts."""
     parts = torch.split(flat, [_aligned(p.numel()) for p in parameters.values()])
     return {name: part[: p.numel()].view(p.shape) for part, (name, p) in zip(parts, parameters.items(), strict=True)}
 
@@ -135,17 +135,17 @@ def _aligned(numbers: int) -> int:
 
 
 def repeated(model: nn.Module, kind: object, compute: Compute, operands: Sequence[Tensor], *, recorded: bool) -> Tensor:
-    """``compute(*operands)``, compiled or recorded where passes of this kind and of these shapes repeat.
+    """Return ``compute(*operands)``, compiled or recorded if passes of this kind and these shapes repeat.
 
     Args:
-        kind: of pass; one kind computes the same of operands of the same shapes.
-        compute: works on the operands, the model's weights and ``sums_of_recorded``, and waits for no GPU. It must make
-            every other tensor by itself.
-        operands: on the model's device.
-        recorded: what ``records`` says; ``sums_of_recorded`` was asked for in this step.
+        kind: kind of pass; passes of one kind compute the same function on operands of the same shapes.
+        compute: uses only the operands, the model's weights and ``sums_of_recorded``, and waits for no GPU. It must
+            make every other tensor itself.
+        operands: tensors on the model's device.
+        recorded: result of ``records``; if true, ``sums_of_recorded`` was called in this step.
 
     Raises:
-        Exception: of ``compute``, which may have added to the sums already.
+        Exception: ``compute`` raises; it may already have added to the sums.
     """
     if operands[0].device.type != "cuda":
         return compute(*operands)
@@ -178,7 +178,7 @@ def _repeats_of(model: nn.Module) -> _Repeats:
 def _first_recorded(
     repeats: _Repeats, key: object, compute: Compute, operands: Sequence[Tensor], compiled: bool
 ) -> Tensor:
-    """Compute a pass, and record it for later ones."""
+    """Compute a pass, and record it for later passes."""
     global _cannot_record
     mine = tuple(operand.clone() for operand in operands)
     # A half-precision copy of a weight that was made before would be read by a recording for ever.
@@ -196,7 +196,8 @@ def _first_recorded(
 
 
 def _renew_generator(device: torch.device) -> None:
-    """Give a GPU's own generator a state that is in no recording: one that failed leaves it waiting for its end."""
+    """Give a GPU's own generator a state that is in no recording: after a failed recording it would wait for the
+    end."""
     if torch.cuda.default_generators:
         own = torch.cuda.default_generators[device.index or 0]
         with contextlib.suppress(RuntimeError):  # training itself needs no number of it
@@ -214,7 +215,7 @@ def _without_cached_casts() -> Iterator[None]:
 
 
 def _on_other_stream(compute: Callable[[], Tensor]) -> Tensor:
-    """The result of ``compute`` on a stream of its own, where torch makes ready what a recording needs."""
+    """Return the result of ``compute`` on a separate stream, where torch prepares what a recording needs."""
     here, other = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
     other.wait_stream(here)
     with torch.cuda.stream(other):
@@ -224,7 +225,7 @@ def _on_other_stream(compute: Callable[[], Tensor]) -> Tensor:
 
 
 def _capture(repeats: _Repeats, compute: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], object]]:
-    """The tensor that ``compute`` makes, and a function that makes it again; here nothing is computed yet."""
+    """Return the tensor of ``compute``, not yet computed, and a function that computes it."""
     graph = torch.cuda.CUDAGraph()
     # What other threads do, such as those of a compiler, is not part of it and does not disturb it.
     with torch.cuda.graph(graph, pool=repeats.pool, capture_error_mode="thread_local"):
@@ -234,10 +235,10 @@ def _capture(repeats: _Repeats, compute: Callable[[], Tensor]) -> tuple[Tensor, 
 
 
 def forget_recordings(model: nn.Module | None = None) -> bool:
-    """Give up what is recorded of a model; of None: of all, and nothing is recorded from here on.
+    """Drop the recordings of a model. For None, drop all recordings, and record nothing from now on.
 
     Returns:
-        Whether there was a recording, whose memory is free now.
+        Whether there was a recording; its memory is now free.
     """
     global _cannot_record
     _cannot_record = _cannot_record or model is None
@@ -248,7 +249,7 @@ def forget_recordings(model: nn.Module | None = None) -> bool:
 
 @contextlib.contextmanager
 def compiled_layers(model: nn.Module) -> Iterator[None]:
-    """Let a pass of training in this block go through compiled layers."""
+    """Route the training passes in this block through compiled layers."""
     if model not in _COMPILED:
         blocks = [layer for layer in model.modules() if isinstance(layer, GPTNeoBlock)]
         # Of two kinds of layers, with one text or several, shorter or longer than a window.
@@ -268,7 +269,7 @@ def compiled_layers(model: nn.Module) -> Iterator[None]:
 
 
 def without_compiling(compute: Callable[[], Result]) -> Result:
-    """The result of passes, which begin again without compiled layers, once a process, where compiling fails."""
+    """Return the result of passes. If compiling fails, compute them again without compiled layers, once per process."""
     global _cannot_compile
     try:
         return compute()

@@ -1,7 +1,7 @@
-"""Answers of a model that is loaded here: many prefixes at once, each read once for all of its samples.
+"""Answers of a locally loaded model: many prefixes at once, each read once for all of its samples.
 
-Each draw follows from the seed and the prefix alone, and not from what else is in the batch. Target and reference see
-the same random numbers, so that a difference of their samples has less noise.
+Each draw depends only on the seed and the prefix, not on the rest of the batch. Target and reference get the same
+random numbers, which reduces the noise in the difference of their samples.
 """
 
 import hashlib
@@ -37,11 +37,11 @@ def sampled(
     """Return the continuations of each prefix, without top-k or top-p, each up to the end-of-text token.
 
     Args:
-        advance: called with the number of prefixes done.
+        advance: called with the number of prefixes that are done.
 
     Raises:
-        InputError: the continuations leave no room for a prefix in the model's context, or the model cannot go on from
-            a text that it has read.
+        InputError: the continuations leave no room for a prefix in the model's context, or the model cannot continue a
+            text that it has read.
     """
     if lm.context <= asked.tokens + 1:
         raise InputError(
@@ -66,7 +66,8 @@ def likeliest(
     store: AnswerStore,
     advance: Advance | None = None,
 ) -> list[Listed]:
-    """Return the likeliest next tokens after each prefix, the likeliest first; arguments as for ``sampled``."""
+    """Return the likeliest next tokens after each prefix, the likeliest first. Arguments are the same as for
+    ``sampled``."""
     keys = [
         request_key(prefix, asked, "next", without=("samples", "tokens", "temperature", "seed")) for prefix in prefixes
     ]
@@ -82,11 +83,11 @@ def likeliest(
 
 @dataclass(frozen=True)
 class AskedAsChat:
-    """A model that is loaded here and asked as a chat, as a target behind a chat endpoint is.
+    """A locally loaded model that is asked in chats, like a target behind a chat endpoint.
 
     Attributes:
-        prompt: precedes a text that is not a chat.
-        goes_on: whether it is asked to go on with an answer that is begun, as the target is.
+        prompt: request put before a text that is not a chat.
+        goes_on: whether the model is asked to continue a partly written answer, as the target is.
     """
 
     lm: LanguageModel
@@ -95,7 +96,7 @@ class AskedAsChat:
 
     @property
     def name(self) -> str:
-        """The model's."""
+        """Name of the model."""
         return self.lm.name
 
     @property
@@ -105,7 +106,7 @@ class AskedAsChat:
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
-        """The model's."""
+        """Tokenizer of the model."""
         return self.lm.tokenizer
 
     @property
@@ -114,7 +115,7 @@ class AskedAsChat:
         return _PREFIXES
 
     def score(self, texts: Sequence[str]) -> list[TokenScores]:
-        """Raises InputError: it was opened to be asked as a chat."""
+        """Raise InputError: the model was opened to be asked in chats."""
         raise InputError(f"'{self.name}' is asked as a chat here, and gives no log-probabilities: leave that level out")
 
     def samples(
@@ -137,7 +138,7 @@ class AskedAsChat:
 
 
 def asked_as_chat(lm: LanguageModel, prompt: str, *, goes_on: bool) -> AskedAsChat:
-    """Return a model to be asked as a chat. Raises InputError for one without a chat template."""
+    """Return a model to be asked in chats. Raises InputError if it has no chat template."""
     if lm.tokenizer.chat_template is None:
         raise InputError(
             f"the reference '{lm.name}' has no chat template, and the target is asked as a chat: their texts would not"
@@ -154,7 +155,7 @@ def _with_store(
     answers: Callable[[Sequence[Prefix]], list[Any]],
     advance: Advance | None,
 ) -> list[Any]:
-    """Return an answer for each prefix, from the store where it is there; equal requests are answered once."""
+    """Return an answer for each prefix, from the store if it is there; equal requests are answered once."""
     kept = {key: store.kept(lm.fingerprint, key).get(0) for key in dict.fromkeys(keys)}
     missing = {key: prefix for key, prefix in zip(keys, prefixes, strict=True) if kept[key] is None}
     if advance:
@@ -178,7 +179,7 @@ def seed_of(asked: AnswerRequest, prefix: Prefix) -> int:
 
 
 def _token_ids(lm: LanguageModel, prefixes: Sequence[Prefix], room: int) -> list[list[int]]:
-    """Tokens of each prefix after the start token: of a long one the last that leave room for new ones."""
+    """Return the tokens of each prefix after the start token. From a long prefix the last tokens are kept."""
     texts = [Framed(prefix.text) if prefix.framed else prefix.text for prefix in prefixes]
     rows = []
     for text, ids in zip(texts, token_lists(lm.tokenizer, texts), strict=True):
@@ -213,7 +214,7 @@ def _samples(lm: LanguageModel, rows: Sequence[Ids], asked: AnswerRequest, seeds
 def _drawn_tokens(lm: LanguageModel, rows: Sequence[Ids], uniform: torch.Tensor, asked: AnswerRequest) -> torch.Tensor:
     """Draw tokens after each row, shape (B k, T), by the inverse of the distribution function at ``uniform`` (B k, T).
 
-    A row is read once; what the model keeps of it is then repeated for its k samples.
+    Each row is read once; the cache is then repeated for the k samples of the row.
     """
     ids, mask = _padded(lm, rows)
     places = (mask.cumsum(1) - 1).clamp(min=0)  # (B, L)
@@ -263,7 +264,7 @@ def _next_tokens(lm: LanguageModel, rows: Sequence[Ids], count: int) -> list[lis
 
 
 def _padded(lm: LanguageModel, rows: Sequence[Ids]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Ids and mask, shape (B, L), padded on the left, so that all rows end together."""
+    """Return ids and mask, shape (B, L), padded on the left, so all rows end together."""
     longest = max(map(len, rows))
     ids = torch.full((len(rows), longest), lm.start_token)
     mask = torch.zeros_like(ids)
@@ -274,7 +275,7 @@ def _padded(lm: LanguageModel, rows: Sequence[Ids]) -> tuple[torch.Tensor, torch
 
 
 def _pass(lm: LanguageModel, ids: torch.Tensor, mask: torch.Tensor, places: torch.Tensor, cache: Any) -> Any:
-    """One pass over (B, L) ids after what ``cache`` keeps."""
+    """Run one pass over ids (B, L) that follow the tokens in ``cache``."""
     settings: dict[str, Any] = {"logits_to_keep": 1} if keeps_logits(lm) else {}
     if "position_ids" in inspect.signature(lm.model.forward).parameters:
         settings["position_ids"] = places

@@ -1,6 +1,6 @@
-"""Token scores on disk by (model, text), so that scoring again costs nothing and a killed run can continue.
+"""Token scores on disk by (model, text), so that repeated scoring costs nothing and a killed run can continue.
 
-One SQLite file; each chunk of texts is one transaction, so a killed run loses at most one chunk.
+The file is one SQLite file. Each chunk of texts is one transaction, so a killed run loses at most one chunk.
 """
 
 import contextlib
@@ -38,21 +38,21 @@ _READ = 2**15  # texts that one query asks for
 
 
 class ServedModel(Protocol):
-    """A model that is not loaded here and gives log-probabilities of a text's own tokens, such as ``EndpointModel``."""
+    """A model on a server that returns log-probabilities of a text's own tokens, such as ``EndpointModel``."""
 
     @property
     def name(self) -> str:
-        """Name for messages."""
+        """Name of the model in messages."""
         ...
 
     @property
     def fingerprint(self) -> str:
-        """Hash of everything known that affects the numbers."""
+        """Hash of every known setting that affects the numbers."""
         ...
 
     @property
     def tokenizer(self) -> "PreTrainedTokenizerBase | None":
-        """The model's own; None if it is not known."""
+        """Tokenizer of the model; None if unknown."""
         ...
 
     @property
@@ -81,7 +81,7 @@ class ScoreCache:
             _prepare(self._database)
 
     def close(self) -> None:
-        """Release the file."""
+        """Close the file."""
         self._database.close()
 
     def scores(
@@ -93,16 +93,15 @@ class ScoreCache:
         ranks: bool = False,
         advance: Callable[[int], object] | None = None,
     ) -> list[TokenScores]:
-        """Scores of ``texts`` under ``lm``, in order; only texts without saved scores are run through the model.
+        """Return the scores of ``texts`` under ``lm``, in order; the model only scores texts without saved scores.
 
         Args:
             lm: the model; its fingerprint is part of the cache's key.
-            moments: also mean and deviation over the vocabulary (see ``TokenScores``).
-            ranks: also ranks; texts whose scores were saved without them are scored again.
+            moments: whether to return mean and deviation over the vocabulary (see ``TokenScores``).
+            ranks: whether to return ranks; texts whose saved scores lack ranks are scored again.
 
         Raises:
-            InputError: for the reasons of ``score_texts``, or if moments or ranks are asked of a model behind an
-                endpoint.
+            InputError: ``score_texts`` raises, or moments or ranks are requested from a model behind an endpoint.
         """
         # Equal texts have one key and are scored once; every one of them gets the result.
         keys = [_key(text) for text in texts]
@@ -123,13 +122,13 @@ class ScoreCache:
         return [by_key[key] for key in keys]
 
     def missing(self, lm: ScoredModel, texts: Sequence[str]) -> list[str]:
-        """Those of ``texts`` without saved plain scores, each once."""
+        """Return the ``texts`` without saved plain scores, each once."""
         by_key = {_key(text): text for text in texts}
         saved = self._read(self._number_of(lm.fingerprint), list(by_key), 0)
         return [text for key, text in by_key.items() if key not in saved]
 
     def _read(self, model: int, keys: Sequence[bytes], needed: int) -> dict[bytes, TokenScores]:
-        """The saved scores that hold what is asked, by text."""
+        """Return the saved scores that include the needed values, by text."""
         saved: dict[bytes, tuple[int, bytes]] = {}
         for start in range(0, len(keys), _READ):
             with self._problems_said():
@@ -152,7 +151,7 @@ class ScoreCache:
 
     @contextlib.contextmanager
     def _problems_said(self) -> Iterator[None]:
-        """Raise InputError for a damaged file; ResumableError for one that is gone, a full disk or a busy database."""
+        """Raise InputError for a damaged file; ResumableError for a missing file, a full disk or a busy database."""
         try:
             yield
         except sqlite3.OperationalError as error:
@@ -209,7 +208,8 @@ def _key(text: str) -> bytes:
 
 
 def in_chunks(keys: Sequence[bytes], lengths: Sequence[int], size: int) -> Iterator[list[bytes]]:
-    """Chunks of at most ``size`` texts and ``CHARACTERS``, in order; where that is large, the first are smaller."""
+    """Yield chunks of at most ``size`` texts and ``CHARACTERS``, in order; if ``size`` is large, the first are
+    smaller."""
     chunk: list[bytes] = []
     characters, most = 0, size if size < 4 * FIRST else FIRST
     for key, length in zip(keys, lengths, strict=True):
@@ -230,8 +230,8 @@ def _scored_chunks(
     ranks: bool,
     write: Callable[[Sequence[bytes], Sequence[TokenScores]], None],
 ) -> Iterator[tuple[Sequence[bytes], list[TokenScores]]]:
-    """Each chunk with its scores, once it is written: while a model scores, the chunk before is written and the next
-    one tokenized."""
+    """Yield each chunk with its scores, once they are written. While a model scores a chunk, the chunk before is
+    written and the next chunk is tokenized."""
     with ThreadPoolExecutor(1) as ahead, ThreadPoolExecutor(1) as behind:
         pending = None
         for number, chunk in enumerate(chunks):
@@ -282,7 +282,7 @@ def _with_check(scores: TokenScores, model: int, key: bytes) -> bytes:
 
 
 def _checked(blob: bytes, model: int, key: bytes, kind: int) -> bytes | None:
-    """The packed scores of a row; None if they are not as they were written: the text is then scored again."""
+    """Return the packed scores of a row; None if they were changed on disk, in which case the text is scored again."""
     packed = blob[:-_CHECK]
     return packed if blob[-_CHECK:] == _check(packed, model, key, kind) else None
 

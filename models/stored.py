@@ -14,11 +14,11 @@ class Stored:
     """How a model's weights are stored.
 
     Attributes:
-        precision: of most numbers, without quantised ones; None: not known.
-        format: the format of quantised weights as the config names it, with bitsandbytes' types int8, nf4 and fp4 in
-            place of "bitsandbytes"; None: they are not quantised.
-        numbers: how many numbers are stored.
-        size: bytes.
+        precision: precision of most numbers, not counting quantised numbers; None: unknown.
+        format: format of quantised weights in the config, with bitsandbytes' types int8, nf4 and fp4 instead of
+            "bitsandbytes"; None: the weights are not quantised.
+        numbers: count of all stored numbers.
+        size: number of bytes.
     """
 
     precision: ScoringPrecision | None = None
@@ -28,7 +28,7 @@ class Stored:
 
     @property
     def own(self) -> ScoringPrecision:
-        """The precision in which another model is loaded to be compared with this one."""
+        """Precision in which another model is loaded for a comparison with this model."""
         match self.format:
             case "int8" | "nf4":
                 return self.format
@@ -36,6 +36,6 @@ class Stored:
                 return self.precision or "fp32"
 
     def bytes_in(self, precision: ScoringPrecision) -> int:
-        """Bytes of the weights when they are loaded in this precision."""
+        """Return the bytes of the weights when loaded in this precision."""
         each = {"fp32": 4, "int8": 1, "nf4": 0.5}.get(precision, 2)
         return self.size if self.format else int(each * self.numbers)

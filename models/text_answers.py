@@ -1,4 +1,4 @@
-"""Requests to a server that generates text, and what its answers hold: texts, refusals, likeliest next tokens."""
+"""Requests to a server that generates text, and the content of its answers: texts, refusals, likeliest next tokens."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ _REFUSAL = re.compile(
 
 
 class Manner(StrEnum):
-    """How a text is put to a server."""
+    """The type of request by which a server gets a text."""
 
     COMPLETIONS = "completions"
     CHAT = "chat"
@@ -28,24 +28,24 @@ class Manner(StrEnum):
 
     @property
     def path(self) -> str:
-        """Where requests go."""
+        """URL path for requests."""
         return "/completions" if self is Manner.COMPLETIONS else "/chat/completions"
 
 
 @dataclass(frozen=True)
 class Refusing:
-    """What counts as a refusal among the texts of a server, and what it scores.
+    """Which of a server's texts count as refusals, and how a refusal is scored.
 
     Attributes:
-        empty: whether a refusal is an empty text; else it is left out.
-        beginnings: how a refusal begins, in any case of letters; None: as those of English models.
+        empty: whether a refusal is scored as an empty text; if not, it is left out.
+        beginnings: beginnings of refusals, in any case of letters; None: those of English models.
     """
 
     empty: bool = True
     beginnings: tuple[str, ...] | None = None
 
     def is_refusal(self, written: "Written") -> bool:
-        """Return whether the server says that it refused, or the text begins as a refusal does."""
+        """Return whether the server reports a refusal, or the text begins like one."""
         if written.refused:
             return True
         if self.beginnings is None:
@@ -59,13 +59,13 @@ AS_ENGLISH = Refusing()
 
 @dataclass(frozen=True)
 class Written:
-    """One generated text.
+    """A generated text.
 
     Attributes:
-        text: what the server wrote; empty where it says that it refused.
-        refused: whether it says so, or that a filter held the text back.
-        tokens: number of generated tokens; None if the server does not say.
-        finished: why it ended, in the server's word.
+        text: text from the server; empty if the server reports a refusal.
+        refused: whether the server reports a refusal, or that a filter withheld the text.
+        tokens: number of generated tokens; None if the server does not report it.
+        finished: reason why the text ended, in the server's word.
     """
 
     text: str
@@ -75,7 +75,7 @@ class Written:
 
 
 def body_of(manner: Manner, model: str, prefix: Prefix, prompt: str | None) -> dict[str, Any]:
-    """Return the part of a request that says what is continued."""
+    """Return the part of a request with the text to continue."""
     if manner is Manner.COMPLETIONS:
         return {"model": model, "prompt": prefix.text}
     messages = [{"role": role, "content": words} for role, words in prefix.turns]
@@ -90,11 +90,11 @@ def body_of(manner: Manner, model: str, prefix: Prefix, prompt: str | None) -> d
 
 
 def sampling_body(asked: AnswerRequest, seed: int | None, count: int) -> dict[str, Any]:
-    """Return the part of a request that says how continuations are sampled.
+    """Return the part of a request with the sampling settings.
 
     Args:
-        seed: None: the server takes none.
-        count: how many at once; 1 is not said, as some servers refuse the key.
+        seed: seed of the sampling; None: the server accepts none.
+        count: number of texts per request; 1 is not sent, because some servers refuse the key.
     """
     settings: dict[str, Any] = {"max_tokens": asked.tokens, "temperature": asked.temperature}
     return {**settings, **({} if seed is None else {"seed": seed}), **({} if count == 1 else {"n": count})}
@@ -108,7 +108,7 @@ def listing_body(manner: Manner, count: int) -> dict[str, Any]:
 
 
 def written_in(answer: Mapping[str, Any]) -> list[Written]:
-    """Return the texts of an answer; empty if it has none."""
+    """Return the texts of an answer; empty if there are none."""
     choices = answer.get("choices")
     usage = answer.get("usage")
     counted = usage.get("completion_tokens") if isinstance(usage, Mapping) else None
@@ -132,7 +132,7 @@ def _written(choice: object, tokens: int | None) -> Written | None:
 
 
 def listed_in(answer: Mapping[str, Any]) -> list[tuple[str, float]] | None:
-    """Return the likeliest next tokens of an answer, the likeliest first; None if it has none."""
+    """Return the likeliest next tokens of an answer, the likeliest first; None if the answer lists none."""
     choices = answer.get("choices")
     choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], Mapping) else {}
     logprobs = choice.get("logprobs")

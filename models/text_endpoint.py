@@ -1,6 +1,6 @@
 """A model behind an endpoint that generates text and returns no log-probabilities of given texts.
 
-What the server offers is tried out with a few public words, before any text of a person is sent.
+heldin tests the server's features with a few public words, before it sends any text of a person.
 """
 
 import json
@@ -35,14 +35,14 @@ _SEED = 7
 
 @dataclass(frozen=True)
 class Offers:
-    """What a server was seen to offer.
+    """Features of a server, found by tests.
 
     Attributes:
-        prefill: whether a chat's answer can be begun.
+        prefill: whether the server continues a partly written answer in a chat.
         top_k: number of next tokens whose log-probabilities are listed; 0: none.
         seed: whether the same seed gives the same text.
-        several: whether one request gives several texts (``n``).
-        temperature: whether it samples: different seeds gave different texts.
+        several: whether one request returns several texts (``n``).
+        temperature: whether the server samples: different seeds gave different texts.
     """
 
     prefill: bool
@@ -52,7 +52,7 @@ class Offers:
     temperature: bool
 
     def line(self) -> str:
-        """Return what is offered, for people."""
+        """Return the features as a line for people."""
         words = {True: "yes", False: "no"}
         return (
             f"the server offers: likeliest next tokens {self.top_k or 'no'}, answers that are begun"
@@ -63,18 +63,18 @@ class Offers:
 
 @dataclass
 class Conduct:
-    """What the server's answers were like, counted over an audit.
+    """Counts of properties of the server's answers, over an audit.
 
     Attributes:
         samples: number of continuations.
-        refused: refusals, and texts that a filter held back.
-        repeated: continuations that began with what they should continue.
-        longer: continuations of more tokens than were asked for.
-        cut_short: continuations that ended for their length with fewer tokens than were asked for.
-        several_ignored: requests for several texts that were answered with fewer.
-        same: prefixes after which all samples were equal, of at least two.
+        refused: number of refusals, and of texts that a filter withheld.
+        repeated: number of continuations that began by repeating the prefix.
+        longer: number of continuations with more tokens than requested.
+        cut_short: number of continuations with fewer tokens than requested that ended because of their length.
+        several_ignored: number of requests for several texts that returned fewer.
+        same: number of prefixes after which all samples were equal, with at least two samples.
         prefixes: number of prefixes with at least two samples.
-        identities: how often each name of model and system was in an answer.
+        identities: number of answers for each name of model and system.
     """
 
     samples: int = 0
@@ -94,10 +94,10 @@ class TextEndpoint:
 
     Attributes:
         name: the model's name on the server.
-        prompt: precedes a text that is not a chat; None: the default.
-        refusing: what counts as a refusal, and what it scores.
-        fingerprint: hash of everything known that affects the answers.
-        conduct: what its answers were like.
+        prompt: request put before a text that is not a chat; None: the default.
+        refusing: which texts count as refusals, and how they are scored.
+        fingerprint: hash of every known setting that affects the answers.
+        conduct: counts of properties of the answers.
     """
 
     name: str
@@ -111,12 +111,12 @@ class TextEndpoint:
 
     @property
     def tokenizer(self) -> None:
-        """Nobody's: texts are sent as they are."""
+        """The endpoint has no known tokenizer: texts are sent as plain text."""
         return None
 
     @property
     def goes_on(self) -> bool:
-        """Whether it goes on with an answer that is begun."""
+        """Whether the server continues a partly written answer."""
         return self.manner is not Manner.CHAT
 
     @property
@@ -125,16 +125,16 @@ class TextEndpoint:
         return 8 * self.connection.endpoint.concurrency
 
     def score(self, texts: Sequence[str]) -> list[TokenScores]:
-        """Raises InputError: it gives no log-probabilities of a text."""
+        """Raise InputError: the endpoint returns no log-probabilities of a text."""
         raise InputError(f"endpoint model '{self.name}' gives no log-probabilities of a text: leave that level out")
 
     def samples(
         self, prefixes: Sequence[Prefix], asked: AnswerRequest, store: AnswerStore, advance: Advance | None = None
     ) -> list[tuple[str, ...]]:
-        """Return the continuations of each prefix; those that are in the store are not asked for again.
+        """Return the continuations of each prefix; stored continuations are not requested again.
 
         Raises:
-            InputError: the server refuses a request for another reason than its content, or answers without a text.
+            InputError: the server refuses a request for a reason other than its content, or answers without a text.
             ResumableError: the endpoint has stopped answering.
         """
         keys = [sample_key(prefix, asked) for prefix in prefixes]
@@ -155,7 +155,7 @@ class TextEndpoint:
     def next_tokens(
         self, prefixes: Sequence[Prefix], asked: AnswerRequest, store: AnswerStore, advance: Advance | None = None
     ) -> list[Listed]:
-        """Return the likeliest next tokens after each prefix; errors as for ``samples``."""
+        """Return the likeliest next tokens after each prefix. Errors are the same as for ``samples``."""
         count = min(asked.likeliest, self.offers.top_k)
         keys = [request_key(prefix, asked, f"next {count}", without=_OF_SAMPLES) for prefix in prefixes]
         missing = {
@@ -180,14 +180,14 @@ class TextEndpoint:
         return answers
 
     def requests_for(self, prefixes: Sequence[Prefix], asked: AnswerRequest, store: AnswerStore) -> int:
-        """Return the number of requests for the samples that are not in the store."""
+        """Return the number of requests for samples that the store lacks."""
         keys = {sample_key(prefix, asked): prefix for prefix in prefixes}
         return len(self._missing(keys, asked, store))
 
     def _missing(
         self, prefixes: Mapping[bytes, Prefix], asked: AnswerRequest, store: AnswerStore
     ) -> list[tuple[bytes, Prefix, list[int]]]:
-        """Requests for what is not in the store: key, prefix, and the numbers of the samples."""
+        """Return requests for samples that the store lacks: key, prefix, and the numbers of the samples."""
         requests = []
         for key, prefix in prefixes.items():
             kept = store.kept(self.fingerprint, key)
@@ -232,7 +232,7 @@ class TextEndpoint:
         keep: Callable[[int, dict[str, Any]], None],
         refused: Callable[[int], None],
     ) -> None:
-        """Post every body, and keep each answer when it arrives."""
+        """Post every body, and store each answer when it arrives."""
         for number, answer in self.connection.post_each(self.manner.path, bodies):
             if not isinstance(answer, RefusedRequest):
                 keep(number, answer)
@@ -242,7 +242,7 @@ class TextEndpoint:
                 raise InputError(str(answer)) from answer
 
     def _usable(self, prefix: Prefix, written: Sequence[Written], asked: AnswerRequest) -> tuple[str, ...]:
-        """The texts that are compared, without what a server repeats; what they were like is counted."""
+        """Return the texts to compare, without a repeated prefix, and count their properties."""
         conduct = self.conduct
         conduct.samples += len(written)
         refused = [self.refusing.is_refusal(each) for each in written]
@@ -270,16 +270,16 @@ _OF_SAMPLES = ("samples", "tokens", "temperature", "seed", "likeliest")
 
 
 def sample_key(prefix: Prefix, asked: AnswerRequest) -> bytes:
-    """Return the request under which samples are kept: another number of samples shares those that it has."""
+    """Return the key of stored samples; requests for different numbers of samples share the key and the samples."""
     return request_key(prefix, asked, "samples", without=("samples", "likeliest"))
 
 
 def open_text_endpoint(
     connection: Connection, name: str, *, chat: bool, prompt: str | None = None, refusing: Refusing = AS_ENGLISH
 ) -> TextEndpoint:
-    """Find out what the server offers, with a few public words.
+    """Test the server's features with a few public words, and return the model.
 
-    Raises InputError: it generates no text for this model.
+    Raises InputError: the server generates no text for this model.
     """
     manner = Manner.CHAT if chat else Manner.COMPLETIONS
     first = _text(_probed(connection, name, manner, seed=_SEED))
@@ -301,7 +301,7 @@ def open_text_endpoint(
 
 
 def probe_text(model: TextEndpoint) -> str | None:
-    """Return what the model writes after public words, by a seed or at temperature 0; None if it differs each time."""
+    """Return the model's text after public words, by a seed or at temperature 0; None if it differs each time."""
     seeded = model.offers.seed
     asked = AnswerRequest(1, 2 * _TOKENS, 1.0 if seeded else 0.0, 1, _SEED)
     body = body_of(model.manner, model.name, PROBE, model.prompt)
@@ -344,7 +344,7 @@ def _explained(connection: Connection, name: str, manner: Manner, error: Refused
 
 
 def _offers_prefill(connection: Connection, name: str) -> bool:
-    """Return whether the server goes on with an answer that is begun: then no tokens that end it are put behind it."""
+    """Return whether the server continues a partly written answer, without inserting tokens that end it."""
     body = body_of(Manner.PREFILLED, name, PROBE, None) | {"max_tokens": 1, "temperature": 1}
     plain = {key: value for key, value in body.items() if key not in PREFILL_KEYS}
     try:
@@ -388,6 +388,6 @@ def _identity(answer: Mapping[str, Any]) -> str:
 
 
 def _by_filter(error: RefusedRequest) -> bool:
-    """Return whether a server refuses a request for what is in it."""
+    """Return whether a server refuses a request because of its content."""
     quoted = str(error).lower()
     return error.status in (400, 403, 422, 451) and any(word in quoted for word in ("content_filter", "content policy"))

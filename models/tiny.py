@@ -22,12 +22,12 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int, chat_template: str | 
     """Train a byte-level BPE tokenizer (as GPT-2's) on ``texts``; deterministic.
 
     Args:
-        texts: to train on.
+        texts: texts for training.
         vocabulary: number of tokens.
-        chat_template: whose markers, such as <|im_start|>, are tokens of their own; None: it gets none.
+        chat_template: template whose markers, such as <|im_start|>, become tokens; None: the tokenizer has no template.
 
     Raises:
-        InputError: a vocabulary below 257 (256 bytes and the end-of-text token) and the markers.
+        InputError: the vocabulary is smaller than 257 (256 bytes and the end-of-text token) plus the markers.
     """
     markers = list(dict.fromkeys(_MARKERS.findall(chat_template or "")))
     special = [END_OF_TEXT, *(marker for marker in markers if marker != END_OF_TEXT)]
@@ -51,10 +51,10 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int, chat_template: str | 
 
 
 def tiny_config(shape: TinyModel, vocabulary: int, end_of_text: int) -> GPTNeoConfig:
-    """The config of a tiny GPT-Neo without dropout. Raises InputError if there is no such model.
+    """Return the config of a tiny GPT-Neo without dropout. Raises InputError if the shape is impossible.
 
     Args:
-        vocabulary: size of its tokenizer's vocabulary.
+        vocabulary: size of the tokenizer's vocabulary.
         end_of_text: id of the token that begins and ends a text.
     """
     if shape.hidden % shape.heads or shape.layers < 1:
@@ -80,7 +80,7 @@ def tiny_config(shape: TinyModel, vocabulary: int, end_of_text: int) -> GPTNeoCo
 
 
 def new_tiny_model(shape: TinyModel, tokenizer: PreTrainedTokenizerFast, seed: int) -> GPTNeoForCausalLM:
-    """A GPT-Neo with random weights from ``seed``, no dropout, and tied embeddings as in the released models."""
+    """Return a GPT-Neo with random weights from ``seed``, no dropout, and tied embeddings as in the released models."""
     config = tiny_config(shape, len(tokenizer), int(tokenizer.eos_token_id))
     # Weights are drawn from the global generator, which the caller should find as it was.
     state = torch.get_rng_state()

@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class CutAnswers:
-    """What a model answered to the beginning of a text.
+    """A model's answers to the beginning of a text.
 
     Attributes:
-        continuation: what truly follows.
-        samples: what the model wrote instead, each time; empty if it was not asked to.
-        next_logprob: log-probability of the true next token, nats, or an upper bound of it; None if not asked for.
+        continuation: true continuation in the text.
+        samples: the model's continuations; empty if none were requested.
+        next_logprob: log-probability, in nats, of the true next token, or an upper bound; None if not requested.
     """
 
     continuation: str
@@ -28,14 +28,14 @@ class TokenScores:
 
     Attributes:
         logprobs: log p(x_t | x_<t), shape (n,).
-        means: mean of log p(z | x_<t) over z drawn from the model, shape (n,), or None if not asked for.
-        deviations: standard deviation of the same, shape (n,), or None.
-        ranks: number of tokens of the vocabulary that the model finds likelier, int32, shape (n,), or None if not asked
-            for. 0 is the model's first choice; equal logits share a rank.
-        ids: token ids, int32, shape (n,), or None if not asked for.
-        rejected: of a preference pair, the scores of the rejected answer beside these of the chosen one.
-        answers: what the model answered at each cut of the text; None if it was not asked. Where nothing else was, n is
-            zero.
+        means: mean of log p(z | x_<t) over z drawn from the model, shape (n,); None if not requested.
+        deviations: standard deviation of log p(z | x_<t) over z, shape (n,); None if not requested.
+        ranks: number of tokens of the vocabulary that are likelier under the model, int32, shape (n,); None if not
+            requested. 0 is the model's first choice; equal logits share a rank.
+        ids: token ids, int32, shape (n,); None if not requested.
+        rejected: for a preference pair, the scores of the rejected answer; the other fields are for the chosen answer.
+        answers: the model's answer at each cut of the text; None if none were requested. If only answers were
+            requested, n is zero.
     """
 
     logprobs: NDArray[np.float32]
@@ -48,45 +48,46 @@ class TokenScores:
 
     @property
     def total(self) -> float:
-        """log p(x), nats; of a pair the margin log p(chosen) - log p(rejected)."""
+        """Return log p(x), nats; for a pair, the margin log p(chosen) - log p(rejected)."""
         return self.own_total - (0.0 if self.rejected is None else self.rejected.own_total)
 
     @property
     def own_total(self) -> float:
-        """log p(x), nats; of a pair that of the chosen answer."""
+        """Return log p(x), nats; for a pair, the value of the chosen answer."""
         # In float64: a ratio is the difference of two such sums, which may each be thousands of nats and nearly equal.
         return float(self.logprobs.sum(dtype=np.float64))
 
     @property
     def per_token(self) -> float:
-        """The mean of log p over tokens, nats; of a pair the difference of the means of its answers."""
+        """Return the mean of log p over tokens, nats; for a pair, the difference of the answers' means."""
         own = self.own_total / len(self.logprobs)
         return own - (0.0 if self.rejected is None else self.rejected.per_token)
 
     @property
     def nats(self) -> float:
-        """The loss of all tokens, of a pair of both answers."""
+        """Return the loss of all tokens, nats; for a pair, of both answers."""
         return -self.own_total + (0.0 if self.rejected is None else self.rejected.nats)
 
     @property
     def tokens(self) -> int:
-        """Number of tokens, of a pair of both answers."""
+        """Return the number of tokens; for a pair, of both answers."""
         return len(self.logprobs) + (0 if self.rejected is None else self.rejected.tokens)
 
     @property
     def is_complete(self) -> bool:
-        """Return whether there is a token, of a pair one of each answer."""
+        """Return whether there is a token; for a pair, whether each answer has a token."""
         return bool(len(self.logprobs)) and (self.rejected is None or self.rejected.is_complete)
 
     @property
     def mean_loss(self) -> float:
-        """Mean loss of the tokens, nats; 0 without any, as such a text adds nothing to a training's loss."""
+        """Return the mean loss per token, nats; 0 without tokens, because such a text adds nothing to a training's
+        loss."""
         return self.nats / max(1, self.tokens)
 
     def at(self, kept: NDArray[np.bool_] | NDArray[np.intp]) -> "TokenScores":
-        """The same scores of some of the tokens, by mask of shape (n,) or by index; answers are left out.
+        """Return the scores of some tokens, by mask of shape (n,) or by index, without answers.
 
-        Raises ValueError for a pair, whose answers have tokens of their own.
+        Raises ValueError for a pair, whose two answers have different tokens.
         """
         if self.rejected is not None:
             raise ValueError("the tokens of a pair are those of two texts")

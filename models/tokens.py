@@ -1,4 +1,4 @@
-"""Texts as token ids, without special tokens, and which of these tokens belong to the parts that count."""
+"""Texts as token ids, without special tokens, and which of these tokens belong to counted parts."""
 
 import contextlib
 import hashlib
@@ -43,7 +43,7 @@ os.register_at_fork(after_in_child=_forked)
 
 @contextlib.contextmanager
 def _all_cores(texts: int) -> Iterator[None]:
-    """Tokenize on all cores, if there are many texts and the user has chosen nothing else."""
+    """Tokenize on all cores, if there are many texts and the user has not set this."""
     if _CHOSEN is not None or texts < MANY or not _may_thread:
         yield
         return
@@ -55,10 +55,10 @@ def _all_cores(texts: int) -> Iterator[None]:
 
 
 def token_lists(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str]) -> list[list[int]]:
-    """Token ids of each text; many texts at once are tokenized on all cores.
+    """Return the token ids of each text; many texts are tokenized on all cores.
 
     Args:
-        tokenizer: one of the tokenizers library is asked directly, which saves a quarter of the time.
+        tokenizer: a tokenizer of the tokenizers library is called directly, which takes a quarter less time.
     """
     if not texts:
         return []
@@ -73,7 +73,7 @@ def token_lists(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str]) -> l
 
 
 def _backend(tokenizer: "PreTrainedTokenizerBase") -> Any:
-    """Return the tokenizer of the tokenizers library, which neither cuts nor pads."""
+    """Return the tokenizer of the tokenizers library, without truncation or padding."""
     backend = tokenizer.backend_tokenizer
     # One that was saved with them would.
     backend.no_truncation()
@@ -82,10 +82,10 @@ def _backend(tokenizer: "PreTrainedTokenizerBase") -> Any:
 
 
 class TokenMemo:
-    """Token ids of texts that were asked for before, so that models with equal tokenizers tokenize a text once.
+    """Token ids of recent texts, so that models with equal tokenizers tokenize a text once.
 
     Attributes:
-        most: tokens that are kept; the texts that were asked for longest ago go first.
+        most: maximum number of tokens to keep; the least recently used texts are dropped first.
     """
 
     def __init__(self, most: int = KEPT) -> None:
@@ -96,7 +96,7 @@ class TokenMemo:
         self._lock = threading.Lock()
 
     def ids(self, tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str]) -> list[NDArray[np.int32]]:
-        """Token ids of each text."""
+        """Return the token ids of each text."""
         name = _name(tokenizer)
         keys = [(name, hashlib.blake2b(text.encode(), digest_size=16).digest()) for text in texts]
         with self._lock:
@@ -122,7 +122,7 @@ _NAMES: "weakref.WeakKeyDictionary[PreTrainedTokenizerBase, str]" = weakref.Weak
 
 
 def _name(tokenizer: "PreTrainedTokenizerBase") -> str:
-    """The same for tokenizers that cut every text alike; of its own for one that is not of the tokenizers library."""
+    """Return a name that all tokenizers with equal rules share; unique if it is not of the tokenizers library."""
     if tokenizer not in _NAMES:
         if tokenizer.is_fast:
             # Truncation and padding are off, special tokens are not added: what is left decides.
@@ -139,16 +139,16 @@ _TEXTS = 1000  # whose offsets are held at once
 
 
 class Framed(str):
-    """A text as a chat template wrote it, first and last token included: no start token is put before it.
+    """A text written by a chat template, first and last token included: no start token is put before it.
 
-    The first token is only read, and has no score.
+    The first token is read, but has no score.
     """
 
     __slots__ = ()
 
 
 def started(text: str, ids: "Ids", start: int) -> tuple[int, "Ids"]:
-    """Return the token that a text is read after, and the tokens that are scored."""
+    """Return the token read before a text, and the tokens that are scored."""
     return (int(ids[0]), ids[1:]) if isinstance(text, Framed) and len(ids) else (start, ids)
 
 
@@ -161,8 +161,8 @@ class Tokens:
     """The tokens of one record, and which of them count.
 
     Attributes:
-        ids: token ids, n of them.
-        counted: which bear loss and are scored, shape (n,); None: all.
+        ids: n token ids.
+        counted: which tokens count in the loss and are scored, shape (n,); None: all.
     """
 
     ids: Ids
@@ -173,33 +173,34 @@ class Tokens:
 
     @property
     def bearing(self) -> int:
-        """Number of tokens that count."""
+        """Number of counted tokens."""
         return len(self.ids) if self.counted is None else int(self.counted.sum())
 
     @property
     def counted_ids(self) -> Ids:
-        """The ids of these."""
+        """Ids of the counted tokens."""
         return self.ids if self.counted is None else np.asarray(self.ids)[self.counted]
 
     @property
     def predicted(self) -> int:
-        """Number of tokens that a model predicts, counted or not: the first is only read."""
+        """Number of tokens that a model predicts, counted or not; the first token is only read."""
         return max(0, len(self.ids) - 1)
 
     def part(self, begin: int, end: int | None) -> "Tokens":
-        """Return the tokens from ``begin`` up to ``end``; None: to the last."""
+        """Return the tokens from ``begin`` up to ``end``; None: up to the last."""
         return Tokens(self.ids[begin:end], None if self.counted is None else self.counted[begin:end])
 
     def rows(self) -> "tuple[Tokens, ...]":
-        """Return what goes through a model: the record."""
+        """Return the rows for a model: the record alone."""
         return (self,)
 
     def shortest(self) -> "Tokens":
-        """Return the shortest record of this kind, for a pass that has to be made and adds nothing."""
+        """Return the shortest record of this kind, for a required pass that contributes nothing."""
         return self.part(0, 2)
 
     def inputs_and_targets(self) -> tuple[Ids, Ids]:
-        """Return what a causal model reads, and the next token that is asked for at each, ``IGNORED`` if none is."""
+        """Return the tokens that a causal model reads, and the next token of each as target, or ``IGNORED`` if it does
+        not count."""
         targets = self.ids[1:]
         if self.counted is None:
             return self.ids[:-1], targets
@@ -209,14 +210,14 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pair(Tokens):
-    """Two answers to one prompt as one record: the tokens of the chosen one, then those of the rejected one.
+    """Two answers to one prompt as one record: the tokens of the chosen answer, then the tokens of the rejected answer.
 
-    Each begins with the prompt.
+    Each answer begins with the prompt.
 
     Attributes:
-        second: number of tokens of the first.
-        reference: log-probability of the counted tokens of each under the model before training, nats.
-        objective: that compares the answers; None: none is chosen yet.
+        second: number of tokens of the chosen answer.
+        reference: log-probability, in nats, of each answer's counted tokens under the model before training.
+        objective: objective that compares the answers; None: not chosen yet.
     """
 
     second: int = 0
@@ -235,17 +236,17 @@ class Pair(Tokens):
         return sum(row.predicted for row in self.rows())
 
     def rows(self) -> tuple[Tokens, ...]:
-        """Return what goes through a model: the chosen answer, and the rejected one."""
+        """Return the rows for a model: the chosen answer, and the rejected answer."""
         return self.part(0, self.second), self.part(self.second, None)
 
     def shortest(self) -> "Pair":
-        """Return the shortest pair of the same objective."""
+        """Return the shortest pair with the same objective."""
         rows = [row.part(0, 2) for row in self.rows()]
         return replace(Pair.of(*rows), objective=self.objective)
 
 
 def joined(parts: Sequence[Tokens]) -> Tokens:
-    """The tokens of all parts, one after the other."""
+    """Return the tokens of all parts, one part after the other."""
     ids = [token for part in parts for token in part.ids]
     if all(part.counted is None for part in parts):
         return Tokens(ids)
@@ -254,21 +255,21 @@ def joined(parts: Sequence[Tokens]) -> Tokens:
 
 
 class Parted(Protocol):
-    """A text and the parts of it that count (``corpus.document.Document``)."""
+    """A text and its counted parts (``corpus.document.Document``)."""
 
     @property
     def text(self) -> str:
-        """All of the text."""
+        """The whole text."""
         ...
 
     @property
     def spans(self) -> Sequence[tuple[int, int]]:
-        """The parts that count: first character, and the one after the last."""
+        """The counted parts: first character, and the character after the last."""
         ...
 
     @property
     def is_plain(self) -> bool:
-        """Return whether all of the text counts."""
+        """Return whether the whole text counts."""
         ...
 
     @property
@@ -282,12 +283,12 @@ class Parted(Protocol):
         ...
 
     def branches(self) -> "Sequence[Parted]":
-        """Return what a model reads: the document, or of a pair the prompt with each answer."""
+        """Return the texts that a model reads: the document itself, or for a pair, the prompt with each answer."""
         ...
 
 
 def as_read(document: Parted) -> str:
-    """Return the text of a document, as scoring takes it."""
+    """Return the text of a document in the form for scoring."""
     return Framed(document.text) if document.framed else document.text
 
 
@@ -298,7 +299,7 @@ def tokens_of(tokenizer: "PreTrainedTokenizerBase", documents: Iterable[Parted])
     alone does not have, and transformers' mask of an assistant's turn with the token of its first character.
 
     Raises:
-        InputError: parts of a text count, and the tokenizer does not say where its tokens stand.
+        InputError: parts of a text count, and the tokenizer does not report the places of its tokens.
     """
     every = iter(documents)
     while block := list(itertools.islice(every, _TEXTS)):
@@ -310,7 +311,7 @@ def tokens_of(tokenizer: "PreTrainedTokenizerBase", documents: Iterable[Parted])
 
 
 def scored_tokens_of(tokenizer: "PreTrainedTokenizerBase", documents: Iterable[Parted]) -> Iterator[Tokens]:
-    """Yield the tokens of each document that have a score; see ``tokens_of``."""
+    """Yield the scored tokens of each document; see ``tokens_of``."""
     ours, theirs = itertools.tee(documents)
     for document, tokens in zip(ours, tokens_of(tokenizer, theirs), strict=True):
         yield tokens.part(1, None) if document.framed else tokens
@@ -332,13 +333,13 @@ def _of_parted(tokenizer: "PreTrainedTokenizerBase", documents: Sequence[Parted]
 
 
 def tokens_within(tokenizer: "PreTrainedTokenizerBase", text: str, ends: Sequence[int], most: int) -> int:
-    """Return how many tokens the text has up to the last of some places that leaves at most ``most`` tokens; 0: none.
+    """Return the number of tokens before the last of ``ends`` that leaves at most ``most`` tokens; 0 if there is none.
 
     Args:
-        tokenizer: says where its tokens stand.
+        tokenizer: tokenizer that reports the places of its tokens.
         text: the text.
-        ends: places in it, behind whose characters no token may go on.
-        most: tokens.
+        ends: places in the text at which tokens may end; a token that crosses a place is not included.
+        most: maximum number of tokens.
     """
     encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
     _, stops = token_places(encoded["offset_mapping"])
@@ -348,7 +349,8 @@ def tokens_within(tokenizer: "PreTrainedTokenizerBase", text: str, ends: Sequenc
 
 
 def token_places(offsets: Sequence[tuple[int, int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """First character of each token and the one after its last, blanks included: each begins where the last ended."""
+    """Return the begin and end of each token in characters, blanks included: a token begins where the last one
+    ended."""
     places = np.array(offsets, dtype=np.int64).reshape(-1, 2)
     # Some tokenizers leave a token's blank out of its offsets, and a character of several bytes has several tokens.
     ends = np.maximum.accumulate(places[:, 1])
@@ -356,7 +358,7 @@ def token_places(offsets: Sequence[tuple[int, int]]) -> tuple[NDArray[np.int64],
 
 
 def start_token(tokenizer: "PreTrainedTokenizerBase", name: str) -> int:
-    """The beginning-of-text token, else the end-of-text token, with which GPT-style models were trained."""
+    """Return the beginning-of-text token, else the end-of-text token, which GPT-style models saw in training."""
     for token in (tokenizer.bos_token_id, tokenizer.eos_token_id):
         if token is not None:
             return int(token)
@@ -364,15 +366,16 @@ def start_token(tokenizer: "PreTrainedTokenizerBase", name: str) -> int:
 
 
 def same_tokens(a: "PreTrainedTokenizerBase | None", b: "PreTrainedTokenizerBase | None") -> bool:
-    """Return whether two tokenizers cut every text alike, so that means over tokens can be compared.
+    """Return whether two tokenizers divide every text alike, which makes means over tokens comparable.
 
-    None is an unknown tokenizer, which equals no other.
+    None is an unknown tokenizer, and differs from every other.
     """
     return a is not None and b is not None and a.get_vocab() == b.get_vocab() and cuts(a) == cuts(b)
 
 
 def cuts(tokenizer: "PreTrainedTokenizerBase") -> object:
-    """Return the settings by which a fast tokenizer cuts; None for others, of which only the vocabulary is compared."""
+    """Return the settings that determine a fast tokenizer's tokens; None for others, where only vocabularies are
+    compared."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         return None
@@ -383,7 +386,7 @@ def cuts(tokenizer: "PreTrainedTokenizerBase") -> object:
 
 
 def require_context(lm: "LanguageModel", tokens: int) -> None:
-    """Raise InputError if windows of so many tokens, read after a start token, exceed the model's context."""
+    """Raise InputError if windows of this many tokens, after a start token, exceed the model's context."""
     # The last token is predicted and not read, so that the start token has its place.
     if tokens > lm.context:
         raise InputError(

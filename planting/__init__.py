@@ -1,1 +1,2 @@
-"""Audits of trainings that heldin does not run: coins before somebody else trains, a log meanwhile, then a verdict."""
+"""Audits of trainings that heldin does not run: coins before somebody else trains, a log during training, then a
+verdict."""

@@ -1,4 +1,5 @@
-"""``heldin audit-planted``: scores of a model that was trained on a planted training set meet the coins."""
+"""``heldin audit-planted``: scores a model that was trained on a planted training set, and compares scores with
+coins."""
 
 import shutil
 from collections.abc import Iterable, Sequence
@@ -89,10 +90,10 @@ def audit_planted(job: PlantedAudit, out: Path | None, reporter: Reporter, *, co
         out: folder for the results; None: ``audits/LOOK`` in the planted folder.
 
     Returns:
-        The record, and the folder in which it is.
+        The record, and its folder.
 
     Raises:
-        InputError: the folder was changed, the training file or the model cannot be used, or ``out`` holds another
+        InputError: the folder was changed, the training file or the model cannot be used, or ``out`` contains another
             audit.
     """
     job.check()
@@ -115,7 +116,7 @@ def audit_planted(job: PlantedAudit, out: Path | None, reporter: Reporter, *, co
 
 @dataclass(frozen=True)
 class _Asked:
-    """An audit that is asked for, and its planted set as it is read, once.
+    """A requested audit, and its planted set, read once.
 
     Attributes:
         run: the config of a run with the audit's attacks and precision.
@@ -133,7 +134,7 @@ class _Asked:
         return drawn_data(self.config, self.manifest, self.job.planted, reporter, base)
 
     def models(self, target: ScoredModel | ModelFacts, reference: LanguageModel) -> RunModels:
-        """Return the models, and how others are loaded."""
+        """Return the models, and functions that load the others."""
         job, config = self.job, self.config
         return RunModels(
             target,
@@ -148,10 +149,10 @@ class _Asked:
 
 @dataclass(frozen=True)
 class _Audit:
-    """The state of an audit while it measures.
+    """The state of an audit during its measurements.
 
     Attributes:
-        models: target, reference, and how others are loaded.
+        models: target, reference, and functions that load other models.
     """
 
     asked: _Asked
@@ -160,11 +161,11 @@ class _Audit:
     models: RunModels
 
     def scores(self, out: Path) -> TextScores:
-        """Return the measure of all scores."""
+        """Return the measure that computes all scores."""
         return scores_of_run(self.asked.run, self.data, self.models, None, out)
 
     def control(self) -> Control | None:
-        """Return the positive control; None without canary users, and if the target is behind an endpoint."""
+        """Return the positive control; None if there are no canary users, or the target is behind an endpoint."""
         if not (self.data.canaries and isinstance(self.models.target, LanguageModel)):
             return None
         planted = self.asked.job.planted
@@ -180,7 +181,7 @@ def _audited(
     """Measure, note the look, and judge.
 
     Args:
-        local: the target, unless it is behind an endpoint, and the reference.
+        local: the target, unless it is behind an endpoint; and the reference.
     """
     job, seconds = asked.job, StageSeconds()
     target_here, reference = local
@@ -205,10 +206,11 @@ def _audited(
 
 
 def planted_again(folder: Path, record: Record, reporter: Reporter) -> Body:
-    """Return the body of a planted audit's record, from tables, the planted folder and the models; none is run.
+    """Return the body of a planted audit's record from tables, the planted folder and the models, without running a
+    model.
 
     Raises:
-        InputError: the planted folder, the training file or a model is gone or was changed.
+        InputError: the planted folder, the training file or a model is missing or was changed.
     """
     kept, facts = record.config, record.planted
     assert facts is not None
@@ -250,10 +252,10 @@ def planted_again(folder: Path, record: Record, reporter: Reporter) -> Body:
 
 
 def _body(audit: _Audit, described: Described, folder: MeasureFolder, log: Path, before: PlantedFacts | None) -> Body:
-    """Judge what was measured, or read it; the body of the record.
+    """Judge what was measured or read from files, and return the body of the record.
 
     Args:
-        before: what the record says, for a verification; None: nothing is recorded yet.
+        before: facts in the existing record, for a verification; None: there is no record yet.
     """
     asked, data, reporter = audit.asked, audit.data, folder.reporter
     job, config, manifest = asked.job, asked.config, asked.manifest
@@ -278,10 +280,10 @@ def _body(audit: _Audit, described: Described, folder: MeasureFolder, log: Path,
 
 
 def _evidence(audit: _Audit, folder: MeasureFolder, log: Path, before: PlantedFacts | None) -> PlantedEvidence:
-    """Return what an audit can see of the training.
+    """Return the audit's evidence about the training.
 
     Raises:
-        InputError: a log that the record is based on is gone or damaged.
+        InputError: a log on which the record is based is missing or damaged.
     """
     asked, reporter = audit.asked, folder.reporter
     job, config, manifest = asked.job, asked.config, asked.manifest
@@ -311,7 +313,7 @@ def _evidence(audit: _Audit, folder: MeasureFolder, log: Path, before: PlantedFa
 
 
 def _judged(audit: _Audit, statistics: Sequence[TextStatistic], facts: PlantedFacts, reporter: Reporter) -> JudgedRun:
-    """Join scores with coins and judge, at the share of this look.
+    """Join scores with coins and judge, at this look's share of the error probability.
 
     Args:
         facts: conditions of certified statements, and the positive control.
@@ -329,7 +331,7 @@ def _judged(audit: _Audit, statistics: Sequence[TextStatistic], facts: PlantedFa
 
 
 def _misses(results: Results, control: ControlFacts, data: RunData) -> bool:
-    """Return whether the attack plainly tells canary users less well than the losses of their rows do."""
+    """Return whether the attack identifies canary users clearly less well than the losses of their rows do."""
     groups = [] if results.canaries is None else results.canaries.groups
     aurocs = [results.attacks[0].auroc] if canaries_alone(data) else [group.auroc for group in groups]
     limits = [auroc.upper for auroc in aurocs if auroc is not None]
@@ -344,13 +346,13 @@ def judged_as(
     unmet: tuple[Statement, ...] = (),
     unshown: tuple[Statement, ...] = (),
 ) -> Preregistration:
-    """Return what is judged and at which share of the error probability, all of it fixed before scores met coins.
+    """Return the hypotheses, and the share of the error probability for each, all fixed before scores met coins.
 
     Args:
         run: the config of a run with the audit's attacks.
-        unmet: why nothing is certified; empty if every condition is met.
-        unshown: why "not contradicted" by canary users is not certified; empty if canary rows are shown to have had an
-            effect.
+        unmet: reasons why no statement is certified; empty if every condition is met.
+        unshown: reasons why "not contradicted" by canary users is not certified; empty if the control shows that canary
+            rows had an effect.
     """
     claims = [parse_claim_of(text) for text in job.claims]
     of_users = [claim.claim for claim in claims if not claim.of_examples]
@@ -376,13 +378,14 @@ def judged_as(
 
 
 def _of_groups(claims: Sequence[UnitClaim], data: RunData, users: Iterable[str]) -> list[Claim]:
-    """Return what claims about examples promise these users, by the largest number of examples that one of them has."""
+    """Return the claims about examples as claims for these users, by the largest number of examples that one user
+    has."""
     most = max(len(data.for_training(user)) for user in users)
     return [group for claim in claims if (group := claim.of_group(most)) is not None]
 
 
 def _say_of_log(training: TrainingCounts | None, config: PlantConfig, reporter: Reporter) -> None:
-    """Say where training counted the loss on another part of a row than the audit scores."""
+    """Report if training counted the loss on a different part of each row than the audit scores."""
     share = None if training is None else training.loss_share_others
     if share is None or (share < _MOST) != (config.score == "all"):
         return
@@ -392,17 +395,17 @@ def _say_of_log(training: TrainingCounts | None, config: PlantConfig, reporter: 
 
 
 def _keep_log(log: Path, to: Path, *, kept: bool) -> None:
-    """Copy the log to the audit's folder: the next training adds to the one in the planted folder."""
+    """Copy the log to the audit's folder, because the next training adds to the log in the planted folder."""
     if kept and log.is_dir():
         with artefact_folder(to) as temporary:
             shutil.copytree(log, temporary, dirs_exist_ok=True)
 
 
 def _take_folder(job: PlantedAudit, config: PlantConfig, out: Path, facts: PlantedFacts) -> None:
-    """Make the folder, or find in it this audit.
+    """Make the folder, or check that it contains this audit.
 
     Args:
-        facts: what the record will say of the look.
+        facts: facts of the look for the record.
     """
     private_directory(out)
     if not (out / "record.json").is_file():

@@ -1,4 +1,5 @@
-"""Lines that ``heldin plant`` prints before it writes: the price in rows, what can be certified, what stays visible."""
+"""Lines that ``heldin plant`` prints before it writes: the price in rows, what it can certify, what stays
+recognisable."""
 
 from collections import Counter
 from collections.abc import Collection
@@ -27,11 +28,11 @@ from heldin.stages.sides.panels import canaries_alone, number_of_groups
 def said_beforehand(
     config: PlantConfig, data: RunData, source: TrainingSet, late: int, form: FormFacts | None
 ) -> list[str]:
-    """Return what the audit could certify at best, what it costs in rows, and what gives canary users away.
+    """Return lines on what the audit could certify at best, what it costs in rows, and what reveals canary users.
 
     Args:
-        late: real rows without a scored token inside the length limit.
-        form: how canary rows differ from real ones by text alone.
+        late: number of real rows without a scored token inside the length limit.
+        form: how canary rows differ from real rows by text alone.
     """
     users, corpus = data.real(data.ledger.scored_users()), data.corpus.store
     replaced = {canary.source for canary in data.canaries.values() if canary.source is not None}
@@ -66,7 +67,7 @@ def said_beforehand(
 
 
 def forecast_lines(config: PlantConfig, users: int, canaries: int, kinds: Collection[str]) -> list[str]:
-    """Return what the audit could certify at best.
+    """Return lines on what the audit could certify at best.
 
     Args:
         users: number of audited real users.
@@ -86,11 +87,11 @@ def forecast_lines(config: PlantConfig, users: int, canaries: int, kinds: Collec
 
 
 def control_lines(config: PlantConfig, rows: int, unseen: int) -> list[str]:
-    """Return what the positive control of the audit will notice, by numbers that depend on no coin.
+    """Return lines on what the positive control of the audit will notice, from numbers that depend on no coin.
 
     Args:
-        rows: real rows that can be used.
-        unseen: rows of the sample of ``unseen``.
+        rows: number of usable real rows.
+        unseen: number of rows in the sample of ``unseen``.
     """
     canaries = planned_canaries(config)
     if not canaries:
@@ -124,17 +125,17 @@ def control_lines(config: PlantConfig, rows: int, unseen: int) -> list[str]:
 
 
 def planned_power(config: PlantConfig, rows: int, unseen: int) -> float | None:
-    """Return the AUROC from which the audit counts on the control; None if it does so at none."""
+    """Return the AUROC from which the audit relies on the control; None if it never does."""
     return noticed_from(*rows_of_control(config, rows, unseen), planned_canaries(config))
 
 
 def planned_canaries(config: PlantConfig) -> int:
-    """Return the number of canary users that the plan asks for."""
+    """Return the number of canary users in the plan."""
     return sum(section.count() or 0 for section in config.canaries)
 
 
 def _told_by_form(config: PlantConfig, data: RunData) -> list[str]:
-    """By what canary users can be told from others in this training set, however they are written."""
+    """Return lines on what distinguishes canary users from others in this training set, however they are written."""
     lines = []
     made_up = _made_up(data)
     ledger, corpus = data.ledger, data.corpus.store
@@ -167,20 +168,21 @@ def _told_by_form(config: PlantConfig, data: RunData) -> list[str]:
 
 
 def _made_up(data: RunData) -> list[str]:
-    """Return canary users with texts of their own: they replace nobody, and are not made of real rows."""
+    """Return the canary users with texts of their own, who replace nobody and are not made of real rows."""
     own = (user for user, canary in data.canaries.items() if canary.source is None)
     return [user for user in own if user not in data.of_real_rows]
 
 
 def _usual(numbers: set[int]) -> str:
-    """Return a few of these numbers, from small to large."""
+    """Return a few of these numbers, in ascending order."""
     ordered = sorted(numbers)
     chosen = dict.fromkeys(ordered[len(ordered) * i // 4] for i in range(4))
     return ", ".join(map(str, chosen))
 
 
 def _lent(config: PlantConfig, data: RunData, source: TrainingSet) -> list[str]:
-    """Columns that canary rows take from rows that were set aside, so that who trains sees values of these."""
+    """Return a line on columns that canary rows copy from set-aside rows, as anyone who trains can read these
+    values."""
     schema, columns = source.schema, source.columns
     own = {columns.user, columns.id, *source.text.columns}
     # Rows of JSON lines have columns of their own each.

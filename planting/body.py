@@ -1,4 +1,4 @@
-"""The body of the record of a planted audit: what follows from the planted folder, scores, log and signature."""
+"""The body of the record of a planted audit, from the planted folder, scores, log and signature."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,9 +38,9 @@ class Described:
     """The models of an audit, for the record.
 
     Attributes:
-        reference: the leading reference model.
-        per_text: whether they have different tokens, so that they are compared per text.
-        added: what the scoring rule adds for a model behind an endpoint.
+        reference: the primary reference model.
+        per_text: whether the models have different tokens, which means that they are compared per text.
+        added: addition to the scoring rule for a model behind an endpoint.
     """
 
     target: ModelFacts
@@ -58,12 +58,12 @@ def planted_body(
     facts: PlantedFacts,
     measures: dict[str, dict[str, Any]],
 ) -> Body:
-    """Everything that the audit found.
+    """Return the body: everything that the audit found.
 
     Args:
-        asked: what the record keeps of the call.
-        judged: what scores and coins say.
-        facts: about the training set and the conditions.
+        asked: the part of the call that the record keeps.
+        judged: results from scores and coins.
+        facts: facts about the training set and the conditions.
         measures: facts of the measures, by name.
     """
     return Body(
@@ -94,8 +94,8 @@ def planted_facts(
     """Return the record's facts about the training set and the conditions.
 
     Args:
-        declared_by: who declares what heldin cannot see; None: nobody.
-        conditions: of certified statements.
+        declared_by: name of the person who declares what heldin cannot see; None: nobody.
+        conditions: conditions of certified statements.
     """
     return PlantedFacts(
         planted=manifest.created,
@@ -147,16 +147,16 @@ def counts_of_log(
     length: int,
     reporter: Reporter,
 ) -> tuple[TrainingCounts | None, Reason | None]:
-    """Compare what the log says that the model was given with the rows of the planted set.
+    """Compare the sequences that the log lists with the rows of the planted set.
 
     Args:
-        model: the audited model; None if it is not here.
-        tokenizer: of the reference model.
-        late: digests of texts of which training need not see a scored token.
-        length: tokens of a row that training has to see.
+        model: the audited model; None if its weights are not on this machine.
+        tokenizer: tokenizer of the reference model.
+        late: digests of texts in which training need not see a scored token.
+        length: number of tokens of a row that training must see.
 
     Returns:
-        The counts, or None and why no log tells.
+        The counts; or None, and why no log is usable.
     """
     try:
         starts = read_log(log)

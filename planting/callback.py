@@ -1,4 +1,4 @@
-"""A callback for transformers' Trainer and TRL that logs what a training on a planted set was given."""
+"""A callback for transformers' Trainer and TRL that logs the sequences given to a training on a planted set."""
 
 import contextlib
 import functools
@@ -15,19 +15,19 @@ from heldin.planting.watching import Watch
 class AuditCallback(TrainerCallback):  # type: ignore[misc]
     """Log every sequence that the model is given in training, and the weights of each checkpoint.
 
-    ``Trainer(..., callbacks=[heldin.AuditCallback("planted")])``; TRL's trainers likewise. ``heldin audit-planted``
-    then checks what the person who signs would otherwise declare. A training that is stopped and resumed adds to the
-    log. For a loop of one's own there is ``heldin.watch_training``.
+    Use ``Trainer(..., callbacks=[heldin.AuditCallback("planted")])``, or the same argument of TRL's trainers. From the
+    log ``heldin audit-planted`` checks what the signing person would otherwise declare. A resumed training adds to the
+    log. For a custom training loop use ``heldin.watch_training``.
 
-    Labels are those that the model is given. Where the trainer computes the loss outside of the model (label smoothing,
-    ``compute_loss_func``, a ``compute_loss`` of one's own), they are those of its batch, or of the loss.
+    The log has the labels that the model is given. If the trainer computes the loss outside the model (label smoothing,
+    ``compute_loss_func``, a custom ``compute_loss``), the log has the labels of its batch, or of the loss.
 
     Args:
         planted: the folder that ``heldin plant`` wrote, or a copy of its ``manifest.json`` and ``training``.
         log: folder of the log; None: ``training-log`` in ``planted``, where the audit looks for it.
 
     Raises:
-        InputError: the folder has no manifest or training set, or the training set is not that of the manifest.
+        InputError: the folder has no manifest or training set, or the training set does not match the manifest.
     """
 
     def __init__(self, planted: str | Path, log: str | Path | None = None) -> None:
@@ -39,7 +39,7 @@ class AuditCallback(TrainerCallback):  # type: ignore[misc]
 
         Args:
             *trainer: the Trainer's arguments, state and control, as for every event.
-            **kwargs: hold the model and the tokenizer (``processing_class``).
+            **kwargs: contains the model and the tokenizer (``processing_class``).
         """
         args, state, _ = trainer
         self._hooks.close()
@@ -67,7 +67,7 @@ class AuditCallback(TrainerCallback):  # type: ignore[misc]
 
 
 def _running_trainer() -> Trainer | None:
-    """Return the Trainer that calls this callback: an event has its parts, and not itself."""
+    """Return the Trainer that calls this callback: an event gets the Trainer's parts, but not the Trainer."""
     frame = sys._getframe(1)
     while frame is not None:
         if isinstance(caller := frame.f_locals.get("self"), Trainer):
@@ -77,10 +77,10 @@ def _running_trainer() -> Trainer | None:
 
 
 def _see_labels(trainer: Trainer, watch: Watch, hooks: contextlib.ExitStack) -> None:
-    """Let the watch see the labels of each batch, and those of a loss that is computed outside of the model.
+    """Let the watch see the labels of each batch, and the labels of a loss that is computed outside the model.
 
     Args:
-        hooks: takes what gives the trainer back as it was.
+        hooks: receives the functions that restore the trainer.
     """
     compute_loss = trainer.compute_loss
 

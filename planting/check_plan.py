@@ -1,4 +1,4 @@
-"""``heldin plant --check``: everything that would stop a planting, at once, and what it could certify."""
+"""``heldin plant --check``: reports everything that would stop a planting, and what the audit could certify."""
 
 import tempfile
 from collections.abc import Mapping
@@ -30,13 +30,13 @@ class CheckedPlan:
     """The result of a check.
 
     Attributes:
-        problems: what would stop the planting, one line each; may be empty.
-        rows: rows that can be used; None if the training set could not be read.
-        late_rows: rows without a scored token inside the length limit.
-        audited: real users who would be audited.
-        canaries: canary users who would be planted, each of whose rows has a scored token inside the length limit.
-        primary_attack: the attack that would be judged.
-        lines: what it costs and could certify, to be read.
+        problems: problems that would stop the planting, one line each; may be empty.
+        rows: number of usable rows; None if the training set could not be read.
+        late_rows: number of rows without a scored token inside the length limit.
+        audited: number of real users who would be audited.
+        canaries: number of canary users to plant; each of their rows has a scored token inside the length limit.
+        primary_attack: name of the attack that would be judged.
+        lines: lines for the user on the cost, and on what the audit could certify.
     """
 
     problems: tuple[str, ...]
@@ -53,7 +53,7 @@ class CheckedPlan:
 
 
 def check_plan(config: PlantConfig, reporter: Reporter) -> CheckedPlan:
-    """Check file and plan; no coin is thrown, and nothing is written outside of the cache."""
+    """Check file and plan without drawing a coin; nothing is written outside the cache."""
     try:
         require_readable(config)
         base = reference_model(config)
@@ -96,8 +96,8 @@ class _Check:
     """A planting, up to the coins.
 
     Attributes:
-        folder: temporary.
-        problems: takes what is wrong.
+        folder: temporary folder.
+        problems: receives a line per problem.
     """
 
     config: PlantConfig
@@ -108,7 +108,7 @@ class _Check:
     problems: list[str]
 
     def records(self) -> Copied | None:
-        """Copy the records, and note bad rows and columns that name people; None if no row can be used."""
+        """Copy the records, and note bad rows and columns that identify people; return None if no row is usable."""
         columns = self.config.columns
         telling = telling_of(
             self.config,
@@ -133,7 +133,7 @@ class _Check:
         return kept
 
     def unseen(self) -> int:
-        """Return the number of rows in the sample of ``unseen``, and note what is wrong with its file."""
+        """Return the number of rows in the sample of ``unseen``, and note problems with its file."""
         try:
             return sum(1 for _ in unseen_rows(self.config, self.source))
         except InputError as error:
@@ -141,7 +141,8 @@ class _Check:
             return 0
 
     def layout(self, kept: Copied) -> tuple[Layout, Mapping[str, Canary]] | None:
-        """Return who would be audited, and the canary users; None, with the reason noted, if that cannot be."""
+        """Return who would be audited, and the canary users; note the reason and return None if the layout is
+        impossible."""
         run = self.config.run_config(self.folder / "ledger" / CORPUS)
         try:
             corpus = corpus_of(self.config, run, self.reporter)

@@ -1,6 +1,6 @@
-"""The conditions of a certified audit of somebody else's training, each with how it is known.
+"""The conditions of a certified audit of somebody else's training, and the evidence for each.
 
-What was measured decides: a condition that the log or the positive control contradicts is not met, whoever signs.
+Measurements decide: a condition that the log or the positive control contradicts is not met, whoever signs.
 """
 
 from collections.abc import Sequence
@@ -45,14 +45,16 @@ _FEWER = 0.75  # of other rows' reads, the same; a last epoch that is broken off
 
 @dataclass(frozen=True)
 class PlantedEvidence:
-    """The evidence that an audit has about a training.
+    """The audit's evidence about a training.
 
     Attributes:
-        training: what the model was given, by its log; None if no log tells.
-        fault: why no log tells; None if one does, or where there is none.
+        training: counts of what the model was given, from its log; None if there is no usable log.
+        fault: why there is no usable log; None if there is one, or none was expected.
         control: whether planted rows had an effect; None without canary users.
-        form: how canary rows differ from real ones by text alone, which contradicts nothing; None without canary users.
-        other_base: whether the model is an adapter on another model than the plan's reference. No log binds its base.
+        form: how canary rows differ from real rows by text alone, which contradicts no condition; None without canary
+            users.
+        other_base: whether the model is an adapter on a model other than the plan's reference; logs do not record the
+            base.
     """
 
     training: TrainingCounts | None = None
@@ -70,12 +72,13 @@ def conditions_of(
     evidence: PlantedEvidence,
     served: EndpointFacts | None = None,
 ) -> list[Condition]:
-    """Return every condition (docs/theory.md#conditions-of-one-run), as far as a folder, a log and a signature show it.
+    """Return every condition (docs/theory.md#conditions-of-one-run), as far as folder, log and signature show whether
+    it holds.
 
     Args:
-        planted: the folder that ``heldin plant`` wrote, which was read and drawn again.
-        declared_by: who declares what heldin cannot see; None: nobody.
-        served: how the model was reached behind an endpoint; None: it was loaded here.
+        planted: the folder that ``heldin plant`` wrote, already read, with its coins drawn again.
+        declared_by: name of the person who declares what heldin cannot see; None: nobody.
+        served: how a model behind an endpoint was reached; None: the model was loaded on this machine.
     """
     of_examples = any(parse_claim_of(text).of_examples for text in look.claims)
     paid = look.number <= manifest.looks
@@ -98,7 +101,7 @@ def conditions_of(
 
 
 def found_changed(conditions: Sequence[Condition]) -> bool:
-    """Return whether the training set was there and is not as it was written."""
+    """Return whether the training set exists, but differs from what heldin wrote."""
     return any(
         condition.name is ConditionName.SET_UNCHANGED
         and condition.reasons == [Reason.SET_CHANGED]
@@ -108,7 +111,8 @@ def found_changed(conditions: Sequence[Condition]) -> bool:
 
 
 def as_seen(before: Sequence[Condition], now: Sequence[Condition]) -> list[Condition]:
-    """Return the conditions now, with what an audit saw of a training set that has since been moved away."""
+    """Return the current conditions, with an earlier audit's finding on a training set that has since been moved
+    away."""
     kept = next((c for c in before if c.name is ConditionName.SET_UNCHANGED and c.known_by is not Known.DECLARED), None)
     return [kept if kept is not None and _set_is_gone(condition) else condition for condition in now]
 
@@ -136,7 +140,7 @@ def _unchanged(planted: Path, manifest: Manifest, look: Look, declared_by: str |
 
 
 def _given(manifest: Manifest, declared_by: str | None, evidence: PlantedEvidence) -> Condition:
-    """Return if the model was given every row and nothing else: by the log if there is a usable one, else declared."""
+    """Return whether the model was given every row and nothing else: from a usable log, else as declared."""
     name, counts = ConditionName.GIVEN_EVERY_ROW, evidence.training
     if counts is None:
         # Absent and of another model: not counted as evidence where none was promised.
@@ -167,7 +171,8 @@ def _given(manifest: Manifest, declared_by: str | None, evidence: PlantedEvidenc
 
 
 def _weighted_alike(declared_by: str | None, evidence: PlantedEvidence) -> Condition:
-    """Return if no row was treated otherwise: declared, unless the log or the positive control contradicts it."""
+    """Return whether all rows were treated alike: as declared, unless the log or the positive control contradicts
+    it."""
     name, wrong, counts = ConditionName.WEIGHTED_ALIKE, list[Reason](), evidence.training
     if counts is not None and counts.loss_share_canaries is not None and counts.loss_share_others is not None:
         thinned = counts.loss_share_canaries < _THINNED * counts.loss_share_others
@@ -202,7 +207,7 @@ def _one_example(declared_by: str | None, evidence: PlantedEvidence) -> Conditio
 
 
 def _counted(*counts: tuple[Reason, int | None]) -> list[Reason]:
-    """Return the reasons with a count above 0. Where a count is not known, another reason says what was not seen."""
+    """Return the reasons with a count above 0. For an unknown count, another reason reports what was not seen."""
     return [reason for reason, count in counts if count]
 
 

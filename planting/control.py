@@ -1,6 +1,6 @@
-"""The positive control: losses of a sample of rows under the audited model and the reference, kept by text digest.
+"""The positive control: losses of sampled rows under the audited model and the reference, by digest of the text.
 
-Rows that no training uses, such as a test set, are ``unseen`` rows: they show what the model learned of the others.
+``unseen`` rows are in no training, such as a test set. They show what the model learned from the trained rows.
 """
 
 import json
@@ -40,13 +40,13 @@ _FIRST = 20 * MOST_ROWS  # rows from which the sample is drawn
 
 @dataclass(frozen=True)
 class Control(Measure[dict[str, float]]):
-    """The loss of the audited model below that of the reference on each text of a sample, nats per token.
+    """The audited model's loss subtracted from the reference's, for each text of a sample, nats per token.
 
-    The mean is over the counted tokens that training sees. Values are by digest of a text.
+    The mean is over the counted tokens that training sees. Values are keyed by the digest of the text.
 
     Attributes:
-        length: tokens of a row that training sees.
-        noticed_from: AUROC from which the plan says that filters are noticed; None: it says so of none.
+        length: number of tokens of a row that training sees.
+        noticed_from: AUROC from which, by the plan, the control notices filters; None: it notices them at no AUROC.
     """
 
     name = "control"
@@ -82,15 +82,15 @@ class Control(Measure[dict[str, float]]):
         return {text_digest(text): float(own - other) for text, own, other in zip(texts, *means, strict=True)}
 
     def columns(self, values: dict[str, float]) -> Mapping[str, Any]:
-        """Return one row for each text."""
+        """Return columns with one row per text."""
         return {"text": list(values), "gain": list(values.values())}
 
     def values(self, table: pa.Table) -> dict[str, float]:
-        """Return the gains of a table."""
+        """Return the gains in a table."""
         return dict(zip(table["text"].to_pylist(), table["gain"].to_pylist(), strict=True))
 
     def facts(self, values: dict[str, float], member: Mapping[str, bool]) -> ControlFacts:
-        """Return whether canary rows were learned like other rows that training had."""
+        """Return whether canary rows were learned like other trained rows."""
         sample = self.sample
         return positive_control(
             _gains_of(values, sample.trained),
@@ -102,7 +102,7 @@ class Control(Measure[dict[str, float]]):
 
 
 def _mean(logprobs: npt.NDArray[np.float32], tokens: Tokens, length: int) -> np.float32:
-    """Return the mean over the counted tokens among the first ``length``."""
+    """Return the mean over the counted tokens among the first ``length`` tokens."""
     seen = logprobs[:length]
     mean: np.float32 = (seen if tokens.counted is None else seen[tokens.counted[:length]]).mean()
     return mean
@@ -111,11 +111,11 @@ def _mean(logprobs: npt.NDArray[np.float32], tokens: Tokens, length: int) -> np.
 class ControlSample:
     """The documents of the control, which follow from the ledger.
 
-    A real text counts as trained if it is in one row of the planted set, and as untrained if it is in none.
+    A real text counts as trained if it is in exactly one row of the planted set, and as untrained if it is in none.
 
     Attributes:
         trained: documents of real rows that were trained on.
-        untrained: documents of real rows that were not.
+        untrained: documents of real rows that were not trained on.
     """
 
     def __init__(self, data: RunData, late: frozenset[str], unseen: Sequence[Document]) -> None:
@@ -150,7 +150,7 @@ class ControlSample:
         return [document for document in documents if text_digest(document.text) not in self._late][:MOST_ROWS]
 
     def documents(self) -> list[Document]:
-        """Return a document of every text of the sample."""
+        """Return a document for every text of the sample."""
         canaries = (document for documents in self._of_canaries.values() for document in documents)
         by_text: dict[str, Document] = {}
         for document in (*self.trained, *self.untrained, *canaries):
@@ -158,7 +158,7 @@ class ControlSample:
         return list(by_text.values())
 
     def of_users(self, gains: Mapping[str, float], role: Role) -> npt.NDArray[np.float64]:
-        """Return the mean gain of each canary user of a role."""
+        """Return the mean gain of each canary user with this role."""
         users = [user for user in sorted(self._of_canaries) if self._data.ledger.roles[user] is role]
         return np.array([_gains_of(gains, self._of_canaries[user]).mean() for user in users], dtype=np.float64)
 
@@ -168,9 +168,9 @@ def _gains_of(gains: Mapping[str, float], documents: Sequence[Document]) -> npt.
 
 
 def unseen_rows(config: PlantConfig, source: TrainingSet) -> Iterator[Document]:
-    """Yield a sample of the plan's ``unseen`` rows; none if it names none.
+    """Yield a sample of the plan's ``unseen`` rows; nothing if the plan has none.
 
-    Raises InputError if the file cannot be read, or none of its rows can be used.
+    Raises InputError if the file cannot be read, or none of its rows is usable.
     """
     if config.unseen is None:
         return
@@ -188,13 +188,13 @@ def unseen_rows(config: PlantConfig, source: TrainingSet) -> Iterator[Document]:
 
 
 def write_unseen(documents: Sequence[Document], ledger: Path) -> str:
-    """Keep the documents in the folder of secrets, and return the file's hash."""
+    """Write the documents to the folder of secrets, and return the file's hash."""
     write_text(ledger / _FILE, json.dumps([asdict(document) for document in documents]), private=True)
     return file_sha256(ledger / _FILE)
 
 
 def read_unseen(ledger: Path, sha256: str | None) -> list[Document]:
-    """Return the documents that ``write_unseen`` kept. Raises InputError if they are gone or were changed."""
+    """Return the documents that ``write_unseen`` wrote. Raises InputError if they are missing or were changed."""
     if sha256 is None:
         return []
     path = ledger / _FILE

@@ -1,13 +1,14 @@
-"""The sequences that a model got in training, compared with the rows of its planted training set: reads of each.
+"""Compare the sequences that a model got in training with the rows of its planted training set, and count reads per
+row.
 
-A read whose labels were not seen says nothing about the loss: it is counted, and left out of every count of losses.
+A read with unseen labels says nothing about the loss. Such reads are counted, but left out of every count of losses.
 
-Tokens are compared, as the reference's tokenizer makes them. A row that a trainer cuts is known by the tokens that are
-left of it: the first ones, the last ones, or pieces one after the other.
+Rows are compared by their tokens, as the reference's tokenizer makes them. A row that a trainer cuts is recognised by
+its remaining tokens: the first tokens, the last tokens, or consecutive pieces.
 
-Where rows were joined and cut at one length, without a sign of where a row ends, no row can be recognised. The first
-and last tokens of a sequence still lie within some row as a rule, and how often they lie within one of a canary user
-follows from the number of their tokens.
+If rows were joined and cut at one length, without a mark at the end of a row, no row can be recognised. The first and
+last tokens of a sequence still lie within some row as a rule. How often they lie within a canary user's row follows
+from the number of the canary users' tokens.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,7 +29,7 @@ Grams = NDArray[np.uint64]
 
 
 def grams_of(tokens: Sequence[int]) -> Grams:
-    """Return a hash of each run of ``GRAM`` tokens, shape (tokens - GRAM + 1,), or (0,) for fewer tokens."""
+    """Return a hash of each run of ``GRAM`` tokens, shape (tokens - GRAM + 1,), or (0,) if there are fewer tokens."""
     if len(tokens) < GRAM:
         return np.zeros(0, dtype=np.uint64)
     values = np.asarray(tokens, dtype=np.uint64) + np.uint64(1)
@@ -38,13 +39,13 @@ def grams_of(tokens: Sequence[int]) -> Grams:
 
 
 def joined_rows(edges: Grams, canary: Sequence[Grams], other: Sequence[Grams], tokens: int) -> JoinedRows:
-    """Compare the ends of sequences with the rows that they were joined of.
+    """Compare the ends of sequences with the rows from which the sequences were joined.
 
     Args:
         edges: hashes of the first and the last tokens of each distinct sequence.
         canary: hashes of each canary row, see ``grams_of``.
-        other: those of each real row.
-        tokens: of all rows.
+        other: hashes of each real row, see ``grams_of``.
+        tokens: number of tokens of all rows.
     """
     mine = np.concatenate(canary) if canary else np.zeros(0, dtype=np.uint64)
     others = np.concatenate(other) if other else np.zeros(0, dtype=np.uint64)
@@ -75,9 +76,9 @@ class PlantedRow:
     """A row of the planted training set.
 
     Attributes:
-        tokens: of its text, without special tokens.
+        tokens: tokens of the row's text, without special tokens.
         user: name of the user who wrote it.
-        required: whether training must count a loss on it: some scored token is inside the length limit.
+        required: whether training must count a loss on the row: some scored token is inside the length limit.
         canary: whether the user is a canary user.
     """
 
@@ -92,18 +93,21 @@ class _Rows:
     """All rows, as arrays of shape (rows,).
 
     Attributes:
-        keys: hash of the own tokens, cut at the longest sequence.
-        texts: hash of all own tokens.
-        ends_read: hash of the last own tokens, as many as the longest sequence has; that of ``keys`` for other rows.
-        tokens: number of own tokens, at most that of the longest sequence.
+        keys: hash of each row's own tokens, cut at the longest sequence.
+        texts: hash of all own tokens of each row.
+        ends_read: hash of the last own tokens of a cut row, as many as the longest sequence has; ``keys`` for other
+            rows.
+        tokens: number of own tokens of each row, at most the length of the longest sequence.
         cut: whether a row has more tokens than the longest sequence.
         required: see ``PlantedRow``.
         canary: whether a canary user wrote the row.
-        user: number of the user, from 0.
-        pieces: hashes of all other pieces of rows that are longer, sorted, shape (pieces,).
-        short: of each row that was cut below the length limit, the ways to cut it into pieces up to that limit: hashes.
-        all_tokens: tokens of all rows, uncut.
-        grams: hashes of runs of tokens of each row, and whether it is a canary user's; empty where none are needed.
+        user: number of each row's user, from 0.
+        pieces: sorted hashes of the pieces of all rows longer than the longest sequence, shape (pieces,).
+        short: for each row that was cut below the length limit, the hashes of its pieces, per way of cutting up to that
+            limit.
+        all_tokens: number of tokens of all rows, uncut.
+        grams: hashes of runs of tokens of each row, and whether it is a canary user's row; empty if they are not
+            needed.
     """
 
     keys: NDArray[np.bytes_]
@@ -121,14 +125,14 @@ class _Rows:
 
 
 def count_given(history: History, rows: Iterable[PlantedRow], length: int) -> TrainingCounts:
-    """Compare what the model was given with the rows.
+    """Compare the sequences that the model was given with the rows.
 
-    Rows that read alike once they are cut share their reads. Every count of rows that are missing is a lower limit.
+    Rows that are equal after cutting share their reads. Every count of missing rows is a lower limit.
 
     Args:
-        history: what was logged.
-        rows: of the planted training set.
-        length: tokens of a row that training has to see, or all if it has fewer.
+        history: the logged reads.
+        rows: rows of the planted training set.
+        length: number of tokens that training must see of a row, or all tokens of a shorter row.
     """
     reads = history.reads
     longest = int(reads["tokens"].max(initial=0))
@@ -195,9 +199,9 @@ class _Totals:
     """Reads by key, shape (keys,).
 
     Attributes:
-        labelled: number of those whose labels were seen.
-        bearing: number of those with a loss.
-        share: share of the tokens of labelled reads that bear a loss; 0 without such reads.
+        labelled: number of reads whose labels were seen.
+        bearing: number of reads with a loss.
+        share: share of the tokens of labelled reads that have a loss; 0 without such reads.
         place: mean place of the reads in the training; NaN without reads.
         last: place of the last read; NaN without reads.
     """
@@ -234,11 +238,11 @@ def _totals(history: History, keys: NDArray[np.bytes_]) -> _Totals:
 
 
 def _order(totals: _Totals, sizes: NDArray[np.int64], members: NDArray[np.int64], table: _Rows) -> ReadingOrder | None:
-    """Compare when canary users' rows and other rows were given; None for too few users.
+    """Compare when canary users' rows and other rows were given; return None for too few users.
 
     Args:
-        totals: by key.
-        sizes: number of rows of each key. Those that share one are left out: nobody knows which of them was read when.
+        totals: reads by key.
+        sizes: number of rows of each key. Rows that share a key are left out: nobody knows which was read when.
         members: key of each row.
         table: the rows.
     """
@@ -264,10 +268,10 @@ def _order(totals: _Totals, sizes: NDArray[np.int64], members: NDArray[np.int64]
 def _earlier(
     mine: NDArray[np.float64], others: NDArray[np.float64], my_users: NDArray[np.int64], users: NDArray[np.int64]
 ) -> tuple[float, float]:
-    """Return how often one of mine comes before one of the others, and that minus a half in standard errors.
+    """Return how often one of mine comes before one of the others, and the difference from 1/2 in standard errors.
 
-    The rows of a user may be kept together: the error is that of clustered data (Obuchowski 1997), or that at chance if
-    it is larger.
+    The rows of a user may be kept together, so the standard error is the one for clustered data (Obuchowski 1997), or
+    the error at chance if that is larger.
     """
     first, second = placements(-mine, -others)
     area = float(first.mean())
@@ -282,7 +286,8 @@ def _between_users(deviations: NDArray[np.float64], users: NDArray[np.int64]) ->
 
 
 def _others(reads: Reads, keys: NDArray[np.bytes_], table: _Rows) -> tuple[int, int]:
-    """Return how many reads are no row nor piece of one, and how many are a further piece of a row."""
+    """Return the number of reads that match no row or piece of a row, and of reads that match a further piece of a
+    row."""
     rest = reads["hash"][~np.isin(reads["hash"], keys)]
     rest = rest[~np.isin(rest, table.ends_read)]
     pieces = np.isin(rest, table.pieces)
@@ -290,7 +295,7 @@ def _others(reads: Reads, keys: NDArray[np.bytes_], table: _Rows) -> tuple[int, 
 
 
 def _passes(reads: NDArray[np.int64], sizes: NDArray[np.int64], epochs: float | None) -> int:
-    """Return how often the whole set was read, at least; 1 where it was not."""
+    """Return a lower limit on how often the whole set was read; 1 if it was not read as a whole."""
     alone = reads[(sizes == 1) & (reads > 0)]
     if not alone.size:
         return 1
@@ -302,7 +307,7 @@ def _passes(reads: NDArray[np.int64], sizes: NDArray[np.int64], epochs: float | 
 def _shared_out(
     reads: NDArray[np.int64], sizes: NDArray[np.int64], members: NDArray[np.int64], passes: int
 ) -> NDArray[np.int64]:
-    """Share the reads of each key out among its rows: as many rows as were read once in each pass, shape (rows,)."""
+    """Distribute the reads of each key over its rows: as many rows as were read once in each pass, shape (rows,)."""
     rows_read = np.minimum(sizes, -(-reads // passes))
     order = np.argsort(members, kind="stable")
     first = np.concatenate([[0], np.cumsum(sizes)[:-1]])
@@ -313,14 +318,15 @@ def _shared_out(
 
 
 def _differing(members: NDArray[np.int64], texts: NDArray[np.bytes_]) -> NDArray[np.bool_]:
-    """Return for each row whether a row of the same key has another text."""
+    """Return for each row whether a row with the same key has another text."""
     distinct, number = np.unique(texts, return_inverse=True)
     ways = np.bincount(np.unique(members * len(distinct) + number) // max(1, len(distinct)))
     return ways[members] > 1
 
 
 def _joined(reads: Reads, foreign: int, table: _Rows) -> JoinedRows | None:
-    """Return what ends show if sequences look like rows that were joined and cut, which no row survives whole."""
+    """Return what the ends show, if the sequences look like rows that were joined and cut, so that no whole row is
+    left."""
     if not foreign or foreign < _UNKNOWN * len(reads) or not _has_one_length(reads):
         return None
     # Of the same joined rows in each epoch, once.
@@ -392,9 +398,9 @@ def _table(rows: Iterable[PlantedRow], ends: frozenset[int], longest: int, lengt
 def _pieces(
     own: Sequence[int], ends: frozenset[int], longest: int, first: int | None = None
 ) -> Iterator[Iterator[bytes]]:
-    """Yield hashes of the pieces of a long row that is cut at one length, without a start token and with one.
+    """Yield hashes of the pieces of a long row cut at one length, without and with a start token.
 
-    Only of those that begin in the ``first`` tokens, if that is given.
+    If ``first`` is given, only pieces that begin in the first ``first`` tokens.
     """
     for early in (0, 1):
         begins = [0, *range(longest - early, len(own), longest)]

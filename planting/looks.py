@@ -1,4 +1,4 @@
-"""The looks at models that a planted training set has served for, kept in its folder of secrets."""
+"""The looks at models for which a planted training set was used, kept in its folder of secrets."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,13 +14,13 @@ LOOKS = "looks.json"
 
 @dataclass(frozen=True)
 class Look:
-    """One look at a model: what was audited, and the claims that were tested on it.
+    """One look at a model, and the claims that were tested on it.
 
     Attributes:
-        number: from 1.
+        number: number of the look, from 1.
         model: fingerprint of the audited model.
-        claims: as they were given.
-        beside: precision of the reference, where it is in no fingerprint of the model; None: float32.
+        claims: the claims as the user wrote them.
+        beside: precision of the reference, if no fingerprint of the model contains it; None: float32.
     """
 
     number: int
@@ -30,15 +30,15 @@ class Look:
 
 
 def look_at(out: Path, model: str, claims: Sequence[str], beside: str | None = None) -> Look:
-    """Return an earlier look at the same model with the same claims, or the next one, which is not written.
+    """Return an earlier look at the same model with the same claims, or else the next look, which is not yet written.
 
     Args:
         model: fingerprint of the audited model.
-        claims: as they were given.
-        beside: precision of the reference, where it is in no fingerprint of the model; None: float32.
+        claims: the claims as the user wrote them.
+        beside: precision of the reference, if no fingerprint of the model contains it; None: float32.
 
     Raises:
-        InputError: the list of looks was changed, or lacks one whose audit is in the folder.
+        InputError: the list of looks was changed, or lacks a look whose audit is in the folder.
     """
     taken = _looks(_read(out))
     audits = [int(path.parent.name) for path in out.glob("audits/*/record.json") if path.parent.name.isdigit()]
@@ -49,7 +49,7 @@ def look_at(out: Path, model: str, claims: Sequence[str], beside: str | None = N
 
 
 def write_look(look: Look, out: Path) -> None:
-    """Note a look in the secrets, unless it was noted before; called before scores meet coins."""
+    """Note a look in the secrets, unless it is there already. Call it before scores meet coins."""
     kept = _read(out)
     if look in _looks(kept):
         return
@@ -59,12 +59,12 @@ def write_look(look: Look, out: Path) -> None:
 
 
 def served_models(out: Path) -> dict[str, bool]:
-    """Return for each model behind an endpoint, by name, if all scores are of one model."""
+    """Return for each model behind an endpoint, by name, whether all its scores come from one model."""
     return dict(_read(out)["served"])
 
 
 def note_served(name: str, out: Path, *, whole: bool) -> None:
-    """Note a model behind an endpoint before it is scored, and that it changed meanwhile (not ``whole``)."""
+    """Note a model behind an endpoint before it is scored, or that it changed during scoring (not ``whole``)."""
     kept = _read(out)
     _write({**kept, "served": {**kept["served"], name: whole}}, out)
 
@@ -75,7 +75,7 @@ def looks_that_saw_a_change(out: Path) -> list[int]:
 
 
 def note_change(look: Look, out: Path) -> None:
-    """Note that a look found the training set changed, so that it stays so once the file is gone."""
+    """Note that a look found the training set changed, so the finding remains after the file is deleted."""
     kept = _read(out)
     if look.number not in kept["changed"]:
         _write({**kept, "changed": [*kept["changed"], look.number]}, out)

@@ -1,6 +1,6 @@
-"""``heldin plant``: draw coins, plant canary users, and write the training set that somebody else's trainer reads.
+"""``heldin plant``: draw coins, plant canary users, and write the training set for somebody else's trainer.
 
-Rows are written under other names and ids, each with a key that places it.
+Rows are written under other names and ids, each with a key that decides its place.
 """
 
 import functools
@@ -67,14 +67,14 @@ _PREFERRED = ("likelihood-ratio", "likelihood-ratio-per-token", "loss", "zlib", 
 
 
 def plant(config: PlantConfig, out: Path, reporter: Reporter) -> Manifest:
-    """Plant in ``out``, or resume what a call of the same config began there.
+    """Plant in ``out``, or resume what a call with the same config began there.
 
     Args:
-        config: what is planted, and everything about the audit.
-        out: the folder: training set and manifest to hand on, and secrets to keep.
+        config: everything about the planting and the audit.
+        out: the folder, with training set and manifest to hand on, and secrets to keep.
 
     Raises:
-        InputError: the training set or the model cannot be used, or ``out`` holds something else.
+        InputError: the training set or the model cannot be used, or ``out`` contains something else.
     """
     require_readable(config)
     require_not_purged(out)
@@ -124,7 +124,7 @@ def plant(config: PlantConfig, out: Path, reporter: Reporter) -> Manifest:
 
 
 def require_readable(config: PlantConfig) -> None:
-    """Raise InputError if there is no such model, training set or kind of training set, or the set lacks a column."""
+    """Raise InputError if model, training set or kind of training set does not exist, or the set lacks a column."""
     require_model(config.reference)
     if not config.training.exists():
         raise InputError(f"there is no training set '{config.training}': name a file or folder under 'training'")
@@ -132,7 +132,7 @@ def require_readable(config: PlantConfig) -> None:
 
 
 def reference_model(config: PlantConfig) -> LanguageModel:
-    """Load the leading reference model. Raises InputError if it or another one cannot do what the audit asks."""
+    """Load the primary reference model. Raises InputError if any reference cannot do what the audit needs."""
     # What the audit will need of models is checked now: after a training it is too late. One at a time.
     for name in further_references(config):
         _require_scores_of(load_language_model(name, precision=config.attack.precision))
@@ -143,12 +143,12 @@ def reference_model(config: PlantConfig) -> LanguageModel:
 
 
 def with_attack(config: PlantConfig, source: TrainingSet, base: LanguageModel, reporter: Reporter) -> PlantConfig:
-    """Return the config with a primary attack: that of the config, or one that the length of texts moves little.
+    """Return the config with a primary attack: the config's own, or one that text length affects little.
 
     Args:
-        config: of the planted set, before any coin.
+        config: config of the planted set, before any coin.
         source: the training set, whose rows are scored.
-        reporter: receives a line on which attack was chosen, and why.
+        reporter: receives a line that names the chosen attack and the reason.
     """
     if "primary" in config.attack.model_fields_set:
         return config
@@ -165,7 +165,7 @@ def with_attack(config: PlantConfig, source: TrainingSet, base: LanguageModel, r
 
 
 def _with_attack_of(config: PlantConfig, out: Path) -> PlantConfig:
-    """Return the config with the primary attack that was chosen when the folder was begun, unless it names one."""
+    """Return the config with the primary attack chosen when the folder was begun, unless the config sets it."""
     if "primary" in config.attack.model_fields_set or not (out / CONFIG).is_file():
         return config
     primary = read_plant_config(out).attack.primary
@@ -191,12 +191,12 @@ def _write_training_set(
 
 
 def _require_scores_of(lm: LanguageModel) -> None:
-    """Raises InputError for a model without a start token, or of an unknown context length."""
+    """Raise InputError for a model without a start token, or with unknown context length."""
     _ = lm.start_token, lm.context
 
 
 def _named(config: PlantConfig) -> dict[str, str | None]:
-    """Columns by what they hold, without that of plain text where the text stands elsewhere."""
+    """Return column names by role, without the plain text's column if the text is in other columns."""
     plain = config.columns.messages is None and config.columns.prompt is None
     left_out = {"drop"} if plain else {"drop", "text"}
     columns: dict[str, str | None] = config.columns.model_dump(exclude_none=True, exclude=left_out)
@@ -205,7 +205,7 @@ def _named(config: PlantConfig) -> dict[str, str | None]:
 
 
 def _take_folder(config: PlantConfig, out: Path) -> None:
-    """Make the folder heldin's, or find what an earlier call began; what anybody else put there is left as it is."""
+    """Mark the folder as heldin's, or find what an earlier call began. Other files in the folder are not touched."""
     if config.training.is_relative_to((out / TRAINING).resolve()):
         raise InputError(f"'{config.training}' lies where the planted one is written: choose another --out")
     finished = (out / MANIFEST).is_file()
@@ -232,9 +232,9 @@ def _take_folder(config: PlantConfig, out: Path) -> None:
 
 
 def length_correlations(config: PlantConfig, source: TrainingSet, base: LanguageModel) -> dict[str, float]:
-    """Return by attack the rank correlation of the score with a text's length, under the reference model.
+    """Return, for each attack, the rank correlation between score and text length, under the reference model.
 
-    A likelihood ratio is taken to the reference's own likelihood: what length does to either side, it does to both.
+    A likelihood ratio is taken to the reference's own likelihood, because length affects both likelihoods alike.
     """
     rows = itertools.islice(source.rows(BadRows(OnBadRows.SKIP)), _FIRST)
     every = {
@@ -257,13 +257,13 @@ def length_correlations(config: PlantConfig, source: TrainingSet, base: Language
 
 
 def least_by_length(correlations: Mapping[str, float]) -> str:
-    """Return the first attack that length does not drown, else the one that it moves least."""
+    """Return the first attack whose score hardly depends on length, else the one that depends on it least."""
     unmoved = (name for name, correlation in correlations.items() if abs(correlation) < LENGTH_DROWNS)
     return next(unmoved, min(correlations, key=lambda name: abs(correlations[name])))
 
 
 def form_facts(config: PlantConfig, data: RunData) -> FormFacts | None:
-    """Return how easily text alone tells canary rows from real ones, whatever the coins; None without canary users."""
+    """Return how well text alone distinguishes canary rows from real rows, for any coins; None without canary users."""
     if not data.canaries:
         return None
     key, corpus = seed_key(config.seed), data.corpus.store
@@ -289,14 +289,14 @@ def _nothing(scores: TokenScores) -> TokenScores:
 def planted_rows(
     source: TrainingSet, data: RunData, *, numbered: frozenset[str], seed: int
 ) -> Iterator[tuple[bytes, Row]]:
-    """Key and columns of every row to be trained on: real ones as they were but for names, and canary users'.
+    """Yield key and columns of every row to train on: real rows, with other names and ids, and canary users' rows.
 
-    Names of users and ids are replaced for all, and rows sorted by a keyed hash, so that neither tells a canary user.
-    What is written of a row depends on no coin: only whether it is written does (docs/theory.md#conditions-of-one-run).
+    All names of users and ids are replaced, and rows are sorted by a keyed hash, so neither reveals a canary user.
+    Coins decide only whether a row is written, not its content (docs/theory.md#conditions-of-one-run).
 
     Args:
-        numbered: columns of users and ids in which all values are whole numbers, and are numbers again.
-        seed: public.
+        numbered: columns of users and ids in which all values are whole numbers; their new values are numbers, too.
+        seed: public seed.
     """
     corpus = data.corpus.store
     names = _Names(data, source, numbered)
@@ -330,7 +330,7 @@ def planted_rows(
 
 @dataclass(frozen=True)
 class _Names:
-    """Names and ids that are written: keyed hashes, or numbers where the column has nothing but numbers.
+    """New names and ids: keyed hashes, or numbers if the column has only numbers.
 
     Attributes:
         data: users and the key of the coins.
@@ -342,7 +342,7 @@ class _Names:
     numbered: frozenset[str]
 
     def key(self, record: str) -> bytes:
-        """Return the place of a row, from the row's id."""
+        """Return the key that decides the place of a row, from the row's id."""
         return self._digest("order of rows", record)
 
     def given(self, content: Row, row: int, user: str, record: str) -> Row:
@@ -365,7 +365,8 @@ class _Names:
 
     @functools.cached_property
     def _places(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return all rows, sorted, and the place of each among all, so that no id depends on who else is held in."""
+        """Return all rows, sorted, and the rank of each among all rows, so that no id depends on who else is held
+        in."""
         store = self.data.store
         rows = np.array(sorted(row for user in store.users for row in store.rows(user)), dtype=np.int64)
         keys = [int.from_bytes(self.key(store.id(row))[:8], "big") for row in rows.tolist()]

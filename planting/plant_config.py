@@ -99,13 +99,13 @@ class PlantColumns(Section):
 
     @property
     def text_columns(self) -> tuple[str, ...]:
-        """Columns that hold the text."""
+        """Columns that contain the text."""
         if self.messages is not None:
             return (self.messages,)
         return (self.text,) if self.prompt is None or self.completion is None else (self.prompt, self.completion)
 
     def others(self) -> dict[str, str]:
-        """Role to column name, of those that hold no text."""
+        """Return role to column name, for the columns without text."""
         roles = {"user": self.user, "id": self.id, "date": self.date}
         return {role: name for role, name in roles.items() if name is not None}
 
@@ -242,7 +242,7 @@ class PlantConfig(MeasureKeys):
 
     @property
     def scored_part(self) -> Statement | None:
-        """Return which part of a text is scored; None: all of it."""
+        """Return the part of a text that is scored; None: all of it."""
         match self.score:
             case "all":
                 return None
@@ -252,7 +252,7 @@ class PlantConfig(MeasureKeys):
                 return ScoredPart.TURNS(role=self.role)
 
     def run_config(self, records: Path) -> RunConfig:
-        """Return the config of a run that draws the same users, set-asides, canary users and coins.
+        """Return the config of a run that draws the same users, set-aside rows, canary users and coins.
 
         Args:
             records: the copy of the training set's records (``TrainingSet.copy_records``).
@@ -281,7 +281,8 @@ class PlantConfig(MeasureKeys):
 
 
 def is_dataset(path: Path) -> bool:
-    """Check if the training set is a folder of ``save_to_disk``. Raises InputError for what ``plant`` cannot read."""
+    """Return whether the training set is a folder of ``save_to_disk``. Raises InputError if ``plant`` cannot read
+    it."""
     if path.is_dir():
         return True
     form = format_of(path)
@@ -318,5 +319,5 @@ def _resolved(name: str) -> str:
 
 
 def parse_plant(content: Mapping[str, Any], where: str) -> PlantConfig:
-    """Check the content of a file; ``where`` names it in errors. Raises InputError that lists every error."""
+    """Check the content of a file; ``where`` is its name in errors. Raises InputError that lists every error."""
     return checked(PlantConfig, content, where)

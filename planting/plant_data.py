@@ -1,4 +1,4 @@
-"""The audited users of a planted training set, its canary users and coins, and the rows that are trained on."""
+"""The audited users of a planted training set, its canary users and coins, and the rows to train on."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ _PROBE = "two words"
 
 
 def run_of(config: PlantConfig, out: Path) -> RunConfig:
-    """Return the config of a run on the records that a planted folder keeps. Raises InputError if they are gone."""
+    """Return the config of a run on the records in a planted folder. Raises InputError if they are missing."""
     copied(out / "ledger")
     return config.run_config(out / "ledger" / CORPUS)
 
@@ -44,14 +44,14 @@ def run_of(config: PlantConfig, out: Path) -> RunConfig:
 def planted_data(
     config: PlantConfig, out: Path, reporter: Reporter, base: LanguageModel, source: TrainingSet | None = None
 ) -> RunData:
-    """Return users, set-asides, canary users and coins, drawn or read; rows that coins leave out are not trained on.
+    """Draw or read users, set-aside rows, canary users and coins. Rows that the coins leave out are not trained on.
 
     Args:
-        base: the reference model, with which canary users are made.
-        source: the training set; None if canary users are there already.
+        base: the reference model, which helps to make canary users.
+        source: the training set; None if canary users exist already.
 
     Raises:
-        InputError: see ``stages.sides.data.prepare_data``.
+        InputError: ``stages.sides.data.prepare_data`` raises.
     """
     run = run_of(config, out)
     corpus = corpus_of(config, run, reporter)
@@ -63,12 +63,12 @@ def planted_data(
 def forms_of(
     config: PlantConfig, run: RunConfig, corpus: CorpusData, source: TrainingSet | None, late: frozenset[str]
 ) -> Forms:
-    """Return what canary rows are made to look like, or are made of.
+    """Return the rows that canary rows imitate, or of which they are made.
 
     Args:
         run: the config of a run on the copied records.
         corpus: the copied records.
-        source: the training set; None if canary users are there already.
+        source: the training set; None if canary users exist already.
 
     Raises:
         InputError: the template leaves no room for a canary user's text.
@@ -92,7 +92,7 @@ def forms_of(
 def _made(source: TrainingSet, text: str) -> Document:
     """Return a made-up text as a model reads it in a row of the training set.
 
-    Raises InputError if the attack reads, or training sees, nothing of it that counts.
+    Raises InputError if the attack reads, or training sees, no counted token of the text.
     """
     whole = source.text.made(text)
     if not source.in_parts:
@@ -109,13 +109,13 @@ def _made(source: TrainingSet, text: str) -> Document:
 
 
 def drawn_data(config: PlantConfig, manifest: Manifest, out: Path, reporter: Reporter, base: LanguageModel) -> RunData:
-    """Return the data of a finished planting, for an audit: the coins are those of the manifest, and none is drawn.
+    """Return the data of a finished planting, for an audit. The coins must be the manifest's; none is drawn.
 
     Args:
-        manifest: what the planting left.
+        manifest: manifest that the planting wrote.
 
     Raises:
-        InputError: the ledger is gone or another one, or see ``stages.sides.data.prepare_data``.
+        InputError: the ledger is missing or a different one, or ``stages.sides.data.prepare_data`` raises.
     """
     # Drawn anew under another key, coins would be chosen after the model was there, as often as somebody likes.
     if not (out / "ledger" / "ledger.json").is_file():
@@ -127,9 +127,9 @@ def drawn_data(config: PlantConfig, manifest: Manifest, out: Path, reporter: Rep
 
 
 def rows_to_train_on(config: PlantConfig, data: RunData) -> npt.NDArray[np.int64]:
-    """Return the rows to train on: the training part of held-in users, and all rows of those who are not audited.
+    """Return the rows to train on: the training part of held-in users, and all rows of users who are not audited.
 
-    Rows of the positive control, and those that became canary users', are left out.
+    Rows of the positive control, and real rows that became canary rows, are left out.
     """
     ledger = data.ledger
     always = [user for user in data.store.users if ledger.roles.get(user, Role.ALWAYS_IN) is Role.ALWAYS_IN]
@@ -140,11 +140,11 @@ def rows_to_train_on(config: PlantConfig, data: RunData) -> npt.NDArray[np.int64
 
 
 def rows_of_control(config: PlantConfig, rows: int, unseen: int) -> tuple[int, int]:
-    """Return how many trained and how many other real rows the control will compare, about, before any coin.
+    """Return about how many trained and how many other real rows the control will compare, before any coin.
 
     Args:
-        rows: real rows that can be used.
-        unseen: rows of the sample of ``unseen``.
+        rows: number of usable real rows.
+        unseen: number of rows in the sample of ``unseen``.
     """
     if config.split.canaries_only:
         left_out = unseen or min(config.split.control_rows, rows // _CONTROL_SHARE)
@@ -155,9 +155,9 @@ def rows_of_control(config: PlantConfig, rows: int, unseen: int) -> tuple[int, i
 
 
 def control_rows(config: PlantConfig, data: RunData) -> list[int]:
-    """Return the real rows that are left out for the positive control, where no row is set aside of real users.
+    """Return the real rows left out for the positive control; empty if real users' rows are set aside anyway.
 
-    A user who wrote several rows keeps one at least.
+    A user who wrote several rows keeps at least one row.
     """
     if not config.split.canaries_only or config.unseen is not None:
         return []
@@ -171,9 +171,10 @@ def control_rows(config: PlantConfig, data: RunData) -> list[int]:
 
 
 def canary_forms(data: RunData) -> dict[int, int]:
-    """Return by row of a canary user the real row that lends it date and other columns, or is that row itself.
+    """Return, for each canary row, the real row that lends it date and other columns.
 
-    Which ones, no coin decides. A changed real user keeps its own.
+    The choice depends on no coin. A canary row made of a real row has the columns of that row, and a changed real user
+    keeps the columns of the original rows.
     """
     if not isinstance(data.store, PlantedStore):
         return {}
@@ -186,7 +187,7 @@ def canary_forms(data: RunData) -> dict[int, int]:
 
 
 def taken_rows(data: RunData) -> list[int]:
-    """Return the real rows that canary users were made of."""
+    """Return the real rows of which canary users were made."""
     if not isinstance(data.store, PlantedStore):
         return []
     taken = (user for user in data.canaries if user in data.of_real_rows)
@@ -194,14 +195,14 @@ def taken_rows(data: RunData) -> list[int]:
 
 
 def spare_of(parts: Mapping[str, Parts]) -> dict[str, Sequence[int]]:
-    """By user the rows that are never trained on."""
+    """Return, for each user, the rows that are never trained on."""
     return {
         user: sorted(row for part in Part if part is not Part.TRAIN for row in own[part]) for user, own in parts.items()
     }
 
 
 def corpus_of(config: PlantConfig, run: RunConfig, reporter: Reporter) -> CorpusData:
-    """Return the corpus, of whose users none is audited where canary users alone are."""
+    """Return the corpus; without audited users if the plan audits canary users alone."""
     if not config.split.canaries_only:
         return read_corpus(run, reporter)
     # Nothing is set aside of anybody, so that one row is enough.
@@ -211,7 +212,7 @@ def corpus_of(config: PlantConfig, run: RunConfig, reporter: Reporter) -> Corpus
 
 
 def _of_everybody(config: PlantConfig, corpus: CorpusData) -> dict[str, Sequence[int]]:
-    """Return all rows: where canary users alone are audited, rows lend a form and are trained on all the same."""
+    """Return all rows: if only canary users are audited, real rows lend their form and are still trained on."""
     if config.columns.user is not None:
         return {user: corpus.store.rows(user) for user in corpus.store.users}
     # Nobody knows whose they are: all of them together, in a public order.
@@ -222,7 +223,7 @@ def _of_everybody(config: PlantConfig, corpus: CorpusData) -> dict[str, Sequence
 def _takeable(
     config: PlantConfig, run: RunConfig, corpus: CorpusData, late: frozenset[str]
 ) -> dict[str, Sequence[int]]:
-    """Return rows by user that may become canary users': of other users, with a scored token in the limit."""
+    """Return, for each other user, the rows that may become canary rows: they have a scored token inside the limit."""
     pool: frozenset[str] = frozenset()
     if not config.split.canaries_only:
         pool = frozenset(pool_of_users(corpus.audited.users, run.split, seed=run.seed).names)
@@ -237,7 +238,8 @@ def _takeable(
 def _lending(
     config: PlantConfig, run: RunConfig, corpus: CorpusData, replaced: frozenset[str]
 ) -> Mapping[str, Sequence[int]]:
-    """Return rows whose forms canary rows take, before the ledger: what will be set aside of audited users."""
+    """Return rows whose form canary rows take, before the ledger exists: rows that audited users will have set
+    aside."""
     if config.split.canaries_only:
         return _of_everybody(config, corpus)
     users = tuple(user for user in corpus.audited.users if user not in replaced)

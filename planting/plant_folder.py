@@ -25,20 +25,20 @@ CONFIG = "config.yaml"
 
 @dataclass(frozen=True)
 class Manifest:
-    """The public facts about a planted training set: hashes of the coins, and the number of rows after them.
+    """The public facts about a planted training set: hashes made before the coins, and facts of the result.
 
     Attributes:
-        created: time at which heldin planted the set, UTC.
-        plan: hash of everything about the audit, which was fixed before the coins.
-        reference: fingerprint of the reference model, fixed likewise.
-        ledger: commitment to who is held in, a keyed hash.
+        created: UTC time at which heldin planted the set.
+        plan: hash of everything about the audit, fixed before the coins.
+        reference: fingerprint of the reference model, fixed before the coins.
+        ledger: commitment to the list of held-in users, a keyed hash.
         file: name of the training set.
-        sha256: hash of its content.
-        skipped: rows of the original that were left out.
-        columns: its columns by what they hold.
-        looks: number of checkpoints that the audit pays for.
-        evidence: how it will be known what the model was given: "callback" or "declared".
-        split: of a folder with several, the one to train on.
+        sha256: hash of the training set's content.
+        skipped: rows of the original set that were left out.
+        columns: column names by role.
+        looks: number of checkpoints for which the audit's error probabilities suffice.
+        evidence: what will show which rows the model was given: "callback" or "declared".
+        split: the split to train on, if the training set is a folder with several.
     """
 
     created: str
@@ -55,12 +55,13 @@ class Manifest:
     split: str | None = None
 
     def fields(self) -> dict[str, Any]:
-        """Return the facts as JSON has them."""
+        """Return the facts as JSON values."""
         return {**vars(self), "skipped": self.skipped.model_dump(mode="json")}
 
 
 def plan_hash(out: Path) -> str:
-    """Hash of the config as it is written in ``out``, where every key is given: later defaults change nothing in it."""
+    """Return a hash of the config file in ``out``. The file lists every key, so later defaults do not change the
+    hash."""
     return _plan(kept_text(out / CONFIG) or "")
 
 
@@ -69,7 +70,7 @@ def _plan(text: str) -> str:
 
 
 def write_config(config: PlantConfig, out: Path) -> None:
-    """Write the config to ``out`` (made owner-only), and a hash to the secrets, before any coin."""
+    """Write the config to ``out`` (made owner-only), and its hash to the secrets, before any coin."""
     text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
     # The seal first: with it the folder is heldin's, and a call that is killed in between begins again.
     private_directory(out / "ledger")
@@ -79,13 +80,13 @@ def write_config(config: PlantConfig, out: Path) -> None:
 
 
 def seal_before_coins(out: Path, models: Mapping[str, str], noticed_from: float | None) -> None:
-    """Keep what is fixed before any coin besides the plan.
+    """Write down what is fixed before any coin, in addition to the plan.
 
     Args:
         models: fingerprints of the reference models, by name.
-        noticed_from: AUROC of real rows from which the positive control notices filters; None: at none.
+        noticed_from: AUROC of real rows from which the positive control notices filters; None: it never does.
 
-    Raises InputError if coins were drawn with others.
+    Raises InputError if coins were drawn with other models or another AUROC.
     """
     if (out / "ledger" / "ledger.json").is_file():
         require_models(out, models)
@@ -94,7 +95,7 @@ def seal_before_coins(out: Path, models: Mapping[str, str], noticed_from: float 
 
 
 def require_models(out: Path, models: Mapping[str, str]) -> None:
-    """Raises InputError if a reference model is not the one that was fixed before the coins."""
+    """Raise InputError if a reference model differs from the model fixed before the coins."""
     sealed = _read_seal(out)["models"]
     # Another reference gives other scores, and one that is chosen after the coins may be chosen by them.
     other = next((name for name, fingerprint in models.items() if sealed.get(name) != fingerprint), None)
@@ -103,13 +104,13 @@ def require_models(out: Path, models: Mapping[str, str]) -> None:
 
 
 def write_manifest(manifest: Manifest, out: Path, form: FormFacts | None, unseen: str | None) -> None:
-    """Write the manifest; a folder with a manifest is whole.
+    """Write the manifest. A folder with a manifest is complete.
 
     Args:
-        manifest: what whoever trains may hold.
-        out: the planted folder, whose secrets get the manifest's hash and what follows.
-        form: how canary rows differ from real ones by text alone; None without canary users.
-        unseen: hash of the kept sample of unseen rows; None without one.
+        manifest: facts that anyone who trains may read.
+        out: the planted folder, whose secrets get the manifest's hash, ``form`` and ``unseen``.
+        form: how canary rows differ from real rows by text alone; None without canary users.
+        unseen: hash of the stored sample of unseen rows; None without one.
     """
     text = json.dumps(stamped(manifest.fields()), indent=1) + "\n"
     with whole_file(out / MANIFEST) as temporary:
@@ -121,19 +122,19 @@ def write_manifest(manifest: Manifest, out: Path, form: FormFacts | None, unseen
 
 
 def unseen_hash(out: Path) -> str | None:
-    """Return the hash of the kept sample of unseen rows; None if the plan names none."""
+    """Return the hash of the stored sample of unseen rows; None if the plan has none."""
     unseen: str | None = _read_seal(out)["unseen"]
     return unseen
 
 
 def planned_noticing(out: Path) -> float | None:
-    """Return the AUROC of real rows from which the plan counts on the positive control; None: at none."""
+    """Return the AUROC of real rows from which the plan relies on the positive control; None: it never does."""
     noticed: float | None = _read_seal(out)["noticed_from"]
     return noticed
 
 
 def read_form(out: Path) -> FormFacts | None:
-    """Return how canary rows differ from real ones by text alone, as ``plant`` measured it."""
+    """Return how canary rows differ from real rows by text alone, as ``plant`` measured it."""
     form = _read_seal(out)["form"]
     return None if form is None else FormFacts.model_validate(form)
 
@@ -142,7 +143,7 @@ def read_planted(out: Path) -> tuple[PlantConfig, Manifest]:
     """Return the config and manifest of a planted folder.
 
     Raises:
-        InputError: ``plant`` did not finish there, it was purged, or a file was changed afterwards.
+        InputError: ``plant`` did not finish there, the folder was purged, or a file was changed afterwards.
     """
     require_not_purged(out)
     if not (out / MANIFEST).is_file() or not (out / "ledger" / SEAL).is_file():
@@ -167,7 +168,7 @@ def read_planted(out: Path) -> tuple[PlantConfig, Manifest]:
 
 
 def require_plan(out: Path) -> None:
-    """Raises InputError if the config, or a package's code that it names, is not what was fixed before the coins."""
+    """Raise InputError if the config, or a package's code that it names, was changed after the coins were drawn."""
     # With another attack or threshold the scores would be those of an audit chosen after the coins.
     sealed = _read_seal(out)
     require_same_code([Origin.model_validate(kind) for kind in sealed.get("kinds", ())])
@@ -192,11 +193,11 @@ def _read_seal(out: Path) -> dict[str, Any]:
 
 
 def fingerprints(config: PlantConfig) -> dict[str, str]:
-    """Fingerprints of all reference models by name, in float32, whatever the precision in which they score."""
+    """Return the fingerprints of all reference models by name, in float32, whatever their scoring precision."""
     leading = fingerprint_of(config.reference, revision=config.revision)
     return {config.reference: leading} | {name: fingerprint_of(name) for name in further_references(config)}
 
 
 def further_references(config: PlantConfig) -> list[str]:
-    """Return the names of the reference models besides the leading one."""
+    """Return the names of the reference models other than the primary one."""
     return [reference.model_name for reference in config.attack.references if reference.model_name]

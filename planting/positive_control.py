@@ -1,7 +1,7 @@
-"""The positive control of a planted audit: whether planted rows had the effect on the model that real rows had.
+"""The positive control of a planted audit: whether planted rows affected the model as real rows did.
 
-A canary user that was trained on is meant to be at least as easy to find as a real row that was trained on as often. If
-real rows were plainly learned and canary users were not, they were not trained on like the other rows.
+A canary user in training should be at least as easy to find as a real row that was trained on as often. If real rows
+were plainly learned and canary users were not, training did not treat canary rows like the other rows.
 """
 
 import functools
@@ -27,7 +27,7 @@ LEAST_CANARIES = 4  # on each side
 
 
 class Filter(StrEnum):
-    """A way to train that leaves little of what canary rows would do to a model, and that no log shows."""
+    """A way to train that weakens the effect of canary rows on a model, and that no log shows."""
 
     TOKEN_LOSS = "token loss"
     UNLEARNING = "unlearning"
@@ -42,14 +42,14 @@ LEFT = {Filter.TOKEN_LOSS: 0.4, Filter.UNLEARNING: 0.1, Filter.DOWN_WEIGHTING: 0
 def positive_control(
     trained: Gains, untrained: Gains, held_in: Gains, held_out: Gains, planned: float | None = None
 ) -> ControlFacts:
-    """Compare canary users with real rows by how much each gained.
+    """Compare canary users with real rows by their gains.
 
     Args:
         trained: gains of real rows that were trained on, shape (rows,).
-        untrained: gains of comparable real rows that were not.
+        untrained: gains of comparable real rows that were not trained on, shape (rows,).
         held_in: mean gain of each held-in canary user's rows, shape (users,).
-        held_out: the same for held-out ones.
-        planned: AUROC from which the plan says that filters are noticed; None: it says so of none.
+        held_out: mean gain of each held-out canary user's rows, shape (users,).
+        planned: AUROC from which, by the plan, the control notices filters; None: it never does.
     """
     counts = {
         "trained_rows": trained.size,
@@ -85,7 +85,7 @@ def positive_control(
 
 
 def not_measured(trained_rows: int = 0, untrained_rows: int = 0, *, held_in: int, held_out: int) -> ControlFacts:
-    """Return the facts of a control that could not be measured."""
+    """Return the facts of a control that was not measured."""
     return ControlFacts(
         outcome=ControlOutcome.NOT_MEASURED,
         trained_rows=trained_rows,
@@ -97,7 +97,7 @@ def not_measured(trained_rows: int = 0, untrained_rows: int = 0, *, held_in: int
 
 
 def _later(planned: float | None, measured: float | None) -> float | None:
-    """The larger AUROC: fewer rows than were planned for notice less. None if one of the two is unknown."""
+    """Return the larger AUROC, as fewer rows than planned notice less. None if either AUROC is unknown."""
     return None if planned is None or measured is None else max(planned, measured)
 
 
@@ -105,17 +105,17 @@ def _later(planned: float | None, measured: float | None) -> float | None:
 def noticed_from(trained: int, untrained: int, canaries: int) -> float | None:
     """Return the AUROC of real rows from which the control notices each ``Filter`` with probability ``POWER``.
 
-    Of models that learned real rows still better it may also find that canary rows had a plain effect for all that,
-    but it is undecided with a probability of at most 1 - ``POWER``. Gains are taken to be normal, with one standard
-    deviation (docs/theory.md#positive-control).
+    If real rows were learned even better, the control may also find that canary rows had a plain effect. It is then
+    undecided with probability at most 1 - ``POWER``. Gains are assumed to be normal, with one standard deviation
+    (docs/theory.md#positive-control).
 
     Args:
-        trained: real rows that were trained on, in the sample.
-        untrained: real rows that were not.
-        canaries: canary users, half of them held in.
+        trained: number of trained real rows in the sample.
+        untrained: number of untrained real rows in the sample.
+        canaries: number of canary users, half of them held in.
 
     Returns:
-        None if there is no such AUROC.
+        The AUROC; None if there is none.
     """
     if min(trained, untrained) < LEAST_ROWS or canaries < 2 * LEAST_CANARIES:
         return None
@@ -133,9 +133,10 @@ def noticed_from(trained: int, untrained: int, canaries: int) -> float | None:
 
 
 def canaries_needed(trained: int, untrained: int, area: float) -> int | None:
-    """Return how many canary users the control needs to notice each filter from an AUROC of real rows on.
+    """Return the number of canary users that the control needs to notice each filter at this AUROC of real rows or
+    above.
 
-    None if that many real rows do not suffice, with ``MOST_CANARIES`` or fewer.
+    None if even ``MOST_CANARIES`` canary users do not suffice with these real rows.
     """
     low, high = 2 * LEAST_CANARIES, MOST_CANARIES
 
@@ -152,14 +153,15 @@ def canaries_needed(trained: int, untrained: int, area: float) -> int | None:
 
 
 def _auroc(above: Gains, below: Gains) -> tuple[float, float]:
-    """Return the AUROC, and its standard error: the larger of DeLong's and that of scores at chance."""
+    """Return the AUROC, and its standard error: the larger of DeLong's error and the error at chance."""
     mine, others = placements(np.sort(above), np.sort(below))  # searching in order takes half the time
     by_placements = np.sqrt(mine.var(ddof=1) / above.size + others.var(ddof=1) / below.size)
     return float(mine.mean()), max(error_at_chance(above.size, below.size), float(by_placements))
 
 
 def _error_of(area: Gains, above: int, below: int) -> Gains:
-    """Standard error of an AUROC of normal scores: the larger of the asymptotic one and that at chance."""
+    """Return the standard error of an AUROC of normal scores: the larger of the asymptotic error and the error at
+    chance."""
     at = special.ndtri(area)
     # P(two of one side are above one of the other), by the bivariate normal with correlation 1/2 (Owen 1956).
     both = area - 2 * special.owens_t(at, np.sqrt(1 / 3))

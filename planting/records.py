@@ -1,6 +1,6 @@
-"""The records of a training set, copied to the ledger's folder so that the audit does not need the set again.
+"""The records of a training set, copied to the ledger's folder, so the audit does not need the training set again.
 
-Columns that name people are refused: canary rows would copy them from other users' rows.
+Columns that identify people are refused: canary rows would copy them from other users' rows.
 """
 
 import itertools
@@ -36,10 +36,10 @@ _ABOUT = "heldin"
 
 @dataclass
 class Telling:
-    """Counts that show which of the columns that canary rows copy give users away.
+    """Counts that show which of the copied columns of canary rows identify users.
 
     Attributes:
-        own: columns that are not copied.
+        own: columns that canary rows do not copy.
     """
 
     own: frozenset[str | None]
@@ -48,7 +48,7 @@ class Telling:
     _values: dict[tuple[str, int], dict[str, list[int]]] = field(default_factory=dict)
 
     def look(self, user: str, row: Mapping[str, Any]) -> None:
-        """Take in a row, if it is one of the first rows of the first users."""
+        """Count a row, if it is one of the first rows of the first users."""
         if user not in self._rows:
             if len(self._rows) == USERS:
                 return
@@ -68,7 +68,7 @@ class Telling:
                     whose[0] = _SHARED
 
     def columns(self) -> list[str]:
-        """Return the columns of which the values, or a part of them, are in several rows of one user each."""
+        """Return the columns in which a value, or a part of it, usually repeats within one user's rows only."""
         telling: dict[str, None] = {}
         for (name, _), values in self._values.items():
             total = sum(count for _, count in values.values())
@@ -78,7 +78,7 @@ class Telling:
         return list(telling)
 
     def problem(self) -> str | None:
-        """Return what is wrong with these columns, and what to do; None if none of them tells."""
+        """Return the problem with these columns, and what to do; None if no column identifies users."""
         if not (names := self.columns()):
             return None
         # The name of a person who is in a canary row, and nowhere else, would say who is held out.
@@ -90,7 +90,7 @@ class Telling:
 
 
 def telling_of(config: PlantConfig, own: frozenset[str | None]) -> Telling | None:
-    """Return empty counts to look at the rows with; None if no canary row copies a column, or no column names users."""
+    """Return empty counts; None if no canary row copies a column, or there is no column of users."""
     if config.columns.user is None or all(spec.replaces_users for spec in config.canaries):
         return None
     return Telling(own)
@@ -101,13 +101,13 @@ class Copied:
     """Facts about the copied training set.
 
     Attributes:
-        sha256: hash of its content.
-        skipped: rows that were left out.
+        sha256: hash of the copy's content.
+        skipped: rows left out.
         numbered: columns of users and ids in which all values are whole numbers.
-        unparted: numbers of the rows of which nothing is scored.
-        late: digests of texts whose first scored token is outside of what training sees.
-        late_rows: number of rows with such a text.
-        rows: number of all rows that can be used.
+        unparted: numbers of the rows without a scored part.
+        late: digests of texts whose first scored token is beyond what training sees.
+        late_rows: number of rows with a text in ``late``.
+        rows: number of usable rows.
     """
 
     sha256: str
@@ -122,16 +122,16 @@ class Copied:
 def copy_records(
     source: TrainingSet, ledger: Path, reporter: Reporter, *, on_bad: OnBadRows, telling: Telling | None
 ) -> Copied:
-    """Copy the records, or find the copy of an earlier call.
+    """Copy the records, or return the facts about an earlier call's copy.
 
     Args:
-        ledger: folder of secrets; with ``ledger.json`` in it coins were drawn.
-        on_bad: which rows that cannot be used are left out and counted.
-        telling: is shown the rows; None: no column may tell anything.
+        ledger: folder of secrets; coins have been drawn if it contains ``ledger.json``.
+        on_bad: which unusable rows are left out and counted.
+        telling: counts the rows' values; None: no check for columns that identify people.
 
     Raises:
-        InputError: a row cannot be used, none can, a column names people, or the training set was changed after coins
-            were drawn.
+        InputError: a row cannot be used, no row can, a column identifies people, or the training set was changed after
+            coins were drawn.
     """
     sha256 = content_sha256(source.path)
     if (kept := _copied_before(source.path, sha256, ledger)) is not None:
@@ -166,7 +166,8 @@ def copy_records(
 
 
 def _copied_before(path: Path, sha256: str, ledger: Path) -> Copied | None:
-    """Return the copy of this training set, if there is one. Raises InputError if coins were drawn for another."""
+    """Return the earlier copy of this training set, if there is one. Raises InputError if coins were drawn for
+    another."""
     kept = copied(ledger) if (ledger / CORPUS).is_file() else None
     if kept is None or kept.sha256 == sha256:
         return kept
@@ -182,7 +183,7 @@ def _look(telling: Telling | None, rows: Sequence[tuple[dict[str, Any], dict[str
 
 
 def _require_usable(path: Path, rows: int, skipped: Skipped, telling: Telling | None) -> None:
-    """Raise InputError if no row can be used, or a column names people."""
+    """Raise InputError if no row is usable, or a column identifies people."""
     if not rows:
         why = f"; the first: {skipped.first}" if skipped.first else ""
         raise InputError(f"'{path}' has no row that can be used{why}")
@@ -191,7 +192,8 @@ def _require_usable(path: Path, rows: int, skipped: Skipped, telling: Telling | 
 
 
 def copied(ledger: Path) -> Copied:
-    """Return the facts about the copy in this folder of secrets. Raises InputError if the file is gone or damaged."""
+    """Return the facts about the copy in this folder of secrets. Raises InputError if the file is missing or
+    damaged."""
     path = ledger / CORPUS
     if not path.is_file():
         raise InputError(f"'{path}' is missing: plant in a new folder")

@@ -1,4 +1,4 @@
-"""The model that a planted audit looks at: a folder or a hub name, or a name behind an endpoint."""
+"""The model that a planted audit examines: a folder or a hub name, or a name behind an endpoint."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -37,13 +37,14 @@ class PlantedAudit:
 
     Attributes:
         planted: the folder that ``heldin plant`` wrote.
-        model: folder or hub name of the model, may be a LoRA adapter's folder; with ``remote`` its name there.
-        claims: such as "epsilon=8,delta=1e-6,unit=user".
-        declared_by: who declares that the model was trained on the planted training set; None: nobody.
-        remote: how a model behind an endpoint is reached; None: it is loaded here.
-        precision: arithmetic in which models are loaded; auto: that in which the model is stored; None: that of the
-            plan.
-        adapter_base: base of an adapter, in place of the one that its config names.
+        model: folder or hub name of the model, or a LoRA adapter's folder; with ``remote``, the model's name at the
+            endpoint.
+        claims: claims such as "epsilon=8,delta=1e-6,unit=user".
+        declared_by: person who declares that the model was trained on the planted training set; None: nobody.
+        remote: how a model behind an endpoint is reached; None: the model is loaded on this machine.
+        precision: arithmetic in which models are loaded; auto: the precision in which the model is stored; None: the
+            plan's precision.
+        adapter_base: base model of an adapter, instead of the base in its config.
     """
 
     planted: Path
@@ -55,7 +56,7 @@ class PlantedAudit:
     adapter_base: str | None = None
 
     def check(self) -> None:
-        """Raises InputError for a claim that cannot be read, nobody's declaration, or a model that is not there."""
+        """Raise InputError for an unreadable claim, an empty declaration, or a model that does not exist."""
         for text in self.claims:
             parse_claim_of(text)
         if self.declared_by is not None and not self.declared_by.strip():
@@ -68,7 +69,7 @@ class PlantedAudit:
                 )
 
     def recorded(self) -> dict[str, object]:
-        """Return what the record stores of the audit."""
+        """Return the part of the audit's call that the record stores."""
 
         def absolute(name: str) -> str:
             return str(Path(name).resolve()) if self.remote is None and Path(name).is_dir() else name
@@ -85,9 +86,10 @@ class PlantedAudit:
 
 
 def with_precision(job: PlantedAudit, config: PlantConfig) -> PlantedAudit:
-    """Return the audit with the model's own precision in place of "auto"; behind an endpoint the reference's own.
+    """Return the audit with "auto" replaced by the model's own precision, or the reference's if the model is at an
+    endpoint.
 
-    Raises InputError for weights that cannot be loaded here.
+    Raises InputError for weights that cannot be loaded on this machine.
     """
     if job.precision != "auto":
         return job
@@ -96,13 +98,15 @@ def with_precision(job: PlantedAudit, config: PlantConfig) -> PlantedAudit:
 
 
 def audited_run(job: PlantedAudit, config: PlantConfig, reporter: Reporter | None = None) -> RunConfig:
-    """Return the config of a run with the audit's attacks and precision: behind an endpoint those that it can answer.
+    """Return the config of a run with the audit's attacks and precision. Behind an endpoint, only attacks that it
+    supports.
 
     Args:
-        reporter: is told which attacks are left out; None: nobody.
+        reporter: receives a line on the attacks that are left out; None: nobody.
 
     Raises:
-        InputError: the attack or the scored part of a text needs what this endpoint does not give, or see ``run_of``.
+        InputError: the attack or the scored part of a text needs data that this endpoint does not return, or ``run_of``
+            raises.
     """
     run = run_of(config, job.planted)
     if job.precision is not None:
@@ -129,10 +133,10 @@ def audited_run(job: PlantedAudit, config: PlantConfig, reporter: Reporter | Non
 
 
 def require_distinct(jobs: Sequence[PlantedAudit], config: PlantConfig) -> None:
-    """Raises InputError where two audited models, or one and the reference, are the same; by their files alone.
+    """Raise InputError if two audited models, or a model and the reference, are the same, judged by their files alone.
 
     Args:
-        jobs: audits of one planted folder; of served models the names are compared.
+        jobs: audits of one planted folder; models at endpoints are compared by name.
     """
     seen = {fingerprint_of(config.reference, revision=config.revision): ""}
     for job in jobs:
@@ -145,7 +149,7 @@ def require_distinct(jobs: Sequence[PlantedAudit], config: PlantConfig) -> None:
 
 
 def has_other_base(job: PlantedAudit, reference: str) -> bool:
-    """Return whether the model is an adapter on another model than the one of this fingerprint in float32."""
+    """Return whether the model is an adapter on a model other than the one with this fingerprint in float32."""
     if job.remote is not None or not is_adapter(Path(job.model)):
         return False
     base = base_of(Path(job.model), job.adapter_base)
@@ -161,10 +165,10 @@ def _refuse(model: str, other: str) -> NoReturn:
 def models_here(
     job: PlantedAudit, config: PlantConfig, precision: ScoringPrecision
 ) -> tuple[LanguageModel | None, LanguageModel]:
-    """Return the audited model, unless it is behind an endpoint, and the leading reference.
+    """Return the audited model (None if it is behind an endpoint) and the primary reference.
 
     Raises:
-        InputError: they are the same model, or cannot be loaded.
+        InputError: the two models are the same, or one cannot be loaded.
     """
     if job.remote is not None:
         return None, load_language_model(config.reference, revision=config.revision, precision=precision)
@@ -181,29 +185,31 @@ def models_here(
 
 
 def models_in_full(job: PlantedAudit, config: PlantConfig, scored: ScoredModel) -> tuple[ScoredModel, LanguageModel]:
-    """Both models in float32, to see what another precision does; behind an endpoint the served one as it is.
+    """Return both models in float32, to measure the effect of another precision; a model at an endpoint is returned as
+    it is.
 
     Args:
-        scored: the audited model as it scored.
+        scored: the audited model in its scoring precision.
     """
     target, reference = models_here(job, config, "fp32")
     return target or scored, reference.within(window_of(scored))
 
 
 def window_of(model: ScoredModel) -> int | None:
-    """Return the most tokens of a text that an endpoint (and the reference) scores; None for a model that is here."""
+    """Return the largest number of tokens that an endpoint (and the reference) scores; None for a model on this
+    machine."""
     return model.window if isinstance(model, EndpointModel) else None
 
 
 def weights_of(job: PlantedAudit, target: LanguageModel | None) -> str:
     """Return a name of the audited weights.
 
-    Behind an endpoint nobody sees weights: there it is the address with the score of a public text, so that another
-    model under the same name is another look with scores of its own. A model that changed while it was scored is never
-    taken for any again.
+    The weights of a model behind an endpoint are unknown. Its name is the address with the score of a public text, so
+    another model under the same name is another look with separate scores. A model that changed while it was scored
+    never counts as a known model again.
 
     Raises:
-        InputError: it cannot be reached.
+        InputError: the endpoint cannot be reached.
     """
     if target is not None:
         return target.fingerprint
@@ -214,7 +220,7 @@ def weights_of(job: PlantedAudit, target: LanguageModel | None) -> str:
 
 
 def precision_beside(job: PlantedAudit, run: RunConfig) -> ScoringPrecision | None:
-    """Return the precision of the reference where the audited weights do not tell it; None in float32.
+    """Return the precision of the reference if the audited weights do not determine it; None in float32.
 
     Args:
         run: the config of a run with the audit's attacks and precision.
@@ -225,7 +231,7 @@ def precision_beside(job: PlantedAudit, run: RunConfig) -> ScoringPrecision | No
 
 
 def _name_of(served: EndpointModel, probe: float, planted: Path) -> str:
-    """Return the name of an earlier call's model whose public text scored alike, or a new one."""
+    """Return the name of an earlier call's model that scored the public text alike, or a new name."""
     known = served_models(planted)
     for name, whole in known.items():
         address, _, rest = name.partition(":")
@@ -245,14 +251,14 @@ def _name_of(served: EndpointModel, probe: float, planted: Path) -> str:
 def opened(
     look: Look, job: PlantedAudit, local: LanguageModel | None, run: RunConfig, data: RunData, reporter: Reporter
 ) -> Iterator[tuple[ScoredModel, Callable[[], ModelFacts]]]:
-    """Return the model to score with, and a function that gives its facts once scoring has ended.
+    """Yield the model to score with, and a function that returns its facts once scoring has ended.
 
     Args:
-        look: the look that is taken.
-        local: the model, where it is loaded here.
+        look: the current look.
+        local: the model, if it is loaded on this machine.
         run: the config of a run with the audit's attacks.
-        data: users and coins, of which texts alone are asked.
-        reporter: receives what an endpoint will cost.
+        data: users and coins; only texts are used.
+        reporter: receives the expected cost at an endpoint.
     """
     if job.remote is None:
         assert local is not None
@@ -274,7 +280,7 @@ def opened(
 
 
 def _sent(run: RunConfig, data: RunData) -> AttackTexts:
-    """Return every text that will be scored, to estimate the cost."""
+    """Return every text to be scored, to estimate the cost."""
     by_kind = {which: texts_under_attack(run, data, which).texts for which in run.attack.documents}
     return AttackTexts(
         {f"{which} {user}": texts for which, by_user in by_kind.items() for user, texts in by_user.items()},

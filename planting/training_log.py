@@ -1,8 +1,8 @@
-"""The log of a training on a planted set: every sequence that the model was given, and the weights that came of it.
+"""The log of a training on a planted set: every sequence that the model was given, and the resulting weights.
 
 The log is a folder with two files for each start of a training and each of its processes, a *segment*:
 ``segment-0001-0.json`` (who wrote it, and its checkpoints) and ``segment-0001-0.reads`` (one ``READ`` per sequence, in
-order). A segment names the one before by its digest, so a segment that was taken away is noticed. The log is a plain
+order). Each segment contains the digest of the segment before, so a removed segment is noticed. The log is a plain
 file: the person who signs vouches for it (docs/plant.md).
 """
 
@@ -40,23 +40,23 @@ Reads = NDArray[np.void]
 
 
 class DamagedLogError(InputError):
-    """A segment of the log is missing, or is not as it was written."""
+    """A segment of the log is missing, or was changed after it was written."""
 
 
 @dataclass(frozen=True)
 class Header:
-    """The facts that a process knew when a training started.
+    """Facts known to a process when a training started.
 
     Attributes:
-        number: of the start, from 1.
-        process: which of the processes wrote this.
+        number: number of the start, from 1.
+        process: number of the process that wrote the segment.
         processes: number of processes that trained together.
-        token: random, so that no two starts have the same digest.
-        previous: digest of this process's header of the start before; "" for the first.
-        ends: token ids that may be added around a row's own: start, end and padding.
-        step: optimizer steps that were done before.
-        model: what the model was at the start; None where it could not be hashed.
-        versions: of the libraries at work.
+        token: random, so no two starts have the same digest.
+        previous: digest of this process's header at the start before; "" at the first start.
+        ends: token ids that may be added around a row's own tokens: start, end and padding.
+        step: number of optimizer steps done before this start.
+        model: fingerprint of the model at the start; None if it could not be hashed.
+        versions: versions of the libraries in use.
     """
 
     number: int
@@ -71,21 +71,21 @@ class Header:
     versions: Mapping[str, str]
 
     def digest(self) -> str:
-        """Return the hash by which the next start names this one."""
+        """Return the hash by which the next start refers to this header."""
         return text_sha256(json.dumps(asdict(self), sort_keys=True))
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Weights that were saved, and what had been read by then.
+    """Saved weights, and the reads before them.
 
     Attributes:
-        step: optimizer steps so far.
-        epochs: how often the trainer had gone through its examples, by its own count; None where nobody counts.
+        step: number of optimizer steps so far.
+        epochs: number of passes over the examples, counted by the trainer; None if nobody counts.
         reads: number of reads of this segment and process so far.
-        sha256: hash of these reads.
-        unreadable: forward passes so far whose tokens could not be seen.
-        model: what was saved; None where it could not be hashed.
+        sha256: hash of the reads so far.
+        unreadable: number of forward passes so far whose tokens could not be seen.
+        model: fingerprint of the saved model; None if it could not be hashed.
     """
 
     step: int
@@ -101,8 +101,8 @@ class Segment:
     """The part of the log that one process wrote between one start and the next.
 
     Attributes:
-        header: what was known at the start.
-        checkpoints: in the order in which they were saved.
+        header: facts known at the start.
+        checkpoints: checkpoints in the order of saving.
     """
 
     header: Header
@@ -111,16 +111,16 @@ class Segment:
 
 @dataclass(frozen=True)
 class History:
-    """The training of the audited weights, over all starts and processes.
+    """The training that led to the audited weights, over all starts and processes.
 
     Attributes:
         reads: every sequence.
-        places: of each sequence, its place among those of its process, from the first start on, shape (reads,).
+        places: place of each sequence among those of its process, counted from the first start, shape (reads,).
         ends: see ``Header``.
         training_sets: hashes of the training sets of all starts.
         processes: largest number of processes that trained together.
         epochs: see ``Checkpoint``.
-        unreadable: forward passes whose tokens could not be seen.
+        unreadable: number of forward passes whose tokens could not be seen.
     """
 
     reads: Reads
@@ -149,7 +149,7 @@ def write_segment(segment: Segment, folder: Path) -> None:
 
 
 def read_segment(path: Path) -> Segment:
-    """Read a segment. Raises DamagedLogError if it is not as it was written, OtherSchemaError if of another version."""
+    """Read a segment. Raises DamagedLogError if it was changed, OtherSchemaError if it has another schema version."""
     try:
         content = read_document(path)
     except OtherSchemaError:
@@ -164,10 +164,10 @@ def read_segment(path: Path) -> Segment:
 
 
 def read_log(folder: Path) -> tuple[tuple[Segment, ...], ...] | None:
-    """Read all segments: by start, those of its processes; None where there is no log.
+    """Read all segments, grouped by start, one per process; None if there is no log.
 
     Raises:
-        DamagedLogError: a segment is missing, damaged, or does not follow the one before.
+        DamagedLogError: a segment is missing, damaged, or does not follow the segment before.
     """
     if not folder.is_dir():
         return None
@@ -203,19 +203,19 @@ def last_header(folder: Path, process: int) -> Header | None:
 def history_of(
     starts: Sequence[Sequence[Segment]], model: Fingerprint, tokens: str | None, folder: Path
 ) -> History | Reason:
-    """Collect what led to this model, through every start that the training went on from.
+    """Collect the training that led to this model, through every start from which the training continued.
 
     Args:
         starts: see ``read_log``.
         model: the audited model.
-        tokens: of the tokenizer that rows are compared by, for a training that was given none (``tokens_of``).
+        tokens: fingerprint of the tokenizer used to compare rows, for a training that was given none (``tokens_of``).
 
     Returns:
-        The history; or why the log is not of this model: no checkpoint has its tensors, or those that have them were
-        saved with another config or tokenizer.
+        The history; or why the log does not belong to this model: no checkpoint has its tensors, or the checkpoints
+        with these tensors were saved with another config or tokenizer.
 
     Raises:
-        DamagedLogError: reads are missing or damaged, or a training went on from a checkpoint that no segment has.
+        DamagedLogError: reads are missing or damaged, or a training resumed from a checkpoint that is in no segment.
     """
     saved = _with_tensors(starts, model, len(starts))
     same_config = [kept for kept in saved if kept[2].config == model.config]
@@ -269,7 +269,8 @@ def _with_tensors(
 ) -> list[tuple[int, int, Fingerprint]]:
     """Return every checkpoint with these tensors: start, step and fingerprint, the last start before ``before`` first.
 
-    Within a start the first step comes first: a best model that is loaded at the end is that of an earlier step.
+    Within a start the first step comes first: a best model that is loaded at the end has the weights of an earlier
+    step.
     """
     return [
         (number, kept.step, kept.model)
@@ -300,7 +301,7 @@ def _reads(segment: Segment, kept: Checkpoint, folder: Path) -> Reads:
 
 
 def own_bounds(tokens: Sequence[int], ends: frozenset[int]) -> tuple[int, int]:
-    """Return where a row's own tokens begin and end among those that a trainer puts around them."""
+    """Return where a row's own tokens begin and end among the tokens that a trainer puts around them."""
     first, last = 0, len(tokens)
     while first < last and tokens[first] in ends:
         first += 1
@@ -310,5 +311,5 @@ def own_bounds(tokens: Sequence[int], ends: frozenset[int]) -> tuple[int, int]:
 
 
 def hash_of(tokens: Sequence[int]) -> bytes:
-    """Return a hash of token ids, without zeros at its end: numpy's arrays of bytes drop them too."""
+    """Return a hash of token ids without trailing zeros, because numpy's arrays of bytes drop trailing zeros, too."""
     return hashlib.blake2b(np.asarray(tokens, dtype=np.int64).tobytes(), digest_size=_SIZE).digest().rstrip(b"\0")

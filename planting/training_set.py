@@ -1,4 +1,5 @@
-"""A training set as somebody else's trainer reads it: rows with all columns, and another set in the same form."""
+"""A training set in the form that somebody else's trainer reads: rows with all columns, and a new set in the same
+form."""
 
 import csv
 import difflib
@@ -61,14 +62,14 @@ class TrainingSet:
     """A file of JSON lines, CSV or Parquet, or a folder of ``save_to_disk``.
 
     Attributes:
-        text: how rows hold their text.
-        split: of a folder with several.
-        copied_splits: others of them, to be copied as they are.
-        in_parts: whether texts have parts (``PlantConfig.in_parts``). A row without a scored one cannot be used.
-        unparted: numbers of those rows, as an earlier pass found them; None: each pass checks again.
-        visible: tokens of a row that training sees, start and end token included.
-        tokenizer: of the reference model; None if no row is read.
-        form: how a JSON or CSV file is written.
+        text: form in which rows contain their text.
+        split: split to train on, if the folder has several.
+        copied_splits: other splits, to be copied unchanged.
+        in_parts: whether texts have parts (``PlantConfig.in_parts``). A row without a scored part cannot be used.
+        unparted: numbers of rows without a scored part, from an earlier pass; None: each pass checks again.
+        visible: number of tokens of a row that training sees, start and end token included.
+        tokenizer: tokenizer of the reference model; None if no row is read.
+        form: format of a JSON or CSV file.
     """
 
     path: Path
@@ -84,9 +85,9 @@ class TrainingSet:
 
     @property
     def schema(self) -> pa.Schema | None:
-        """Return the columns without those that are dropped; None for JSON lines, of which each row has its own.
+        """Return the columns without the dropped columns; None for JSON lines, where each row has its own columns.
 
-        Raises InputError for a damaged file, or a column to drop that is not there.
+        Raises InputError for a damaged file, or if a column to drop does not exist.
         """
         schema = self._whole_schema
         if schema is None:
@@ -155,7 +156,8 @@ class TrainingSet:
                     ) from error
 
     def _check_names(self, schema: pa.Schema) -> None:
-        """Raises InputError if a column of users or ids cannot take new names, or keeps the old ones elsewhere."""
+        """Raise InputError if a column of users or ids cannot take new names, or another column repeats the old
+        names."""
         known = json.loads((schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features", {})
         for name in (self.columns.user, self.columns.id):
             if name is None or name not in schema.names:
@@ -171,27 +173,28 @@ class TrainingSet:
                 )
 
     def splits(self) -> tuple[str, ...]:
-        """Return the names of the splits of a folder with several; empty for others."""
+        """Return the names of the splits of a folder with several; empty for other training sets."""
         return splits_of(self.path)
 
     def first_row(self) -> Row:
-        """Return the first row, of which the form of all is known; empty if there is none."""
+        """Return the first row, which shows the form of all rows; empty if there is none."""
         return next((row for _, row in self._numbered(BadRows(OnBadRows.SKIP)) if isinstance(row, dict)), {})
 
     def rows(
         self, bad: BadRows, unparted: list[int] | None = None, late: set[str] | None = None
     ) -> Iterator[tuple[Record, Row]]:
-        """Yield the record (user, text, id, date) and all columns of every row that can be used, in order.
+        """Yield the record (user, text, id, date) and all columns of every usable row, in order.
 
-        Where parts of texts count, the record has them too, unless ``unparted`` is known: an earlier pass stored them.
+        If parts of texts count, the record has the parts too, unless ``unparted`` is known: an earlier pass stored
+        them.
 
         Args:
-            bad: counts rows that cannot be used.
-            unparted: takes the numbers of those of which nothing is scored.
-            late: takes the texts' digests of those whose first scored token is outside of what training sees.
+            bad: counts unusable rows.
+            unparted: receives the numbers of rows without a scored part.
+            late: receives the digests of texts whose first scored token is beyond what training sees.
 
         Raises:
-            InputError: a bad row that is not to be skipped, or a column that the first row lacks.
+            InputError: a bad row may not be skipped, or a row lacks a column that the first row has.
         """
         label = " and ".join(self.text.columns)
         roles = {**self.columns.others(), "text": label}
@@ -222,9 +225,9 @@ class TrainingSet:
                 yield record, {name: value for name, value in row.items() if name not in self.columns.drop}
 
     def _document(self, row: Row, number: int, unparted: list[int] | None, late: set[str] | None) -> Document | None:
-        """Return the text with its parts; None where it has none, or they were found before.
+        """Return the text with its parts; None if it has no parts, or an earlier pass found them.
 
-        Raises ValueError for a row of which nothing is scored, whose number is noted; notes texts scored too late.
+        Raises ValueError, and notes the number, for a row without a scored part. Notes texts that are scored too late.
         """
         if not self.in_parts or (self.unparted is not None and number not in self.unparted):
             # A chat template is rendered several times for the answer: a millisecond for each turn.
@@ -249,15 +252,15 @@ class TrainingSet:
         return bool(len(tokens.ids[:seen]) if tokens.counted is None else tokens.counted[:seen].any())
 
     def write(self, rows: Iterable[tuple[bytes, Row]], folder: Path, scratch: Path) -> Path:
-        """Write rows in the order of their keys, in the same form and under the same name.
+        """Write rows in the order of their keys, in the same form and under the same file name.
 
         Args:
             rows: key and columns of each row, in any order.
-            folder: where to write; it exists.
-            scratch: a folder to be made for sorting, removed at the end.
+            folder: existing folder to write to.
+            scratch: temporary folder for sorting; made here, and removed at the end.
 
         Returns:
-            The file or folder that was written.
+            The written file or folder.
 
         Raises:
             InputError: a row does not fit the columns.
@@ -312,13 +315,13 @@ class TrainingSet:
 
 
 def training_set(config: PlantConfig, tokenizer: PreTrainedTokenizerBase) -> TrainingSet:
-    """Return the training set that a config names, and the form of its rows.
+    """Return the training set of a config, with the form of its rows.
 
     Args:
-        tokenizer: of the reference model, whose chat template messages are written by.
+        tokenizer: tokenizer of the reference model; its chat template writes the messages.
 
     Raises:
-        InputError: it cannot be read, or its messages cannot be written as text.
+        InputError: the set cannot be read, or its messages cannot be written as text.
     """
     training = TrainingSet(
         config.training,
@@ -344,12 +347,12 @@ def training_set(config: PlantConfig, tokenizer: PreTrainedTokenizerBase) -> Tra
 
 
 def form_of_rows(config: PlantConfig, row: Row, tokenizer: PreTrainedTokenizerBase) -> Form:
-    """Return the form in which the rows of a training set hold their text.
+    """Return the form in which the rows of a training set contain their text.
 
     Args:
-        config: names the columns, and what is scored.
-        row: the first; shows whether a prompt is text or messages.
-        tokenizer: whose chat template writes messages.
+        config: config with the names of the columns, and the scored part.
+        row: the first row, which shows whether a prompt is text or messages.
+        tokenizer: tokenizer whose chat template writes messages.
 
     Raises:
         InputError: there are messages, but no chat template.
@@ -372,15 +375,15 @@ REJECTED = "rejected"  # TRL's name of the column
 
 
 def with_made_up_rejected(row: Row, columns: PlantColumns, record: str, seed: int) -> Row:
-    """Return a canary user's row with a made-up rejected text, as long as that of the row whose form it takes.
+    """Return a canary user's row with a made-up rejected text, as long as the one in the row that lends its form.
 
-    That row is set aside, of a user who may be held out: its rejected text would be trained on.
+    The lending row's rejected text cannot be used: the row is set aside, and may belong to a held-out user.
 
     Args:
-        row: with the other columns of the row that lends its form.
-        columns: which may name the column.
+        row: canary user's row, with the other columns of the row that lends its form.
+        columns: column names; ``rejected`` may be among them.
         record: id of the canary user's record.
-        seed: public.
+        seed: public seed.
     """
     if columns.rejected is None:
         return row
@@ -392,7 +395,7 @@ def with_made_up_rejected(row: Row, columns: PlantColumns, record: str, seed: in
 
 
 def require_named(columns: PlantColumns, row: Row, where: str) -> None:
-    """Raise InputError if a row has not the columns that a config names; ``where`` names its file and line."""
+    """Raise InputError if a row lacks columns named in the config; ``where`` is its file and line for the error."""
     user = columns.user
     advice = _TO_NAME
     # A column that is named almost so is the one that is meant.
@@ -413,7 +416,7 @@ def require_named(columns: PlantColumns, row: Row, where: str) -> None:
 
 
 def look_at(config: PlantConfig) -> None:
-    """Read the first row of a training file, before any model. Raises InputError if it lacks a column."""
+    """Read the first row of a training file, before any model is loaded. Raises InputError if it lacks a column."""
     path, names = config.training, [*config.columns.others().values(), *config.columns.text_columns]
     if is_dataset(path):
         return
@@ -445,7 +448,8 @@ def _line(row: Row) -> str:
 
 @contextmanager
 def _text_file(to: Path, form: TextFormat) -> Iterator[io.TextIOWrapper]:
-    """Open a file to write in the encoding of the original. Raises InputError for a character that it has not."""
+    """Open a file for writing in the encoding of the original. Raises InputError for a character outside that
+    encoding."""
     with pa.output_stream(str(to), compression=_PACKED.get(to.suffix)) as stream:
         text = io.TextIOWrapper(stream, encoding=form.encoding or "utf-8", newline="", write_through=True)
         try:

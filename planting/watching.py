@@ -1,8 +1,8 @@
 """Watch what a model is given while any trainer trains it: every sequence of every training step.
 
-A hook before the model's forward pass sees what the loss is computed on, after sampler, collator, packing and any
-change that the trainer makes to labels. It changes no weight and draws no random number. It needs the manifest and the
-training set, which anyone who trains has, and never the ledger.
+A hook before the model's forward pass sees the inputs of the loss, after sampler, collator, packing and any change that
+the trainer makes to labels. The hook changes no weight and draws no random number. It needs the manifest and the
+training set, which anyone who trains has, but never the ledger.
 """
 
 import contextlib
@@ -45,13 +45,13 @@ _PENDING = 16  # forward passes whose tokens wait on their device, so that a GPU
 
 @dataclass
 class _Pass:
-    """A forward pass, as copies of shape (rows, tokens): what the trainer changes afterwards is not what was given.
+    """A forward pass, as copies of shape (rows, tokens), because the trainer may change the originals afterwards.
 
     Attributes:
         labels: None if they were not seen.
-        mask: None if the model may attend to every token, or if ``attention`` is false.
+        mask: attention mask; None if the model may attend to every token, or if ``attention`` is false.
         positions: None if they were not seen.
-        attention: whether it was seen which tokens the model could attend to.
+        attention: whether the hook saw which tokens the model could attend to.
     """
 
     ids: torch.Tensor
@@ -71,7 +71,7 @@ class Watch:
         log: folder of the log; None: ``training-log`` in ``planted``, where the audit looks for it.
 
     Raises:
-        InputError: the folder has no manifest or training set, or the training set is not that of the manifest.
+        InputError: the folder has no manifest or training set, or the training set does not match the manifest.
     """
 
     def __init__(self, planted: str | Path, log: str | Path | None = None) -> None:
@@ -92,9 +92,9 @@ class Watch:
 
         Args:
             model: the model whose forward pass is called in training, adapters included.
-            tokenizer: its start, end and padding tokens may be added around a row.
-            step: optimizer steps that were done before, where the training goes on from a checkpoint.
-            process: number of this process among those that train together, from 0.
+            tokenizer: the tokenizer; its start, end and padding tokens may be added around a row.
+            step: number of optimizer steps before this start, if the training resumes from a checkpoint.
+            process: number of this process among the training processes, from 0.
         """
         self.stop()
         private_directory(self._folder)
@@ -122,12 +122,12 @@ class Watch:
         self._hook = model.register_forward_pre_hook(self._before_forward, with_kwargs=True)
 
     def checkpoint(self, step: int, epochs: float | None = None, model: torch.nn.Module | None = None) -> None:
-        """Log the weights as they are now, and what had been read by then.
+        """Log the current weights, and the reads so far.
 
         Args:
-            step: optimizer steps so far.
-            epochs: how often the trainer has gone through its examples; None where nobody counts.
-            model: the model that is saved; None: the one that is watched.
+            step: number of optimizer steps so far.
+            epochs: number of passes over the examples; None if nobody counts.
+            model: the saved model; None: the watched model.
         """
         if self._segment is None:
             return
@@ -146,10 +146,10 @@ class Watch:
 
     @contextlib.contextmanager
     def labels_of_batch(self, labels: Any) -> Iterator[None]:
-        """Take these labels for the forward passes within that get none, as they are when a pass begins.
+        """Use these labels for forward passes in the block that get no labels. The labels are read when a pass begins.
 
         Args:
-            labels: tensor of shape (rows, tokens); anything else: unknown.
+            labels: tensor of shape (rows, tokens); any other value means that the labels are unknown.
         """
         self._labels = labels
         try:
@@ -158,7 +158,7 @@ class Watch:
             self._labels = None
 
     def labels_of_loss(self, labels: Any) -> None:
-        """Take these labels, on which the loss of the last forward pass is computed, in place of those of its batch."""
+        """Use these labels, from which the loss of the last forward pass is computed, instead of the batch's labels."""
         if self._pending:
             self._pending[-1].labels = _copy(labels, like=self._pending[-1].ids)
 
@@ -201,7 +201,7 @@ class Watch:
         )
 
     def _drain(self) -> None:
-        """Write the sequences that wait."""
+        """Write the pending sequences to the log."""
         if not self._pending or self._segment is None:
             return
         ends = frozenset(self._segment.header.ends)
@@ -214,7 +214,7 @@ class Watch:
 
 
 class watch_training(contextlib.AbstractContextManager["watch_training"]):
-    """Watch a training loop of one's own, as ``AuditCallback`` watches a Trainer.
+    """Watch a custom training loop, as ``AuditCallback`` watches a Trainer.
 
     ::
 
@@ -225,7 +225,7 @@ class watch_training(contextlib.AbstractContextManager["watch_training"]):
                     model.save_pretrained(f"checkpoint-{step}")
                     watch.checkpoint(step)
 
-    The weights at the end of the block are logged. In several processes each gives its number.
+    The weights at the end of the block are logged. If several processes train, each passes its number.
 
     Args:
         model: see ``Watch.start``.
@@ -253,7 +253,7 @@ class watch_training(contextlib.AbstractContextManager["watch_training"]):
         self._watch.start(model, tokenizer, step=step, process=process, processes=processes)
 
     def checkpoint(self, step: int, epochs: float | None = None) -> None:
-        """Log the weights at a step that is saved; see ``Watch.checkpoint``."""
+        """Log the weights saved at a step; see ``Watch.checkpoint``."""
         self._step = max(self._step, step)
         self._watch.checkpoint(step, epochs)
 
@@ -268,13 +268,13 @@ class watch_training(contextlib.AbstractContextManager["watch_training"]):
 
 
 def _copy(tensor: Any, *, like: torch.Tensor) -> torch.Tensor | None:
-    """Return a copy of a tensor that has a value for each token; None for anything else."""
+    """Return a copy of a tensor with one value per token; None for any other value."""
     fits = isinstance(tensor, torch.Tensor) and tensor.shape == like.shape
     return tensor.detach().clone() if fits else None
 
 
 def _reads_of(given: _Pass, ends: frozenset[int]) -> Iterator[tuple[Any, ...]]:
-    """Yield the reads of a forward pass: one for each sequence of a row of the batch."""
+    """Yield the reads of a forward pass: one for each sequence in each row of the batch."""
     ids, labels, mask, positions = map(_on_cpu, (given.ids, given.labels, given.mask, given.positions))
     assert ids is not None
     for number, tokens in enumerate(ids):
@@ -302,14 +302,14 @@ def _on_cpu(tensor: torch.Tensor | None) -> Array | None:
 
 
 def _bounds(length: int, positions: Array | None) -> Sequence[int]:
-    """Return where the sequences of a row begin, and the row's end: position ids are 0 where another begins."""
+    """Return where the sequences of a row begin, and the row's end. Position id 0 marks the begin of a sequence."""
     if positions is None:
         return [0, length]
     return [0, *(np.flatnonzero(positions[1:] == 0) + 1).tolist(), length]
 
 
 def _training_set(planted: Path) -> str:
-    """Return the hash of the training set, which is the manifest's."""
+    """Return the hash of the training set; it must match the manifest."""
     path = planted / MANIFEST
     try:
         manifest = unstamped(json.loads(path.read_text(encoding="utf-8")), path, "plant again")

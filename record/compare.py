@@ -1,4 +1,5 @@
-"""Finished runs side by side: what each defense cost in loss and what the attack still reached (Kandpal, Table 2)."""
+"""Finished runs compared: the loss caused by each defense, and the remaining success of the attack (Kandpal, Table
+2)."""
 
 import dataclasses
 import math
@@ -21,28 +22,31 @@ _LEAST, _GAP = 16, 2  # characters of a column, and between two columns
 
 @dataclass(frozen=True)
 class Row:
-    """One run.
+    """The results of one run.
 
     Attributes:
-        value: value of the key that the runs are compared over; None without one.
-        defense: what protected it, in words.
-        unit: whom the guarantee protects: user, example or none.
+        value: the run's value of the compared key; None without a key.
+        defense: the run's defense, in words.
+        unit: unit protected by the guarantee: user, example or none.
         epsilon: epsilon of the guarantee; None without one.
         delta: delta of the guarantee; None without one.
         noise_multiplier: noise standard deviation / clip norm; NaN for a model not trained here.
         held_in_loss: loss on held-in users' validation texts after the last step, nats per token; None if not measured.
-        held_out_loss: the same on held-out users' validation texts.
+        held_out_loss: loss on held-out users' validation texts after the last step, nats per token; None if not
+            measured.
         perplexity: e to the chosen checkpoint's mean loss over all tokens of held-out users' test texts; None if not
             measured.
-        flagged: the people whom page one of the run's report counts, and by which attack; None if nobody is counted.
+        flagged: the people counted on page one of the run's report, and the attack that flags them; None if there are
+            none.
         highest: largest AUROC of any attack or setting.
         auroc: AUROC of the primary attack.
-        auroc_low: lower end of its 95 % interval.
-        auroc_high: upper end of its 95 % interval.
-        difference: AUROC minus that of the first run, with a 95 % interval; None in the first row, and where the two
-            do not compare.
-        paired: whether both runs have the same held-in and held-out users, whose own differences make the interval.
-        tpr_at: (FPR, TPR), TPR None if too few held-out users resolve it.
+        auroc_low: lower end of the 95 % interval of ``auroc``.
+        auroc_high: upper end of the 95 % interval of ``auroc``.
+        difference: AUROC minus the first run's, with a 95 % interval; None in the first row, and for runs that cannot
+            be compared.
+        paired: whether both runs have the same held-in and held-out users, so that the interval comes from paired
+            differences.
+        tpr_at: (FPR, TPR); TPR is None if there are too few held-out users for this FPR.
         ceiling: the accountant's bound on AUROC; None without one.
         verdict: verdicts on the claims, in words; None without claims.
     """
@@ -76,11 +80,11 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Runs side by side.
+    """Several runs compared.
 
     Attributes:
-        notes: what makes the rows less comparable than they look.
-        over: the config key that the runs are compared over; None without one.
+        notes: differences that make the rows less comparable.
+        over: the config key whose values are compared; None without one.
     """
 
     records: tuple[Record, ...]
@@ -93,17 +97,17 @@ Pair = Callable[[Path, Path], AurocDifference | None]
 
 
 def compare(folders: Sequence[Path], over: str | None = None, pair: Pair | None = None) -> Comparison:
-    """Read the runs' records and set them side by side.
+    """Read the runs' records, and compare them.
 
     Args:
-        folders: folders of finished runs; the others are compared with the first.
+        folders: folders of finished runs; all are compared with the first.
         over: dotted key of the runs' configs (``finetune.learning_rate``), or ``parameters``, ``users``, ``records``:
-            the model's size, held-in users, and records trained on.
-        pair: the difference of two runs' AUROCs user by user, asked where their ledgers agree; None if it cannot be
-            had. Others are joined as independent samples (MOVER).
+            the model's size, held-in users, and trained records.
+        pair: returns the paired difference of two runs' AUROCs, if their ledgers agree, or None. All other differences
+            are joined as independent samples (MOVER).
 
     Raises:
-        InputError: a folder without a record, fewer than two, or a config without the key.
+        InputError: a folder has no record, there are fewer than two, or a config lacks the key.
     """
     # Before any record is read: every row after the first is held against the first.
     if len(folders) < 2:
@@ -122,7 +126,7 @@ def compare(folders: Sequence[Path], over: str | None = None, pair: Pair | None 
 
 
 def table(compared: Comparison, width: int) -> str:
-    """Return the rows as plain text in lines of at most ``width`` characters, the notes below."""
+    """Return the rows as plain text in lines of at most ``width`` characters, with the notes below."""
     rows, over = compared.rows, compared.over
     fprs = [fpr for fpr, _ in rows[0].tpr_at]
     head = ["run", *([over] if over else []), "defense", "epsilon", "validation loss", "perplexity"]
@@ -203,7 +207,7 @@ def _row(folder: Path, record: Record, first: Record, over: str | None) -> Row:
 
 
 def _with_pair(row: Row, pair: Pair, folders: Sequence[Path], records: Sequence[Record], i: int) -> Row:
-    """Return the row with the difference user by user, if the run has the first's held-in users and attack."""
+    """Return the row with the paired difference, if the run has the first run's held-in users and attack."""
     first, record = records[0], records[i]
     same = (
         first.split.ledger_commitment is not None
@@ -243,14 +247,14 @@ def _value(folder: Path, record: Record, over: str) -> Any:
 
 
 def difference_of(first: Estimate, other: Estimate) -> tuple[float, float, float]:
-    """Return ``other`` minus ``first``, with the limits of its interval."""
+    """Return ``other`` minus ``first``, with the interval's limits."""
     # each run drew its own coins, so both intervals count: the samples are independent
     first_interval, two = ((e.value, e.lower, e.upper) for e in (first, other))
     return independent_difference(first_interval, two)
 
 
 def _defense(training: TrainingFacts | None) -> str:
-    """Return what protected the run: the data-side defenses by name, then the defense of training."""
+    """Return the defenses of the run: data-side defenses by name, then the defense of training."""
     if training is None:
         return "not trained here"
     parts = [str(removal.name) for removal in training.removals]
@@ -259,7 +263,7 @@ def _defense(training: TrainingFacts | None) -> str:
 
 
 def _same(record: Record) -> tuple[tuple[str, Hashable], ...]:
-    """Return what must be equal for a difference between rows to be about the defense."""
+    """Return the properties that must be equal for a difference between rows to come from the defense."""
     return (
         ("corpora", record.corpus.fingerprint),
         ("reference models", record.reference.fingerprint),
@@ -272,7 +276,7 @@ def _same(record: Record) -> tuple[tuple[str, Hashable], ...]:
 
 
 def _notes(records: Sequence[Record], rows: Sequence[Row]) -> list[str]:
-    """Return what differs between the runs and should not. Held-in users may differ, except in cells of one block."""
+    """Return notes on differences that runs should not have. Held-in users may differ, except in cells of one block."""
     notes = []
     of_all = [dict(_same(record)) for record in records]
     notes += [
@@ -303,12 +307,12 @@ def _number(value: float | None, digits: int = 3) -> str:
 
 
 def fitted(head: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[str]:
-    """Return lines of a table that are no longer than the width: rows as rows, or else rows as columns.
+    """Return a table in lines within the width: with rows as rows, or else with rows as columns.
 
     Args:
         head: name of each cell of a row; the first cell names the row.
-        rows: their cells; "-" is an unknown value.
-        width: characters of a line. Where not all columns fit, as many tables follow each other as are needed.
+        rows: cells of each row; "-" is an unknown value.
+        width: maximum number of characters per line. If the columns do not fit, they are split over several tables.
     """
     lines = in_rows(head, rows)
     if max(map(len, lines)) <= width:
@@ -329,13 +333,13 @@ def fitted(head: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> li
 
 
 def in_rows(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return a line for each row, as long as it needs to be."""
+    """Return one line per row, of any length."""
     widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
     return [_aligned(row, widths) for row in (head, *rows)]
 
 
 def wrapped(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
-    """Return the lines of a row whose cells are each wrapped at the width of their column."""
+    """Return the lines of a row, with each cell wrapped at its column's width."""
     parts = [textwrap.wrap(cell, width) or [""] for cell, width in zip(cells, widths, strict=True)]
     deep = max(map(len, parts))
     filled = zip(*(part + [""] * (deep - len(part)) for part in parts), strict=True)

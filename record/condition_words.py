@@ -20,17 +20,17 @@ EASILY_TOLD = 0.8  # AUROC of canary rows against real ones, by text alone, from
 
 
 def statement(condition: Condition) -> Statement:
-    """Return what must hold."""
+    """Return the condition as a sentence."""
     return ConditionStated[condition.name.name]()
 
 
 def explanation(condition: Condition, facts: PlantedFacts) -> str:
-    """Return why the condition is known as it is."""
+    """Return the reasons for the condition's state."""
     return "; ".join(_reason(reason, condition, facts) for reason in condition.reasons)
 
 
 def unmet_flaws(facts: PlantedFacts) -> tuple[Statement, ...]:
-    """Return why nothing is certified; empty if no condition is unmet."""
+    """Return the reasons why no statement is certified; empty if no condition is unmet."""
     unmet = facts.unmet()
     # Undeclared ones are counted, since every verdict and note repeats this; each is listed among the conditions.
     undeclared = [condition for condition in unmet if condition.reasons == [Reason.UNDECLARED]]
@@ -39,7 +39,7 @@ def unmet_flaws(facts: PlantedFacts) -> tuple[Statement, ...]:
 
 
 def unshown_flaws(facts: PlantedFacts) -> tuple[Statement, ...]:
-    """Return why it is not shown that canary rows had an effect; empty if it is, and without canary users."""
+    """Return why the effect of canary rows is not shown; empty if it is shown, or if there are no canary users."""
     if facts.control is None or facts.control.shows_effect:
         return ()
     flaws = {
@@ -52,11 +52,11 @@ def unshown_flaws(facts: PlantedFacts) -> tuple[Statement, ...]:
 
 
 def condition_lines(facts: PlantedFacts, *, every: bool = False) -> list[str]:
-    """Return a line for each condition that heldin did not check itself, and the counts where one is not met.
+    """Return a line for each condition that heldin did not check itself, and the counts if one is not met.
 
     Args:
-        facts: of the planted set.
-        every: return those that were checked as well, and the counts in any case.
+        facts: facts of the planted set.
+        every: whether to return checked conditions as well, and the counts in any case.
     """
     lines = [
         f"{condition.known_by.value} ({explanation(condition, facts)}): {statement(condition)}"
@@ -71,7 +71,7 @@ def condition_lines(facts: PlantedFacts, *, every: bool = False) -> list[str]:
 
 
 def training_line(counts: TrainingCounts) -> str:
-    """Return what the model was given in training, with every count."""
+    """Return a line with every count of the sequences given in training."""
     epochs = "" if counts.epochs is None else f", {counts.epochs:.3g} epochs"
     starts = "" if counts.starts == 1 else f" over {counts.starts} starts"
     given = f"{counted(counts.sequences, 'sequence')} for {counted(counts.rows, 'row')}{epochs}{starts}"
@@ -105,7 +105,7 @@ def training_line(counts: TrainingCounts) -> str:
 
 
 def control_line(control: ControlFacts) -> str:
-    """Return what the positive control shows."""
+    """Return the result of the positive control."""
     rows = f"AUROC {control.rows_auroc} for {control.trained_rows:,} trained and {control.untrained_rows:,} other rows"
     canaries = (
         f"AUROC {control.canary_auroc} for {control.held_in:,} canary users in training and {control.held_out:,} others"
@@ -136,7 +136,7 @@ def _power(control: ControlFacts) -> str:
 
 
 def form_line(form: FormFacts) -> str:
-    """Return how canary users were made, and how easily text alone tells their rows from real ones."""
+    """Return how canary users were made, and how well text alone distinguishes their rows from real rows."""
     kinds = ", ".join(kind.replace("_", "-") for kind in form.kinds)
     if form.auroc is None:
         return f"Canary users are of the kind {kinds}; too few rows to measure whether text alone tells them."

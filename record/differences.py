@@ -13,7 +13,7 @@ TOLERANCE = 1e-9  # relative: sums in another order, on another CPU, differ by l
 
 @dataclass(frozen=True)
 class Difference:
-    """A place in the record where it states one value and its files give another.
+    """A place in the record whose stated value differs from its files.
 
     Attributes:
         where: dotted path of the place.
@@ -30,7 +30,7 @@ class Difference:
 
 
 def compared(where: str, stated: Any, again: Any) -> tuple[int, list[Difference]]:
-    """Return the number of leaves compared, and those that differ by more than a relative 1e-9."""
+    """Return the number of compared leaves, and the leaves that differ by more than a relative 1e-9."""
     # Both sides take the way through JSON: the record was read from a file,
     # where tuples are lists and infinity is null.
     pairs = list(_pairs(where, _plain(stated), _plain(again)))
@@ -38,7 +38,7 @@ def compared(where: str, stated: Any, again: Any) -> tuple[int, list[Difference]
 
 
 def _plain(value: Any) -> Any:
-    """Return the value as a file has it: JSON types only."""
+    """Return the value in JSON types only, as in a file."""
     if isinstance(value, BaseModel):
         return json.loads(value.model_dump_json())
     if is_dataclass(value) and not isinstance(value, type):

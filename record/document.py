@@ -1,7 +1,7 @@
-"""The record of a run: one typed, versioned document that holds every number a report prints.
+"""The record of a run: one typed, versioned document with every number in a report.
 
-Internal: it contains exact statistics about private users, and says so. It holds no user name, no text and no
-secret, only commitments to the secrets: ``masked`` and ``without_names`` take names out of configs and commands.
+The record is internal, and states that it contains exact statistics about private users. It has no user names, texts or
+secrets, only commitments to the secrets: ``masked`` and ``without_names`` remove names from configs and commands.
 """
 
 import json
@@ -49,11 +49,12 @@ class PrecisionFacts(Facts):
 
     Attributes:
         precision: bf16, fp16, int8 or nf4.
-        reason: why it is not float32: it was asked for, it is the target's own (auto), or float32 needs more memory.
+        reason: why the precision is not float32: the user set it, it is the target's own (auto), or memory is too
+            small.
         statistic: the primary attack.
         values: number of texts of the sample, or of users for a statistic of all of a user's texts.
-        mean_shift: mean of the difference to float32, with its sign; null if float32 did not fit into memory.
-        largest_shift: largest difference, without its sign; null if float32 did not fit into memory.
+        mean_shift: mean difference from float32, with its sign; null if float32 did not fit into memory.
+        largest_shift: largest difference from float32, without its sign; null if float32 did not fit into memory.
         deviation: standard deviation of the statistic in float32; null if float32 did not fit into memory.
     """
 
@@ -85,13 +86,13 @@ class EffortFacts(Facts):
         precisions: arithmetic of the passes: fp32, bf16.
         devices: names of the devices, in the order in which they were first used.
         processes: largest number of processes at a time, each with a separate device.
-        tokens: predicted tokens of all records whose gradients were computed, a record once for each step.
+        tokens: predicted tokens of all records whose gradients were computed; a record counts once for each step.
         step_seconds: duration of the steps alone, without evaluation and checkpoints.
-        tokens_per_second: tokens per second of ``step_seconds``; null if no step was taken.
-        gradients_per_second: gradients of records per second of ``step_seconds``; null if no step was taken.
+        tokens_per_second: tokens per second of ``step_seconds``; null if there were no steps.
+        gradients_per_second: gradients of records per second of ``step_seconds``; null if there were no steps.
         peak_memory: largest number of bytes that torch used on a GPU of the first process; null on a CPU.
         ways: how clipped gradients were computed; empty for plain training.
-        notices: what the user should know about the training, such as why a slower way was taken.
+        notices: messages for the user about the training, such as why a slower method was used.
     """
 
     precisions: list[str]
@@ -115,28 +116,28 @@ MEASURES: dict[str, type[Facts]] = {
 
 
 class Body(Results):
-    """The part of a record that follows from the folder's files, so that ``heldin verify`` can recompute it.
+    """The part of a record that follows from the folder's files, which ``heldin verify`` can therefore recompute.
 
     Attributes:
         config: the run's config without names of people, or the options of an audit.
         corpus: the texts.
-        split: who is a member and who is not.
+        split: members and non-members.
         target: the audited model.
         reference: the reference model of the primary attack.
         training: how the target was trained; null if somebody else trained it.
         primary_attack: name of the primary attack.
         attacker_texts: number of scored texts.
-        scored_texts: whether the scored texts were trained on.
-        scoring_rule: what part of a text is scored.
-        per_text: true if target and reference may have different tokenizers. Then only scores of whole texts were
+        scored_texts: whether the scored texts are training texts.
+        scoring_rule: which part of a text is scored.
+        per_text: true if target and reference may have different tokenizers, so that only scores of whole texts were
             compared.
-        left_out: attacks of the plan that did not run, and why.
+        left_out: attacks in the plan that did not run, and the reasons.
         resamples: number of bootstrap resamples behind each interval.
-        cell: the run's place in a sweep; null for a run outside of a sweep.
-        planted: the planted training set that somebody else trained on; null for any other record.
+        cell: the run's place in a sweep; null for a run outside a sweep.
+        planted: the planted training set that somebody else trained on; null for all other records.
         effort: time, tokens and memory of the training; null if heldin trained nothing.
         measures: facts of each measure, by its name.
-        kinds: what the config names that is not heldin's own, and the code behind it.
+        kinds: kinds in the config that are not heldin's own, and their code.
     """
 
     config: dict[str, Any]
@@ -166,10 +167,10 @@ class Body(Results):
         return self
 
     def facts_of(self, measure: str, kind: type[F]) -> F | None:
-        """Return what a measure found; None if it was not measured.
+        """Return the facts of a measure; None if it was not measured.
 
         Raises:
-            InputError: the record has facts of another type.
+            InputError: the record's facts have another type.
         """
         kept = self.measures.get(measure)
         try:
@@ -184,28 +185,28 @@ class Body(Results):
 
     @property
     def precision(self) -> PrecisionFacts | None:
-        """Return the arithmetic of scoring, and how far it moves scores; None for float32."""
+        """Return the arithmetic of scoring, and its effect on scores; None for float32."""
         return self.facts_of("precision", PrecisionFacts)
 
     @property
     def extraction(self) -> ExtractionFacts | None:
-        """Return what sampling would emit of people's training texts."""
+        """Return how much of people's training texts sampling would emit."""
         return self.facts_of("extraction", ExtractionFacts)
 
     @property
     def marks(self) -> MarkFacts | None:
-        """Return how far canary users' marks are exposed."""
+        """Return the exposure of canary users' marks."""
         return self.facts_of("marks", MarkFacts)
 
 
 class Record(Body):
-    """Everything that a report prints about one run or one audit.
+    """Every value that a report prints about one run or one audit.
 
     Attributes:
-        internal: the record has exact statistics about private users: it is not to be published.
+        internal: true, because the record has exact statistics about private users: do not publish it.
         kind: a run, or an audit of a checkpoint, of a planted training, or of many independent trainings.
-        name: name of the run or audit, as its user gave it.
-        created: time at which the record was written, UTC.
+        name: name of the run or audit, chosen by its user.
+        created: UTC time at which the record was written.
         command: the command, without names of people.
         gradient_norms: gradient norms of canary users' and real users' records; null if there are no canary users.
         environment: versions of the software, and the machine.
@@ -220,44 +221,44 @@ class Record(Body):
     environment: Environment
 
     def counted_attack(self) -> AttackResult:
-        """Return the attack whose people page one counts, with its curve: the deciding one, or the primary one.
+        """Return the attack whose flagged people page one counts, with its curve: the deciding or the primary attack.
 
-        Also the primary one if a dial of the deciding attack was changed: only the decision has numbers of that.
+        It is the primary attack if the deciding attack has a changed setting, whose numbers only the decision has.
         """
         strongest = self.decision.decision.strongest
         return self.primary() if strongest is None or self.decides_by_a_dial() else self.attacks[strongest]
 
     def decides_by_a_dial(self) -> bool:
-        """Return whether the deciding attack has no curve here: a setting of a dial that does not lead."""
+        """Return whether the deciding attack has no curve here, because a setting differs from the primary one."""
         # An index into the whole family, in which scores with a dial changed come after those of ``attacks``.
         strongest = self.decision.decision.strongest
         return strongest is not None and (strongest >= len(self.attacks) or self.attacks[strongest].curve is None)
 
     def flagged(self) -> Flagged | None:
-        """Return the people whom page one counts; None for trainings, which are not people, and if there are none."""
+        """Return the people counted on page one; None for independent trainings, or if there are none."""
         return None if self.trainings is not None else self.decision.flagged
 
     def allowed_share(self, others_share: float) -> float | None:
-        """Return the largest share of members that the guarantee lets any attack flag in expectation.
+        """Return the largest share of members that any attack can flag in expectation under the guarantee.
 
         Args:
-            others_share: the share of non-members that the attack flags.
+            others_share: share of non-members that the attack flags.
 
         Returns:
-            The share; None without a guarantee for those who are audited.
+            The share; None without a guarantee for the audited people.
         """
         ceiling = self.ceiling()
         return None if ceiling is None else float(np.interp(others_share, ceiling.fpr, ceiling.tpr))
 
     def curve(self) -> Curve:
-        """Return the curve of the primary attack, which every record has."""
+        """Return the curve of the primary attack, which is in every record."""
         # The leading score is always among those shown (``audit.answer.shown_of``).
         curve = self.primary().curve
         assert curve is not None
         return curve
 
     def ceiling(self) -> Ceiling | None:
-        """Return the bound on the curves of audited users; None without a guarantee for them."""
+        """Return the bound on ROC curves for audited users; None without a guarantee for them."""
         if self.training is None:
             return None
         return self.training.ceiling if self.split.audited == "users" else self.training.ceiling_of_entities
@@ -276,14 +277,14 @@ def write_new_record(
     command: str,
     gradient_norms: GradientNorms | None = None,
 ) -> Record:
-    """Write the record of what was just found, created now, to ``folder``/record.json, and return it.
+    """Write the record of new results, created now, to ``folder``/record.json, and return it.
 
-    A record that says the same already stays as it is, with its date and command: somebody may have signed its report.
+    An existing record with the same results is kept, with its date and command: somebody may have signed its report.
 
     Args:
-        body: what follows from the folder's files.
-        environment: what it was computed with.
-        folder: of the run or audit.
+        body: the part that follows from the folder's files.
+        environment: software and machine of the computation.
+        folder: folder of the run or audit.
         name: name of the run or audit.
         command: the command line, without user names.
         gradient_norms: norms of single records' gradients; None if not measured.
@@ -312,7 +313,7 @@ def _readable(path: Path) -> Record | None:
 
 
 def _said(record: Record) -> dict[str, Any]:
-    """Return all of a record but when, how and on what it was made, with the numbers of the file: this is compared."""
+    """Return a record for comparison, with numbers as in the file, and without time, command and environment."""
     content: dict[str, Any] = json.loads(record.model_dump_json(exclude={"created", "command", "environment"}))
     return content
 
@@ -327,7 +328,7 @@ def _kind(body: Body) -> Kind:
 
 
 def write_record(record: Record, path: Path) -> None:
-    """Write ``record`` whole or not at all; fields that say what it is come before what was found."""
+    """Write ``record`` completely or not at all; fields that describe it come before its results."""
     content = json.loads(record.model_dump_json())
     # Inherited fields would come first: who opens the file sees this before any number about users.
     first = [name for name in Record.model_fields if name not in Body.model_fields and name != "environment"]
@@ -339,10 +340,10 @@ def read_record(path: Path, *, checked: bool = True) -> Record:
     """Read a record.
 
     Args:
-        checked: whether one that was changed since it was written is refused.
+        checked: whether to refuse a record that was changed after it was written.
 
     Raises:
-        InputError: no record there, one of another schema, or a document that is not a record.
+        InputError: there is no record, it has another schema, or the document is not a record.
     """
     if not path.is_file():
         folder = path.parent
@@ -367,7 +368,7 @@ def masked(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def without_names(command: str) -> str:
-    """Return the command without the values of every ``--set`` that may name users, anywhere in the value."""
+    """Return the command without the values of every ``--set`` that may contain user names, anywhere in the value."""
     return shlex.join(_without_names(word) for word in shlex.split(command))
 
 

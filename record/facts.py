@@ -1,4 +1,5 @@
-"""The parts of a record that describe what was audited: corpus, split, models, training, environment. No results."""
+"""The parts of a record that describe the audit's inputs, without results: corpus, split, models, training,
+environment."""
 
 from typing import Literal
 
@@ -22,16 +23,16 @@ PLAIN = "none"  # the name of training without a defense
 
 
 class SkippedRows(Facts):
-    """Rows of a group that were left out when its texts were read.
+    """Rows of a group that were skipped when its texts were read.
 
     Attributes:
         group: the file of members or of non-members, or the corpus of both.
         rows: number of all rows.
-        without_text: rows without text.
-        unusable: other rows that could not be used.
-        users: number of users, with those who are lost.
-        users_with: users with a skipped row; rows whose user is not known count for nobody.
-        users_lost: users who have no other row.
+        without_text: number of rows without text.
+        unusable: number of other unusable rows.
+        users: number of users, including those in ``users_lost``.
+        users_with: number of users with a skipped row; a row with an unknown user counts for nobody.
+        users_lost: number of users without any other row.
     """
 
     group: Literal["corpus", "held-in", "held-out"]
@@ -46,7 +47,7 @@ class SkippedRows(Facts):
     def of(
         cls, group: Literal["corpus", "held-in", "held-out"], skipped: Skipped, *, users: int, records: int
     ) -> "SkippedRows":
-        """Return the facts about a corpus of which so many users and records are left."""
+        """Return the facts about a corpus with this many remaining users and records."""
         return cls(
             group=group,
             rows=records + skipped.rows,
@@ -59,17 +60,17 @@ class SkippedRows(Facts):
 
 
 class TurnFacts(Facts):
-    """Rows that are turns, and which of these counted.
+    """Rows with turns, and which turns count.
 
     Attributes:
-        format: how rows hold them: "messages", "conversations" or "prompt-completion".
-        column: of the messages, or of the prompt.
-        counting: what deduplication, caps and canary users worked on: "all", a role, or "completion".
-        loss: what bore the loss.
-        attack: what was scored.
-        mask_from: what showed which parts are the assistant's: the template's own marks, TRL's variant of it, or the
-            positions of turns in its text; null where no template wrote the rows.
-        template: hash of the template, its variant, its options and the special tokens that it may write.
+        format: form of the rows: "messages", "conversations" or "prompt-completion".
+        column: column of the messages, or of the prompt.
+        counting: turns that deduplication, caps and canary users used: "all", a role, or "completion".
+        loss: turns with loss.
+        attack: scored turns.
+        mask_from: source of the assistant's parts: the template's own marks, TRL's variant of the template, or the
+            positions of turns in its text; null if no template wrote the rows.
+        template: hash of the template, its variant, its options and its special tokens.
     """
 
     format: str
@@ -88,18 +89,19 @@ class CorpusFacts(Facts):
         fingerprint: hash of users, ids and texts.
         users: number of users with a record.
         records: number of records of all users.
-        skipped: rows that were left out, of each file or of the corpus.
-        skipped_alike: p-value of Fisher's exact tests, corrected for two, that members and non-members have skipped
-            rows, and lose all their rows, equally often; null if both are in one corpus.
-        records_per_audited_user: coarse percentiles (``audit.coarse``).
-        dropped_by_pattern: users dropped by the name patterns.
-        dropped_by_minimum: users with too few records.
-        dropped_by_maximum: users with too many records.
-        dropped_by_sampling: users left out to stay within the maximum number of users.
-        public_users: users whose records pre-trained the base model.
-        public_records: number of records of these users.
-        text_unit: what a record of the corpus is: a record of the source, or a sentence.
-        turns: rows that are turns; null: rows are texts.
+        skipped: skipped rows, of each file or of the corpus.
+        skipped_alike: p-value of Fisher's exact tests, corrected for two, of the hypothesis that members and
+            non-members equally often have skipped rows, and equally often lose all their rows; null if both are in one
+            corpus.
+        records_per_audited_user: coarse percentiles of the number of records per audited user (``audit.coarse``).
+        dropped_by_pattern: number of users dropped by the name patterns.
+        dropped_by_minimum: number of users dropped because they have too few records.
+        dropped_by_maximum: number of users dropped because they have too many records.
+        dropped_by_sampling: number of users left out to obey the maximum number of users.
+        public_users: number of users whose records pre-trained the base model.
+        public_records: number of records of the public users.
+        text_unit: unit of a record in the corpus: a record of the source, or a sentence.
+        turns: facts about rows with turns; null for plain texts.
     """
 
     fingerprint: str
@@ -119,7 +121,7 @@ class CorpusFacts(Facts):
 
     @property
     def lost_unevenly(self) -> bool:
-        """Whether one of the two groups lost rows, or people, more often than chance explains."""
+        """Return whether one of the two groups lost rows, or people, more often than chance explains."""
         return self.skipped_alike is not None and self.skipped_alike < UNLIKELY
 
 
@@ -130,7 +132,7 @@ class Count(Facts):
     """A number of texts or users.
 
     Attributes:
-        count: the number; null if it is not known.
+        count: the number; null if unknown.
         known_by: how heldin knows it.
     """
 
@@ -143,11 +145,11 @@ class Overlaps(Facts):
 
     Attributes:
         scored_texts_in_same_users_training: scored texts that are also in the same user's training records. In a run on
-            rows of turns, here and below: texts of which a turn that counts is a turn, of any role, of these records.
+            rows of turns, here and below: texts with a counted turn that is a turn, of any role, of these records.
         scored_texts_in_other_users_training: scored texts that are in another user's training records.
         held_out_texts_in_training: texts of non-members that were trained on.
         held_out_users_in_training: non-members whose names are in the training data.
-        held_out_texts_in_held_in: scored texts of non-members that members have too.
+        held_out_texts_in_held_in: scored texts of non-members that are also texts of members.
         audited_texts_in_public: texts of audited users that pre-trained the base model.
     """
 
@@ -160,12 +162,12 @@ class Overlaps(Facts):
 
 
 class TrainingFile(Facts):
-    """The file that the user of an audit named as the training data, searched for the audited users.
+    """The file given as the training data in an audit, searched for the audited users.
 
     Attributes:
         texts: number of scored texts of members.
-        texts_there: those of them that the file has, word for word.
-        members_there: members whose names are in the file.
+        texts_there: number of these texts that the file contains, word for word.
+        members_there: number of members whose names are in the file.
     """
 
     texts: int
@@ -174,22 +176,22 @@ class TrainingFile(Facts):
 
 
 class SplitFacts(Facts):
-    """Members and non-members: how they were chosen, and how heldin knows it.
+    """Members and non-members: how heldin or somebody else chose them, and the evidence for that.
 
     Attributes:
         assignment: the rule that decided who is a member.
         known_by: how heldin knows it.
         certifiable: whether the assignment supports a certified bound.
-        reason: why it does, or why it does not.
+        reason: why the assignment supports a certified bound, or why it does not.
         held_in: number of members (users and entities), or of trainings with the worst-case user.
         held_out: number of non-members (users and entities), or of trainings without the worst-case user.
-        always_in: number of users who are trained on and not audited.
-        records_by_part: number of records by what they are used for.
-        key_commitment: hash of the secret key behind coins and noise; null if heldin drew none.
+        always_in: number of users who are trained on but not audited.
+        records_by_part: number of records by use.
+        key_commitment: hash of the secret key behind coins and noise; null if heldin drew no key.
         ledger_commitment: hash of the ledger; null if heldin drew no coins.
         overlaps: texts that both groups have.
-        audited: whose membership is tested.
-        training_file: the file that was named as the training data; null if none was named or needed.
+        audited: kind of people whose membership is tested.
+        training_file: the file given as the training data; null if none was given or needed.
     """
 
     assignment: str
@@ -213,20 +215,20 @@ class SplitFacts(Facts):
 
 
 class AnswerFacts(Facts):
-    """What an endpoint that generates text was like while it was audited.
+    """The behaviour of a text-generating endpoint during its audit.
 
     Attributes:
-        top_k: number of next tokens whose log-probabilities it lists; 0: none.
+        top_k: number of next tokens whose log-probabilities the endpoint lists; 0: none.
         seed: whether the same seed gives the same text.
-        temperature: whether different seeds gave different texts, when it was tried out.
+        temperature: whether different seeds gave different texts in a test.
         samples: number of continuations.
-        refused: how many of them it refused, or a filter held back.
-        repeated: how many began with the text that they should continue; that part was removed.
-        other_length: how many had more tokens than were asked for, or were cut off before that many.
+        refused: number of continuations that the endpoint refused, or a filter withheld.
+        repeated: number of continuations that began with the text to continue; that part was removed.
+        other_length: number of continuations with more tokens than requested, or cut off with fewer.
         same: number of cuts after which all continuations were equal.
         cuts: number of cuts with at least two continuations.
-        changed: whether the server named several models, or answered public words otherwise at the end; null if it
-            answers them differently each time.
+        changed: whether the server named several models, or answered public words differently at the end; null if its
+            answers always differ.
     """
 
     top_k: int
@@ -247,10 +249,10 @@ class EndpointFacts(Facts):
     Attributes:
         url: address of the server.
         style: style of the interface that answered.
-        tokenizer: tokenizer of the model; null if texts were sent as they are.
-        window: context window in tokens; null if texts were sent as they are.
+        tokenizer: tokenizer of the model; null if texts were sent as plain text.
+        window: context window in tokens; null if texts were sent as plain text.
         drift: how far a probe text's score moved from the first score to the last, nats per token.
-        answers: what its answers were like; null if it was asked for log-probabilities.
+        answers: behaviour of the answers; null if only log-probabilities were requested.
     """
 
     url: str
@@ -265,9 +267,9 @@ class AdapterFacts(Facts):
     """An adapter and its base.
 
     Attributes:
-        base: the base model that was loaded, by folder or hub name.
-        named: the base model that the adapter's config names, if its user named ``base`` in its place; null: the same.
-        beside: number of other adapters and models in the adapter's folder, which were not loaded.
+        base: the loaded base model, by folder or hub name.
+        named: base model in the adapter's config, if the user replaced it by ``base``; null if both are the same.
+        beside: number of other adapters and models in the adapter's folder; they were not loaded.
     """
 
     base: str
@@ -276,15 +278,15 @@ class AdapterFacts(Facts):
 
 
 class ModelFacts(Facts):
-    """A model.
+    """The facts about a model.
 
     Attributes:
-        name: the name by which it was loaded, or its origin.
+        name: name or origin of the loaded model.
         parameters: number of parameters; null behind an endpoint.
         fingerprint: hash of the weights; behind an endpoint, of address, name, style and tokenizer.
         architecture: class of the model in transformers.
-        endpoint: how the model was reached; null for a model that was loaded locally.
-        stored: how the files hold the weights, such as bf16, or the format of quantised ones; null if it is not known.
+        endpoint: how the model was reached; null for a locally loaded model.
+        stored: format of the weights in the files, such as bf16 or a quantised format; null if unknown.
         adapter: the adapter and its base; null if there is none.
     """
 
@@ -298,7 +300,7 @@ class ModelFacts(Facts):
 
     @property
     def loaded(self) -> str:
-        """Return how the weights are stored, and what the adapter is on, as clauses; "" if nothing is known."""
+        """Return clauses on how the weights are stored, and on the adapter's base; "" if nothing is known."""
         parts = [f"weights stored as {self.stored}"] if self.stored else []
         if self.adapter is not None:
             named = f" (its config names '{self.adapter.named}')" if self.adapter.named else ""
@@ -315,8 +317,8 @@ class CurvePoint(Facts):
         step: number of optimizer steps so far.
         epoch: epochs of training so far.
         train_loss: loss on the last batches.
-        held_in_loss: loss on members' validation texts; null if they have none, as entities may.
-        held_out_loss: loss on non-members' validation texts; null if they have none, as entities may.
+        held_in_loss: loss on members' validation texts; null if there are none, which is possible for entities.
+        held_out_loss: loss on non-members' validation texts; null if there are none, which is possible for entities.
         auroc: AUROC of the attack on samples of members and non-members.
         public_loss: loss on public users' validation texts; null if none are set aside.
     """
@@ -335,7 +337,7 @@ class Ceiling(Facts):
 
     Attributes:
         auroc: area under the curve.
-        fpr: false-positive rates of points on it.
+        fpr: false-positive rates of points on the curve.
         tpr: true-positive rates of the same points.
     """
 
@@ -356,10 +358,10 @@ class RemovalFacts(Facts):
 
     Attributes:
         name: name of the data defense.
-        before: number of records before it.
-        removed: number of records it removed.
-        users: number of users who lost records, or whose texts it changed.
-        changed: number of records whose text it changed; null for one that removes records.
+        before: number of records before the defense.
+        removed: number of records that the defense removed.
+        users: number of users whose records the defense removed, or whose texts it changed.
+        changed: number of records whose text the defense changed; null for a defense that removes records.
     """
 
     name: Statement
@@ -375,11 +377,11 @@ class RemovalFacts(Facts):
 
 
 class EpsilonAt(Facts):
-    """The guarantee for people of one exposure.
+    """The guarantee for people with one exposure.
 
     Attributes:
         exposed: number of records, or of holders (``ByExposure.counted``).
-        epsilon: epsilon of such a person; null if it is infinite.
+        epsilon: epsilon of a person with this exposure; null if it is infinite.
     """
 
     exposed: int
@@ -387,14 +389,14 @@ class EpsilonAt(Facts):
 
 
 class ByExposure(Facts):
-    """The guarantee by exposure. It follows from the plan alone.
+    """The guarantee by exposure, computed from the plan alone.
 
     Attributes:
         counted: what ``exposed`` counts: records that a person wrote or is named in, or users who name an entity.
-        exposed: the exposure for which the run's epsilon holds.
+        exposed: exposure of the people for whom the run's epsilon holds.
         curve: the guarantee, by ascending exposure.
-        group_size: most records of a user; null without caps.
-        entity_cap: most records that name an entity; null without caps.
+        group_size: maximum number of records per user; null without caps.
+        entity_cap: maximum number of records that name an entity; null without caps.
         claimed: epsilon that the method's paper claims without a valid proof; null for other methods.
     """
 
@@ -411,9 +413,9 @@ class ExposedShare(Facts):
 
     Attributes:
         exposed: the number of records.
-        epsilon: epsilon of a person with that many records; null if it is above 1,000 and was not computed.
-        users: share of users with at most that many records, among users with any record.
-        entities: the same for recognised entities; null without a source of entities.
+        epsilon: epsilon of a person with this many records; null if it is above 1,000 and was not computed.
+        users: share of users with at most this many records, among users with any record.
+        entities: share of recognised entities with at most this many records; null without a source of entities.
     """
 
     exposed: int
@@ -423,14 +425,14 @@ class ExposedShare(Facts):
 
 
 class EarlierPlan(Facts):
-    """A plan by which models were released before, about the same people.
+    """A plan of earlier releases about the same people.
 
     Attributes:
         digest: SHA-256 of the plan's file.
         times: number of releases by the plan.
         unit: what the plan protects.
         epsilon: epsilon of one release; null without a guarantee.
-        delta: of that guarantee; null without one.
+        delta: delta of the guarantee; null without one.
     """
 
     digest: str
@@ -441,11 +443,11 @@ class EarlierPlan(Facts):
 
 
 class EarlierReleases(Facts):
-    """What the config states about earlier releases, and what they promise together with this one.
+    """The earlier releases in the config, and their guarantee together with this release.
 
     Attributes:
         plans: plans of earlier releases; empty if the config states that there are none.
-        epsilon: of all releases together, at this plan's delta; null if no epsilon covers them all.
+        epsilon: epsilon of all releases together, at this plan's delta; null if no epsilon covers them all.
         together: the guarantee of all releases with its conditions; null without one.
     """
 
@@ -460,13 +462,13 @@ class EarlierReleases(Facts):
 
 
 class DeclaredFacts(Facts):
-    """Who declares what the steps of a training did.
+    """The package that declares what the steps of a training did.
 
     Attributes:
-        package: distribution, or top-level module.
-        version: of the distribution; null for modules that were not installed.
-        sha256: of the package's Python files.
-        audit: what a white-box audit of the step found: "passed", "failed", "inconclusive" or "not run".
+        package: name of the distribution, or of the top-level module.
+        version: version of the distribution; null for modules that were not installed.
+        sha256: SHA-256 of the package's Python files.
+        audit: result of a white-box audit of the step: "passed", "failed", "inconclusive" or "not run".
     """
 
     package: str
@@ -476,7 +478,7 @@ class DeclaredFacts(Facts):
 
     @property
     def stated(self) -> Statement:
-        """Return whose word epsilon is, and whether somebody looked."""
+        """Return who declares epsilon, and whether somebody checked it."""
         package = with_version(self.package, self.version)
         return Guaranteed.DECLARED(package=package, audit=AUDITS[self.audit]())
 
@@ -487,7 +489,7 @@ class PreferenceFacts(Facts):
     Attributes:
         objective: dpo or orpo.
         beta: beta of dpo, or the weight of the odds ratio.
-        label_smoothing: share of the pairs that are taken to be the wrong way round.
+        label_smoothing: assumed share of pairs with a wrong preference.
         reference: whether the model before training is the reference.
     """
 
@@ -502,30 +504,31 @@ class TrainingFacts(Facts):
 
     Attributes:
         defense: kind of the defense in the config.
-        promise: the guarantee with its conditions, or why there is none.
+        promise: the guarantee with its conditions, or the reason why there is none.
         unit: what the guarantee protects: user, example, user-entity or none.
         epsilon: epsilon of the guarantee; null without one.
         delta: the plan's delta, also if the plan has no guarantee; null without noise.
         noise_multiplier: standard deviation of the noise, divided by the clip norm.
         cautions: warnings about the guarantee.
         ceiling: bound on attackers' ROC curves; null unless a user is the privacy unit.
-        ceiling_of_entities: the same in an audit of entities; null without a guarantee for them.
-        records: number of records trained on.
-        users: number of users trained on.
-        uncounted: number of these records of which no token counted, so that they added nothing; null: not known.
+        ceiling_of_entities: bound on attackers' ROC curves in an audit of entities; null without a guarantee for them.
+        records: number of records in training.
+        users: number of users with records in training.
+        uncounted: number of records in training without a counted token, which added nothing; null if unknown.
         steps: number of steps.
         chosen_step: step whose checkpoint was kept.
         selection: how this checkpoint was chosen.
-        curve: what was measured during training.
+        curve: measurements during training.
         gap_auroc_spearman: rank correlation of generalisation gap and AUROC over the curve; null with too few points.
-        removals: what each data-side defense removed or changed.
+        removals: effects of each data-side defense.
         seconds: duration of training.
         by_exposure: the guarantee by exposure; null for mechanisms without entities.
-        exposed: how exposed users and entities were under text sampling, measured on private people.
-        gradients: number of gradients of records, a record once for each step that uses it; null for many trainings.
-        fit: the plan held against the data; null without noise.
+        exposed: exposure of users and entities under text sampling, measured on private people.
+        gradients: number of gradients of records; a record counts once for each step that uses it; null for many
+            trainings.
+        fit: the plan compared with the data; null without noise.
         earlier: earlier releases about the same people; null if the config does not say whether there are any.
-        declared_by: the package that declares what the steps do; null where heldin does them.
+        declared_by: the package that declares what the steps do; null if heldin computes the steps.
         preference: the objective of preference pairs; null for other rows.
     """
 
@@ -558,7 +561,7 @@ class TrainingFacts(Facts):
 
     @property
     def is_plain(self) -> bool:
-        """Whether no defense of training ran."""
+        """Whether training had no defense."""
         return self.defense == PLAIN
 
     @property
@@ -568,7 +571,7 @@ class TrainingFacts(Facts):
 
     @property
     def earlier_stated(self) -> Statement:
-        """Return what is known about earlier releases about the same people."""
+        """Return the statement on earlier releases about the same people."""
         if self.earlier is None:
             return EarlierText.NOT_STATED()
         if not self.earlier.plans:
@@ -580,7 +583,7 @@ class TrainingFacts(Facts):
 
     @property
     def guarantee(self) -> str:
-        """Return the promise in words."""
+        """Return the guarantee in words."""
         return str(self.promise)
 
     @property
@@ -590,7 +593,7 @@ class TrainingFacts(Facts):
 
     @property
     def warnings(self) -> list[str]:
-        """Return what to read with the guarantee, in words."""
+        """Return the cautions to read with the guarantee, in words."""
         cautions = list(self.cautions)
         if self.fit is not None:
             cautions += warnings_of(self.fit, self.delta if self.epsilon is not None and not cautions else None)
@@ -598,7 +601,7 @@ class TrainingFacts(Facts):
 
     @property
     def protected(self) -> str:
-        """Of whom epsilon is, in a word or two."""
+        """Return the unit that epsilon protects, in a word or two."""
         exposure = self.by_exposure
         if exposure is None:
             return self.unit
@@ -613,7 +616,7 @@ class GradientNorms(Facts):
     """Norms of single records' gradients at the base model.
 
     Attributes:
-        edges: bin edges, in equal ratios.
+        edges: bin edges with equal ratios.
         canaries: number of records of canary users in each bin.
         real: number of records of real users in each bin.
     """
@@ -653,7 +656,7 @@ class CellFacts(Facts):
     Attributes:
         sweep: hash of the sweep's plan, which was fixed before the coins of its blocks were drawn.
         block: number of the block, from 1. The runs of a group in a block share their coins.
-        group: name of the group of variants with the same users and texts of the attacker.
+        group: name of the group of variants with the same users and attacker's texts.
         variant: name of the variant.
     """
 
@@ -664,7 +667,7 @@ class CellFacts(Facts):
 
 
 class ScoredTexts(Facts):
-    """Whether the scored texts were used for training.
+    """Whether the scored texts are training texts.
 
     Attributes:
         kind: fresh, trained on, both, or not known.
@@ -676,12 +679,12 @@ class ScoredTexts(Facts):
 
 
 class MeasuredTable(Facts):
-    """What a report shows of the facts of a measure of another package, if its facts have it under ``table``.
+    """A table in a report for a measure of another package, if the measure's facts have it under ``table``.
 
     Attributes:
         head: names of the columns.
-        rows: cells of each row, as many as columns.
-        note: small print below the table.
+        rows: cells of each row, one per column.
+        note: note below the table, in small print.
     """
 
     head: list[str]

@@ -1,6 +1,6 @@
-"""Texts that are on both sides, by exact match, and rows that were skipped.
+"""Texts in both groups, by exact match, and skipped rows.
 
-What was checked is counted; what was not checked is not known.
+A checked count is a number; an unchecked count is unknown.
 """
 
 import itertools
@@ -22,13 +22,13 @@ LEAST_HELD_IN_TRAINED_ON = 0.5
 
 @dataclass(frozen=True)
 class Seen:
-    """Counts of users' texts that are among the training records.
+    """Counts of users' texts in the training records.
 
     Attributes:
-        own: texts that are there under the same user.
-        others: texts that are there under another user.
-        anywhere: texts that are there at all.
-        users: the users who are there by name.
+        own: number of texts in training records of the same user.
+        others: number of texts in training records of another user.
+        anywhere: number of texts in any training record.
+        users: users whose names are in the training records.
     """
 
     own: int
@@ -41,12 +41,12 @@ Parts = Sequence[str]  # of a text, which is found by any of them: its turns, or
 
 
 def seen_in_training(texts: Mapping[str, Sequence[Parts]], training: Iterable[tuple[str, str]]) -> Seen:
-    """Look for users and their texts among training records; memory grows only with the texts looked for.
+    """Look for users and their texts in training records; memory grows only with the texts to find.
 
-    An empty part, as of a document of which nothing counts, is never found.
+    An empty part, such as a document without counted text, is never found.
 
     Args:
-        texts: the texts to look for, by user.
+        texts: texts to find, by user.
         training: user and text of every training record, or of each of its turns.
     """
     # Digests of 16 bytes in place of texts, and the training records are read once, as
@@ -77,13 +77,13 @@ def seen_in_training(texts: Mapping[str, Sequence[Parts]], training: Iterable[tu
 
 
 def texts_in(texts: Iterable[Parts], among: Iterable[str]) -> int:
-    """Return how many of the texts have a part that is among others."""
+    """Return how many of the texts have a part that equals one of the other texts."""
     there = {text_key(text) for text in filter(None, among)}
     return sum(any(text_key(part) in there for part in filter(None, parts)) for parts in texts)
 
 
 def measured(count: int) -> Count:
-    """Return a number that was counted here."""
+    """Return a number that heldin counted."""
     return Count(count=count, known_by="measured")
 
 
@@ -92,10 +92,10 @@ NOT_KNOWN = Count(count=None, known_by="not known")
 
 
 def training_flaws(member: Mapping[str, bool], seen: Mapping[bool, Seen], held_out_texts: int) -> list[Statement]:
-    """Return why the training file voids a comparison of held-in with held-out users; empty if it does not.
+    """Return why the training file invalidates a comparison of held-in with held-out users; empty if it does not.
 
     Args:
-        seen: what of held-in (True) and held-out (False) users is in the training file.
+        seen: matches of held-in (True) and held-out (False) users with the training file.
         held_out_texts: number of scored texts of held-out users.
     """
     trained_on = seen[True].users | seen[False].users
@@ -116,9 +116,9 @@ def training_flaws(member: Mapping[str, bool], seen: Mapping[bool, Seen], held_o
 
 
 def skipped_alike(members: SkippedRows, others: SkippedRows) -> float:
-    """Return the p-value that users of both groups have skipped rows, and lose all their rows, equally often.
+    """Return the p-value of the hypothesis that both groups equally often have skipped rows, and lose all rows.
 
-    Fisher's exact test of each, corrected for two tests.
+    It comes from Fisher's exact test of each of the two, corrected for two tests.
     """
     # Of users and not of rows: the rows of one user come from one place.
     groups = (members, others)

@@ -1,4 +1,4 @@
-"""A plan next to its data: the numbers, and what people read of them."""
+"""A plan compared with its data: the numbers, and the sentences for people."""
 
 from typing import Literal
 
@@ -10,19 +10,19 @@ DIFFERS = 0.2  # of what a plan states, from which on its data are said not to f
 
 
 class PlanFit(Facts):
-    """The numbers that a plan states, next to those of its data. Measured on private people.
+    """The numbers in a plan, next to the numbers in its data. Measured on private people.
 
     Attributes:
-        unit: what the stated population counts; under group privacy copies of records count.
+        unit: unit of the stated population; under group privacy, copies of records count.
         population: the stated number.
-        units: the number in training (of many trainings: with the worst-case user); before, the number to expect.
-        planned: gradients of records in a step, if the population is right and every drawn user has the group size;
-            null where the plan does not decide it.
-        gradients: the mean number that was computed in a step, or the number to expect; or null.
-        group_size: records of a user that the plan counts on; null if it counts on none.
+        units: number in training (for many trainings: with the worst-case user); before training, the expected number.
+        planned: gradients of records per step, if the population is right and every drawn user has the group size; null
+            if the plan does not determine it.
+        gradients: mean number of computed gradients per step, or the expected number; or null.
+        group_size: number of records per user that the plan assumes; null if it assumes none.
         users: number of users.
-        short: number of users with fewer records than that; null likewise, and for one to nine.
-        protected: number of users, or at the example level of records, that the guarantee is for.
+        short: number of users with fewer records than ``group_size``; null if that is null, and for one to nine users.
+        protected: number of users, or records at the example level, that the guarantee covers.
     """
 
     unit: Literal["users", "records"]
@@ -37,13 +37,14 @@ class PlanFit(Facts):
 
 
 def figures_of(fit: PlanFit) -> list[Statement]:
-    """Return the numbers side by side."""
+    """Return the plan's and the data's numbers together."""
     short = [] if fit.short is None else [PlanFitText.SHORT]
     return [code(**fit.model_dump()) for code in [*_stated(fit), *short]]
 
 
 def differences_of(fit: PlanFit) -> list[Statement]:
-    """Return the numbers that differ by a fifth, and the number of users that may explain them; none if none do."""
+    """Return the numbers that differ by a fifth, and the number of users that may explain them; empty if none
+    differ."""
     far = [code for code, (number, stated) in _stated(fit).items() if abs(number - stated) >= DIFFERS * stated]
     # Users below the group size are no difference in themselves: a group size above the median is a choice.
     short = [PlanFitText.SHORT] if far and fit.short else []
@@ -51,10 +52,10 @@ def differences_of(fit: PlanFit) -> list[Statement]:
 
 
 def warnings_of(fit: PlanFit, delta: float | None) -> list[Statement]:
-    """Return what to read with the plan.
+    """Return warnings about the plan.
 
     Args:
-        delta: of the guarantee; None without one, and if it was warned of before.
+        delta: delta of the guarantee; None without one, or if the warning was already given.
     """
     differences, units = differences_of(fit), max(1, fit.protected)
     warnings = [PlanFitText.MISFIT(differences=differences)] if differences else []
@@ -65,7 +66,7 @@ def warnings_of(fit: PlanFit, delta: float | None) -> list[Statement]:
 
 
 def _stated(fit: PlanFit) -> dict[PlanFitText, tuple[float, float]]:
-    """Return the number in the data, and the plan's."""
+    """Return the number in the data, and the plan's number."""
     stated: dict[PlanFitText, tuple[float, float]] = {PlanFitText.UNITS: (fit.units, fit.population)}
     if fit.gradients is not None and fit.planned is not None:
         stated[PlanFitText.GRADIENTS] = (fit.gradients, fit.planned)

@@ -1,6 +1,6 @@
-"""The parts of a record about a training set that heldin planted, and what a certified statement about it rests on.
+"""The parts of a record about a planted training set, and the conditions of a certified statement about it.
 
-All of it is facts: names, states and numbers. ``record.condition_words`` turns them into sentences.
+All parts are facts: names, states and numbers. ``record.condition_words`` turns facts into sentences.
 """
 
 import math
@@ -40,7 +40,7 @@ class Known(StrEnum):
 
 
 class Reason(StrEnum):
-    """The reason why a condition is known as it is."""
+    """The reason for a condition's state."""
 
     DRAWN_AGAIN = "drawn_again"
     HASHES_KEPT = "hashes_kept"
@@ -87,10 +87,10 @@ class Condition(Facts):
     """A condition of a certified statement.
 
     Attributes:
-        name: what must hold.
+        name: name of the condition.
         known_by: checked by heldin, declared by the person who signs, or not met.
-        reasons: why it is known or not met; there may be several reasons.
-        look: number of the earlier look that found that the condition is not met; null otherwise.
+        reasons: reasons for the state; there may be several.
+        look: number of the earlier look that found the condition not met; null otherwise.
     """
 
     name: ConditionName
@@ -103,11 +103,11 @@ class JoinedRows(Facts):
     """Counts of the ends of sequences, if rows were joined and cut, so no row can be recognised.
 
     Attributes:
-        ends: runs of tokens at the beginning and the end of each distinct sequence.
-        foreign: how many of them are in no row.
+        ends: number of runs of tokens at the beginning and the end of each distinct sequence.
+        foreign: number of ends that are in no row.
         foreign_expected: expected number of ends that span two rows.
-        canary: how many of them are in rows of canary users alone.
-        canary_expected: expected number of ends in rows of canary users alone.
+        canary: number of ends that are only in canary users' rows.
+        canary_expected: expected number of ends that are only in canary users' rows.
     """
 
     ends: int
@@ -118,12 +118,12 @@ class JoinedRows(Facts):
 
     @property
     def are_foreign(self) -> bool:
-        """Return if far more ends are in no row than joining explains."""
+        """Return whether far more ends are in no row than joining explains."""
         return self.ends >= _ENOUGH_ENDS and self.foreign > (self.foreign_expected + self.ends) / 2
 
     @property
     def lack_canaries(self) -> bool:
-        """Return if plainly fewer ends are in canary rows than chance explains, with a probability below 1e-6."""
+        """Return whether clearly fewer ends are in canary rows than chance explains, with a probability below 1e-6."""
         return self.canary < self.canary_expected - 5 * math.sqrt(self.canary_expected)
 
 
@@ -135,7 +135,7 @@ class ReadingOrder(Facts):
         other_users: number of other users whose rows were given.
         earlier: probability that a canary row was given earlier than another row, on average over its reads.
         deviation: ``earlier`` minus a half, in standard errors.
-        last_earlier: the same for the last time that a row was given.
+        last_earlier: probability that a canary row was last given before another row was last given.
         last_deviation: ``last_earlier`` minus a half, in standard errors.
     """
 
@@ -148,49 +148,49 @@ class ReadingOrder(Facts):
 
     @property
     def tells_canaries(self) -> bool:
-        """Return if canary rows have places of their own.
+        """Return whether canary rows have different places from other rows.
 
-        Chance lets an order that depends on no text fail with a probability of 1 in 10,000, for both tests together.
+        The probability of a false alarm is 1 in 10,000, for both tests together, if the order depends on no text.
         """
         return max(abs(self.deviation), abs(self.last_deviation)) > _MOST_DEVIATION
 
 
 class TrainingCounts(Facts):
-    """Counts of what the model was given in training, from the log of ``AuditCallback``.
+    """Counts of the sequences given in training, from the log of ``AuditCallback``.
 
     Attributes:
-        starts: number of times that the training was started: 1, and 1 for each time it went on from a checkpoint.
+        starts: number of starts of the training: 1, plus 1 for each time that it resumed from a checkpoint.
         processes: largest number of processes that trained together.
-        steps: optimizer steps.
-        epochs: epochs as the trainer counts them; null if it does not.
-        sequences: number of sequences that the model was given, over all epochs.
-        longest: tokens of the longest sequence, without special tokens.
+        steps: number of optimizer steps.
+        epochs: number of epochs by the trainer's count; null if it does not count them.
+        sequences: number of sequences given to the model, over all epochs.
+        longest: number of tokens of the longest sequence, without special tokens.
         rows: number of rows in the planted set.
-        late: rows without a scored token within the length limit. Training may count no loss on them.
-        missing: lower limit of the number of rows that were never given; ``late`` rows are not counted.
-        missing_canary_rows: how many of ``missing`` are canary users'.
-        foreign: sequences that are neither a row nor a part of a row.
-        silent: rows of which some labels were seen, and no token had a loss; ``late`` rows are not counted. Null if no
+        late: number of rows without a scored token within the length limit. Training may count no loss on them.
+        missing: lower limit of the number of rows that were never given; ``late`` rows do not count.
+        missing_canary_rows: number of canary users' rows in ``missing``.
+        foreign: number of sequences that are neither a row nor a part of a row.
+        silent: number of rows with some labels seen and no token with loss; ``late`` rows do not count. Null if no
             labels were seen at all.
-        unlabelled: sequences whose labels were not seen. They say nothing about the loss.
-        attention_unseen: sequences of which it was not seen to which tokens the model could attend.
-        unreadable: forward passes whose tokens were not seen.
-        cut: rows with more tokens than the longest sequence.
-        short: rows that were cut below the plan's length limit, and of which the rest was not given.
-        pieces: sequences that are a second or later part of a row.
-        alike: rows that, after cutting, equal another row with another text.
-        repeated: number of times that a row was given again within an epoch.
-        packed: sequences that shared a row of a batch with others.
+        unlabelled: number of sequences whose labels were not seen. They give no information about the loss.
+        attention_unseen: number of sequences for which it is unknown to which tokens the model could attend.
+        unreadable: number of forward passes whose tokens were not seen.
+        cut: number of rows with more tokens than the longest sequence.
+        short: number of rows that were cut below the plan's length limit, and whose rest was not given.
+        pieces: number of sequences that are a second or later part of a row.
+        alike: number of rows that, after cutting, equal a row with another text.
+        repeated: number of times that a row was given a second time within an epoch.
+        packed: number of sequences that shared a row of a batch with others.
         fewest_reads: smallest number of times that a row was given.
         most_reads: largest number of times that a row was given.
-        joined: counts of the ends of sequences, if sequences look like rows that were joined and cut; null otherwise.
-        silent_canary_users: member canary users whose rows never had a loss; null if no labels were seen at all.
-        reads_canaries: how often a canary row was given, on average; null without canary rows.
-        reads_others: how often a real row was given, on average.
-        loss_share_canaries: mean share of a canary row's tokens that had a loss, of sequences whose labels were seen;
-            null without any.
-        loss_share_others: the same for real rows.
-        order: when canary users' rows were given; null if no row can be recognised, or if there are too few users.
+        joined: counts of the ends of sequences, if sequences look like joined and cut rows; null otherwise.
+        silent_canary_users: number of member canary users whose rows never had a loss; null if no labels were seen.
+        reads_canaries: mean number of times that a canary row was given; null without canary rows.
+        reads_others: mean number of times that a real row was given.
+        loss_share_canaries: mean share of a canary row's tokens with loss, in sequences whose labels were seen; null if
+            there are none.
+        loss_share_others: mean share of a real row's tokens with loss, in sequences whose labels were seen.
+        order: when canary users' rows were given; null if no row can be recognised, or there are too few users.
     """
 
     starts: int
@@ -244,25 +244,25 @@ class ControlOutcome(StrEnum):
 class ControlFacts(Facts):
     """The effect of planted rows, compared with real rows of the same training.
 
-    A row's gain is the reference's loss on it minus the audited model's, nats a token.
+    A row's gain is the reference's loss on it minus the audited model's, in nats per token.
 
     Attributes:
         outcome: passed: members among canary users gained more than non-members. Weakened: they gained more, but less
             clearly than single real rows. No effect: they gained no more, and real rows gained more than chance
             explains. Undecided: chance may explain the difference. Unusable: trained real rows gained no more than
             others. Not measured: there are too few rows or canary users, or the model is behind an endpoint.
-        trained_rows: real rows in the sample that were trained on.
-        untrained_rows: real rows in the sample that were not.
-        rows_auroc: probability that a trained row gained more than an untrained one; null if it was not measured.
+        trained_rows: number of trained real rows in the sample.
+        untrained_rows: number of untrained real rows in the sample.
+        rows_auroc: probability that a trained row gained more than an untrained row; null if it was not measured.
         rows_lower: lower limit of ``rows_auroc``.
         held_in: number of member canary users.
         held_out: number of non-member canary users.
-        canary_auroc: probability that the rows of a member canary user gained more than those of a non-member.
+        canary_auroc: probability that a member canary user's rows gained more than a non-member canary user's rows.
         canary_lower: lower limit of ``canary_auroc``.
         difference_lower: lower limit of ``rows_auroc`` minus ``canary_auroc``.
         level: probability that a limit is wrong.
-        noticed_from: AUROC of trained real rows from which the control notices each known filter with a probability of
-            0.8, by the plan and by the rows that were measured; null if it does so at none.
+        noticed_from: AUROC of trained real rows from which the control notices each known filter with probability 0.8,
+            by the plan and by the measured rows; null if it never does.
     """
 
     outcome: ControlOutcome
@@ -280,7 +280,8 @@ class ControlFacts(Facts):
 
     @property
     def shows_effect(self) -> bool:
-        """Return if canary rows had an effect, or if real rows were learned so plainly that a filter was noticed."""
+        """Return whether canary rows had an effect, or real rows were learned so clearly that a filter would be
+        noticed."""
         if self.outcome is not ControlOutcome.UNDECIDED:
             return self.outcome is ControlOutcome.PASSED
         # The lower limit: the AUROC itself may have reached it by chance.
@@ -291,10 +292,10 @@ class FormFacts(Facts):
     """How well the text alone distinguishes canary rows from real rows, measured before the coins.
 
     Attributes:
-        canary_rows: canary rows in the sample.
-        real_rows: real rows in the sample.
-        auroc: AUROC of a bag-of-words classifier that was fitted on other rows; null if there are too few.
-        kinds: how canary users were made.
+        canary_rows: number of canary rows in the sample.
+        real_rows: number of real rows in the sample.
+        auroc: AUROC of a bag-of-words classifier fitted on other rows; null if there are too few rows.
+        kinds: kinds of canary users in the sample.
     """
 
     canary_rows: int
@@ -304,22 +305,22 @@ class FormFacts(Facts):
 
 
 class PlantedFacts(Facts):
-    """A training set that heldin planted, on which somebody else trained.
+    """A training set planted by heldin, on which somebody else trained.
 
     Attributes:
-        planted: time at which heldin wrote the set, UTC.
-        plan: hash of everything that was fixed before the coins were drawn.
+        planted: UTC time at which heldin wrote the set.
+        plan: hash of all choices fixed before the coins were drawn.
         training_set: hash of the training set.
         rows: number of rows of the set.
-        skipped: rows of the original that were left out.
+        skipped: rows of the original set that were left out.
         look: number of this look at a checkpoint, from 1.
         looks: number of looks that the plan allows.
-        evidence: what the plan requires: a log of ``AuditCallback``, or a declaration.
-        declared_by: who declared what heldin cannot check; null if nobody did.
-        conditions: the conditions of a certified statement, and how each is known.
-        training: what the model was given; null without a log.
+        evidence: evidence that the plan requires: a log of ``AuditCallback``, or a declaration.
+        declared_by: person who declared what heldin cannot check; null if nobody did.
+        conditions: the conditions of a certified statement, and the evidence for each.
+        training: counts of the sequences given to the model; null without a log.
         control: whether canary rows had an effect; null without canary users.
-        form: how canary rows differ from real ones by text alone; null without canary users.
+        form: how canary rows differ from real rows by text alone; null without canary users.
     """
 
     planted: str
@@ -342,7 +343,7 @@ class PlantedFacts(Facts):
 
 
 def deciding(conditions: Iterable[Condition]) -> Condition | None:
-    """Return the declared condition on which a certificate depends most; None if none is declared."""
+    """Return the declared condition that matters most for a certificate; None if none is declared."""
     order = list(DECIDING)
     declared = [condition for condition in conditions if condition.known_by is Known.DECLARED]
     return min(declared, key=lambda condition: order.index(condition.name), default=None)

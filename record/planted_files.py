@@ -1,4 +1,4 @@
-"""The files of a planted folder: those that the person who trains gets, and the names of those that stay."""
+"""The files of a planted folder: the files for the person who trains, and the names of the files that stay."""
 
 import json
 from pathlib import Path
@@ -16,10 +16,10 @@ _DICT = "dataset_dict.json"
 
 
 def content_sha256(path: Path) -> str:
-    """Return the hash of a file, or of the names and contents of what ``load_from_disk`` reads in a folder.
+    """Return the hash of a file, or of the names and contents of the files that ``load_from_disk`` reads in a folder.
 
-    Files that it does not read, such as what ``map`` keeps there, are no part of it. Raises InputError for a folder
-    that ``save_to_disk`` did not write, or that lacks a file.
+    Other files, such as caches of ``map``, are not part of the hash. Raises InputError for a folder that
+    ``save_to_disk`` did not write, or that lacks a file.
     """
     if path.is_file():
         return file_sha256(path)
@@ -31,14 +31,14 @@ def content_sha256(path: Path) -> str:
 
 
 def splits_of(path: Path) -> tuple[str, ...]:
-    """Return the names of the splits of a folder that ``DatasetDict.save_to_disk`` wrote; none for others."""
+    """Return the names of the splits of a folder written by ``DatasetDict.save_to_disk``; empty for other folders."""
     return tuple(_json(path / _DICT)["splits"]) if (path / _DICT).is_file() else ()
 
 
 def home_of(audit: Path, recorded: str) -> Path:
-    """Return the planted folder of an audit: the one that it lies in, else where the record says that it was.
+    """Return the planted folder of an audit: its parent folder, or else the folder in the record.
 
-    A folder that was moved takes its audits along; where it was, another may stand.
+    Audits move with their planted folder, and another folder may now be at its old place.
     """
     home = audit.resolve().parent.parent
     return home if (home / MANIFEST).is_file() else Path(recorded)

@@ -1,4 +1,4 @@
-"""To whom a model will be given, and how much of it: declared in the config, checked by nobody."""
+"""The recipients of a model, and the access that they get: declared in the config, not checked."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -37,7 +37,7 @@ class Release(Section):
 
 
 def release_of(config: Mapping[str, Any]) -> Release | None:
-    """Return what a record's config declares; None if it declares nothing, or what no audit accepts."""
+    """Return the declaration in a record's config; None if there is none, or an invalid one."""
     stated = config.get("release")
     try:
         return None if stated is None else Release.model_validate(stated)

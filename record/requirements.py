@@ -1,4 +1,4 @@
-"""A comparison of one model's record with limits: those of its answer, and the organisation's."""
+"""A comparison of one model's record with limits: the limits of its answer, and the organisation's."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from heldin.record.facts import TrainingFacts
 
 
 class LimitStatus(StrEnum):
-    """What a record says about a limit."""
+    """The result for a limit, from a record."""
 
     MET = "met"
     NOT_SHOWN = "not_shown"
@@ -22,13 +22,13 @@ class LimitStatus(StrEnum):
 
 @dataclass(frozen=True)
 class Held:
-    """A limit, and what the record says about it.
+    """A limit, and the record's result for it.
 
     Attributes:
-        status: met or broken if the confidence limit shows it; not shown to be met if that is open; or not measured.
-        value: the measure, of several attacks the largest; None if not measured.
-        reach: the 95 % confidence limit that decides: of a broken limit the near one, else the far one; the value
-            itself if it is exact; None likewise.
+        status: met or broken if the confidence limit shows it; not shown to be met if it is open; or not measured.
+        value: the measured value, the largest if there are several attacks; None if not measured.
+        reach: the deciding 95 % confidence limit: for a broken limit the near one, otherwise the far one; the value
+            itself if it is exact; None if not measured.
         exact: whether the measure follows from the plan alone.
     """
 
@@ -40,12 +40,12 @@ class Held:
 
 
 def held_against(record: Record, requirements: Sequence[Requirement]) -> list[Held]:
-    """Return each limit with its status, in the order of the limits."""
+    """Return each limit with its result, in order."""
     return [_held(record, requirement) for requirement in requirements]
 
 
 def held_for_no_leak(record: Record) -> list[Held]:
-    """Return what "no leak found" requires: of the AUROC, and of the true-positive rate at ``decision.fpr``."""
+    """Return the requirements for "no leak found": on the AUROC, and on the true-positive rate at ``decision.fpr``."""
     by, decided = record.decision.by, record.decision.decision
     limits = (
         (Requirement("auroc", at_most=by.auroc), decided.largest_auroc, decided.shown_auroc, decided.excluded_auroc),
@@ -67,7 +67,7 @@ def held_for_no_leak(record: Record) -> list[Held]:
 
 
 def epsilon_per_user(training: TrainingFacts | None) -> float | None:
-    """Return epsilon of every user: under user-entity DP of a user alone, only if caps or coins of users give one."""
+    """Return epsilon for every user. Under user-entity DP it exists only if caps or coins of users determine it."""
     if training is None:
         return None
     if not training.protects_named:
@@ -79,13 +79,13 @@ def epsilon_per_user(training: TrainingFacts | None) -> float | None:
 
 
 def epsilon_per_entity(training: TrainingFacts | None) -> float | None:
-    """Return epsilon of every recognised entity; None if no cap gives one."""
+    """Return epsilon for every recognised entity; None if no cap determines it."""
     by = None if training is None else training.by_exposure
     return None if training is None or by is None else _epsilon_at(training, by.entity_cap)
 
 
 def _epsilon_at(training: TrainingFacts, exposed: int | None) -> float | None:
-    """Return epsilon of somebody so exposed; None without a guarantee, the plan's if the curve lacks that exposure."""
+    """Return epsilon at this exposure: None without a guarantee, the plan's epsilon if the curve lacks the exposure."""
     if exposed is None or training.epsilon is None or training.by_exposure is None:
         return None
     at = {point.exposed: point.epsilon for point in training.by_exposure.curve}
@@ -93,10 +93,10 @@ def _epsilon_at(training: TrainingFacts, exposed: int | None) -> float | None:
 
 
 def aurocs(record: Record) -> dict[tuple[str, str], Estimate]:
-    """Return the AUROC of every attack by aggregation, and of every setting of the attacker's dials.
+    """Return the AUROC of every attack by aggregation, and of every changed setting of the attacker.
 
-    Whatever an attacker could have chosen counts against a limit. Empty where the AUROC is nobody's whom a limit is
-    meant for: trainings and canary users are made to be told apart.
+    All these AUROCs count against a limit, because an attacker could have chosen any. Empty for trainings and canary
+    users, which are made to be distinguishable and which limits do not concern.
     """
     if record.trainings is not None or record.split.audited == "canaries":
         return {}

@@ -1,4 +1,4 @@
-"""The document of a sweep: results of its cells one by one and together. Every number of a comparison comes from it."""
+"""The document of a sweep: results of its cells, separately and together. All numbers of a comparison come from it."""
 
 from pathlib import Path
 from typing import Any, Literal
@@ -25,15 +25,15 @@ TUNING = "tuning"  # the folder, within a sweep's, of the sweep that tunes it
 
 
 class CellTests(Facts):
-    """The tests of one cell, as its record has them.
+    """The tests in one cell's record.
 
     Attributes:
-        scores: number of scores that were judged.
-        sides: who decided who is held in.
-        certifiable: whether statements on these sides may be certified.
-        false_alarms: probability at most of a false "leaks"; null if nothing bounds it.
-        separating: those of them that separated the groups.
-        extraction: what sampling would emit of training texts; null if it was not measured.
+        scores: number of judged scores.
+        sides: who decided membership.
+        certifiable: whether statements about these groups may be certified.
+        false_alarms: upper limit on the probability of a false "leaks"; null if there is none.
+        separating: number of scores that separated the groups.
+        extraction: how much of training texts sampling would emit; null if it was not measured.
         marks: exposure of canary users' marks; null if it was not measured.
     """
 
@@ -50,7 +50,7 @@ class CellTests(Facts):
 
 
 def tests_of(record: Record) -> CellTests:
-    """Return the tests of a cell's record."""
+    """Return the tests in a cell's record."""
     facts, by = record.decision, record.decision.by
     return CellTests(
         texts=record.attacker_texts,
@@ -67,14 +67,14 @@ def tests_of(record: Record) -> CellTests:
 
 
 class JointVerdict(Facts):
-    """A verdict of a cell among those of all cells.
+    """A cell's verdict, corrected for the verdicts of all cells.
 
     Attributes:
-        subjects: whom it is about.
-        outcome: outcome in the cell's own record.
-        standing: standing in the cell's own record.
-        p_value: smallest level that rejects the claim; null if no test was made.
-        adjusted: the same after Holm's correction over all cells and groups of people; null likewise.
+        subjects: people whom the verdict concerns.
+        outcome: outcome in the cell's record.
+        standing: evidence in the cell's record.
+        p_value: smallest level that rejects the claim; null if there was no test.
+        adjusted: the p-value after Holm's correction over all cells and groups of people; null if there was no test.
     """
 
     subjects: Statement
@@ -86,17 +86,18 @@ class JointVerdict(Facts):
 
     @property
     def jointly_contradicted(self) -> bool:
-        """Return if the claim is contradicted, certified at 95 % for all cells at once and by the cell's record too."""
+        """Return whether the claim is contradicted, certified at 95 % for all cells together and in the cell's record
+        too."""
         certified = self.standing == Standing.CERTIFIED.value and self.outcome == Outcome.CONTRADICTED.value
         return certified and self.adjusted is not None and self.adjusted <= JOINT_ALPHA
 
 
 class RocPoints(Facts):
-    """The ROC curve of a cell's primary attack, between groups of ten users or more.
+    """The ROC curve of a cell's primary attack, between groups of at least ten users.
 
     Attributes:
         fpr: false-positive rates, ascending, from 0 to 1.
-        tpr: true-positive rates at these.
+        tpr: true-positive rates at the rates in ``fpr``.
     """
 
     fpr: list[float]
@@ -107,7 +108,7 @@ class CanaryPoint(Facts):
     """The AUROC of canary users of one kind under a variant.
 
     Attributes:
-        kind: how they were made.
+        kind: kind of the canary users.
         length: length of the substring in tokens; null for other kinds.
         documents: number of training documents; null if all are used.
         auroc: AUROC of the primary attack over the blocks.
@@ -123,12 +124,12 @@ class Band(Facts):
     """The exposure of a third of the held-in users under a variant. The thirds are the same people for all variants.
 
     Attributes:
-        of: what they were sorted by under the first variant: their number of training records, or how far their words
-            are from everybody else's (KL divergence, nats).
-        third: from 1, the lowest.
-        typical: mean of that over the users of the third.
-        users: number of users, all blocks together.
-        above: mean share of held-out users with a lower score; 0.5 if nothing tells the sides apart.
+        of: the sorting key under the first variant: users' number of training records, or the distance of their words
+            from everybody else's (KL divergence, nats).
+        third: number of the third; 1 is the lowest.
+        typical: mean of the sorting key over the users of the third.
+        users: number of users, over all blocks.
+        above: mean share of held-out users with a lower score; 0.5 is guessing.
     """
 
     of: Literal["records", "word divergence"]
@@ -142,32 +143,32 @@ CellOutcome = Literal["done", "halted", "failed", "refused", "to do"]
 
 
 class CellResult(Facts):
-    """One cell.
+    """The result of one cell.
 
     Attributes:
-        state: done; halted (by a filter, without a model); failed, and the same command tries again; refused, because
-            something must be corrected first; or to do.
-        reason: the line that says why it failed or was refused; "" otherwise.
-        seconds: duration of all its processes so far.
+        state: done; halted (by a filter, without a model); failed (the same command tries again); refused (something
+            must be corrected first); or to do.
+        reason: the message if the cell failed or was refused; "" otherwise.
+        seconds: duration of all processes of the cell so far.
         auroc: AUROC of the primary attack; null unless done.
         loss: mean loss on held-out users' test texts, nats per token; null unless measured.
-        perplexity: e to the mean loss over all tokens of these texts; null likewise.
-        gain: base model's loss minus that; null likewise.
-        gradients: number of records' gradients; null unless done.
-        peak_memory: bytes; null unless done.
+        perplexity: e to the mean loss over all tokens of held-out users' test texts; null unless measured.
+        gain: the base model's loss minus ``loss``, nats per token; null unless measured.
+        gradients: number of computed gradients of records; null unless done.
+        peak_memory: peak memory in bytes; null unless done.
         answer: the audit's answer; null unless done.
-        canaries_answer: the answer on canary users, where others are audited; null without canary users.
-        verdicts: of the cell.
-        epsilon_at_least: lower bound on the epsilon of those audited that holds for all cells at once with 95 %; null
-            unless it is certified.
+        canaries_answer: the answer for canary users, if other people are audited; null without canary users.
+        verdicts: verdicts on the cell's claims.
+        epsilon_at_least: lower bound on the epsilon of the audited people that holds for all cells together with 95 %
+            confidence; null unless it is certified.
         held_in: number of audited held-in users and entities; null unless done.
-        held_out: number of held-out ones.
+        held_out: number of audited held-out users and entities; null unless done.
         ledger_commitment: hash of the ledger; null unless done.
         roc: curve of the primary attack; null unless done.
-        curve: what was measured during training.
-        tests: what was tested; null unless done.
-        fit: the plan held against the data; null without noise, and unless done.
-        kinds: what its config names that is not heldin's own, and the code behind it.
+        curve: measurements during training.
+        tests: the tests in the cell's record; null unless done.
+        fit: the plan compared with the data; null without noise, and unless done.
+        kinds: kinds in the config that are not heldin's own, and their code.
     """
 
     block: int
@@ -201,39 +202,41 @@ class CellResult(Facts):
 
 
 class VariantResult(Facts):
-    """One variant over its blocks.
+    """The result of one variant over its blocks.
 
     Attributes:
-        group: its group: only variants of one group are held against each other.
-        defense: kind of its defense, data defenses before it.
+        group: group of the variant; only variants of one group are compared.
+        defense: kind of the variant's defense, after its data defenses.
         promise: the guarantee in words; null before a cell is done.
-        unit: whom epsilon protects, in a word or two.
-        privacy_unit: the same as the mechanism has it: user, example, user-entity or none.
+        unit: the unit that epsilon protects, in a word or two.
+        privacy_unit: the same unit in the mechanism's terms: user, example, user-entity or none.
         trained_users: number of users trained on, in the first block.
         epsilon: epsilon of the guarantee; null without one.
         delta: delta of the guarantee.
-        cells: number of cells that are done.
+        cells: number of finished cells.
         auroc: AUROC of the primary attack.
-        auroc_difference: that minus the first variant's of the group, in the same blocks; null for the first.
+        auroc_difference: ``auroc`` minus the AUROC of the group's first variant, in the same blocks; null for the
+            first.
         loss: loss on held-out users' test texts, nats per token.
-        perplexity: e to the mean loss over all tokens of these texts.
-        loss_difference: that minus the first variant's, on the same users.
-        gain: base model's loss minus the loss.
+        perplexity: e to the mean loss over all tokens of held-out users' test texts.
+        loss_difference: ``loss`` minus the first variant's, on the same users.
+        gain: the base model's loss minus ``loss``.
         seconds: mean duration of a cell.
-        gradients: mean number of records' gradients.
+        gradients: mean number of computed gradients of records.
         units_of_plan: mean number of units in training over the stated population; null without noise.
-        gradients_of_plan: mean number of gradients in a step over the plan's; null where the plan does not decide it.
-        jointly_contradicted: whether a claim is contradicted at 95 % for all cells at once, certified.
-        differs: keys of its config that are not the first variant's, with their values.
-        epsilon_per_user: epsilon, where it is every user's; null otherwise.
-        flagged: of 100 members how many are flagged, by the attack that page one of each cell's report counts by: the
-            deciding one where the cell leaks, else the primary one; null if some cell cannot count people.
-        wrongly: of 100 non-members how many that attack flags, on average; null likewise.
+        gradients_of_plan: mean number of gradients per step over the plan's number; null if the plan does not determine
+            it.
+        jointly_contradicted: whether a claim is contradicted, certified at 95 % for all cells together.
+        differs: config keys whose values differ from the first variant's, with the values.
+        epsilon_per_user: epsilon, if it holds for every user; null otherwise.
+        flagged: number of 100 members flagged by the attack that page one of each cell's report uses: the deciding
+            attack if the cell leaks, else the primary attack; null if some cell cannot count people.
+        wrongly: mean number of 100 non-members flagged by that attack; null if ``flagged`` is.
         epsilon_at_least: largest of the cells' jointly certified lower bounds; null if no cell has one.
-        ceiling: bound on attackers' ROC curves; null without a promise to those audited.
-        canaries: how well canary users are found.
-        bands: how exposed thirds of the held-in users are.
-        dominated_by: variants that are no worse in anything and shown to be better in something.
+        ceiling: bound on attackers' ROC curves; null without a guarantee for the audited people.
+        canaries: AUROCs of canary users.
+        bands: exposure of thirds of the held-in users.
+        dominated_by: variants that are no worse in any measure and shown to be better in one.
     """
 
     name: str
@@ -269,12 +272,12 @@ class VariantResult(Facts):
 
     @property
     def is_plain(self) -> bool:
-        """Whether it has no defense, on data or training."""
+        """Whether the variant has no defense, on data or training."""
         return self.defense == PLAIN
 
     @property
     def label(self) -> str:
-        """The name that reports use: "none" in a sentence would read as no variant."""
+        """Name in reports: "none" in a sentence would read as no variant."""
         if self.name != "none":
             return self.name
         return "plain training" if self.is_plain else '"none"'
@@ -284,7 +287,7 @@ class Tried(Facts):
     """A combination of the grid that tuned a variant.
 
     Attributes:
-        values: the values that were tried, by key.
+        values: the tried values, by key.
         public_loss: mean loss of public validation users over the blocks of tuning, nats per token; null if a filter
             ended training without a model.
         chosen: whether the variant has these values.
@@ -300,11 +303,12 @@ class Composed(Facts):
     """The cost of all cells together for a user who is in all of them.
 
     Attributes:
-        private: number of trainings with a promise to every user: cells, and shadow models under their mechanism.
-        others: number of trainings without one.
-        epsilon: of the private ones together; null if they cannot be composed, or it is too large to say anything.
+        private: number of trainings with a guarantee for every user: cells, and shadow models under the cells'
+            mechanism.
+        others: number of trainings without a guarantee for every user.
+        epsilon: epsilon of the private trainings together; null if they cannot be composed, or it is uselessly large.
         delta: delta of that epsilon.
-        adjacency: which data sets count as neighbours; null if the private ones differ in it.
+        adjacency: which data sets count as neighbours; null if the private trainings differ in it.
     """
 
     private: int
@@ -318,10 +322,10 @@ class Rule(Facts):
     """The rule of the sweep's file, in words.
 
     Attributes:
-        require: what a variant must keep.
-        prefer: measure in which the variant that is shipped does best.
-        candidates: variants that may be shipped.
-        level: probability at most that a variant is recommended that breaks a limit.
+        require: limits that a variant must meet.
+        prefer: measure that ranks the variants which meet the limits.
+        candidates: variants from which the rule may choose.
+        level: upper limit on the probability that the recommended variant breaks a limit.
     """
 
     require: list[str]
@@ -335,11 +339,11 @@ class Attacker(Facts):
 
     Attributes:
         attack: the primary attack.
-        asks: what it asks for and uses.
-        aggregation: how the scores of a user's texts become one.
-        texts: whether the scored texts were trained on.
-        fpr: false-positive rate at which users are counted as named.
-        audited: whose membership is tested.
+        asks: inputs that the attack needs.
+        aggregation: how the scores of a user's texts are combined into one.
+        texts: whether the scored texts are training texts.
+        fpr: false-positive rate at which users count as flagged.
+        audited: kind of people whose membership is tested.
     """
 
     attack: str
@@ -351,26 +355,26 @@ class Attacker(Facts):
 
 
 class SweepResult(Facts):
-    """A sweep.
+    """The results of a sweep.
 
     Attributes:
-        internal: the result has exact statistics about private users: it is not to be published.
-        name: that the file gives.
-        sweep: hash of the plan, which every cell's record names.
-        variants: in the file's order.
-        cells: by block, then in the file's order.
-        notes: what a reader must know.
-        shipping: the answer of the file's rule; null without one.
-        created: time at which the record was written, UTC.
+        internal: true, because the result has exact statistics about private users: do not publish it.
+        name: name in the sweep file.
+        sweep: hash of the plan, which is in every cell's record.
+        variants: results of the variants, in the file's order.
+        cells: results of the cells, by block, then in the file's order.
+        notes: facts that a reader must know.
+        shipping: the answer of the file's rule; null without a rule.
+        created: UTC time at which the record was written.
         version: version of heldin that compared the cells.
-        command: how the sweep was called, without names of people.
-        rule: the file's rule; null without one.
-        attacker: who attacks; null before a cell is done, or where cells are attacked in different ways.
-        config: config of the first variant, user-name patterns left out.
-        composed: what all cells, and those that tuned them, together cost a user; null without a private one.
-        tried: what tuning tried; empty if nothing was tuned.
-        tuning_contradicted: whether a cell that tuned violates a claim jointly, certified.
-        folder: the sweep's folder, as its user named it; no part of the document, which may be moved.
+        command: the command line, without names of people.
+        rule: the file's rule; null without a rule.
+        attacker: the attacker; null before a cell is done, or if the cells' attackers differ.
+        config: config of the first variant, without user-name patterns.
+        composed: privacy cost to a user of all cells, including tuning; null without a private cell.
+        tried: combinations tried in tuning; empty without tuning.
+        tuning_contradicted: whether a tuning cell contradicts a claim, certified jointly.
+        folder: the sweep's folder, as given by its user; not part of the document, which may be moved.
     """
 
     internal: Literal[True] = True
@@ -398,14 +402,14 @@ class SweepResult(Facts):
 
     @property
     def not_valid(self) -> set[str]:
-        """The variants with a comparison that is not valid: nobody is counted under them."""
+        """The variants with an invalid comparison; people are not counted under these."""
         return {cell.variant for cell in self.cells if cell.answer == "not valid"}
 
     @property
     def exit_code(self) -> int:
-        """The exit code: CERTIFIED for a claim that is contradicted jointly, else that of a cell without a result.
+        """Exit code: CERTIFIED for a jointly contradicted claim, otherwise the code for cells without a result.
 
-        RESUMABLE if a cell failed, else BAD_INPUT if one was refused, else DONE.
+        RESUMABLE if a cell failed, else BAD_INPUT if a cell was refused, else DONE.
         """
         if self.tuning_contradicted or any(variant.jointly_contradicted for variant in self.variants):
             return ExitCode.CERTIFIED
@@ -416,12 +420,12 @@ class SweepResult(Facts):
 
 
 def write_sweep(result: SweepResult, folder: Path) -> None:
-    """Write the document to ``folder``, whole or not at all."""
+    """Write the document to ``folder``, completely or not at all."""
     write_document(folder / FILE, result.model_dump(mode="json"), private=False)
 
 
 def read_sweep(folder: Path) -> SweepResult:
-    """Read the document. Raises InputError if there is none, it is damaged, or of another version."""
+    """Read the document. Raises InputError if it is missing, damaged, or of another version."""
     path = folder / FILE
     again = "run heldin sweep again, which goes on where it was"
     if not path.exists():

@@ -1,7 +1,7 @@
-"""The sections of the annex that a run or audit and a sweep share.
+"""The sections of the annex that are the same for a run, an audit and a sweep.
 
-EDPB Opinion 28/2024 is paraphrased from public quotations; its own text counts. NIST SP 800-226 (figures 4 and 5) warns
-that epsilons of different units or deltas do not compare.
+EDPB Opinion 28/2024 is paraphrased from public quotations; only its own text is authoritative. NIST SP 800-226 (figures
+4 and 5) warns that epsilons for different units or deltas are not comparable.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -43,13 +43,13 @@ _NO_TEST = "heldin has no such test."
 
 @dataclass(frozen=True)
 class Scenario:
-    """A kind of attack, and whether it was tried.
+    """A kind of attack, and whether it was tested.
 
     Attributes:
-        name: what the attack is after.
-        status: whether it was run here.
-        attacker: what the attacker has.
-        result: of the test, or what follows if none was run.
+        name: goal of the attack.
+        status: whether this audit tested it.
+        attacker: the attacker's inputs and access.
+        result: result of the test, or the consequence of not testing.
     """
 
     name: str
@@ -141,13 +141,13 @@ def _tests(scenarios: Sequence[Scenario]) -> Table:
 
 
 def sign(lines: Sequence[str], basis: str) -> list[Block]:
-    """Return the risk that is left, and the lines to sign."""
+    """Return the residual risk, and the lines to sign."""
     blanks = Blanks("Accepted, with reasons; advice of the data-protection officer")
     return [Remarks(lines), blanks, Paragraph(NOT_ANONYMITY), Signature(f"this report, {basis}")]
 
 
 def list_untried(scenarios: Sequence[Scenario]) -> str:
-    """Return the kinds of attack that were not tried, in a sentence."""
+    """Return a sentence with the kinds of attack that were not tested."""
     untried = [scenario.short for scenario in scenarios if scenario.status in ("not run", "out of scope")]
     return f"Not tested: {', '.join(untried)}."
 
@@ -155,7 +155,7 @@ def list_untried(scenarios: Sequence[Scenario]) -> str:
 def state_release(
     release: Release | None, attacks: Mapping[str, AttackFacts], tests: str = "The tests of membership"
 ) -> FactList:
-    """Return the config's release block, and what it means for the tests by these attacks."""
+    """Return the config's release section, and its meaning for the tests by these attacks."""
     if release is None:
         return FactList([("access", ""), ("rate limit", ""), ("recipients", "")])
     limit = release.rate_limit
@@ -183,7 +183,7 @@ def state_release(
 
 
 def _compare_access(given: Access, attacks: Mapping[str, AttackFacts], tests: str) -> str:
-    """Return what the tests saw of the model, next to what the recipients will see."""
+    """Return the tests' access to the model, compared with the recipients' access."""
     used = [level for level in Access if level in {asks.access for asks in attacks.values()}]
     if used and used[0] not in given.covers:
         return f"{tests} used more access than the recipients will have; extraction needs only text."
@@ -195,7 +195,8 @@ def _compare_access(given: Access, attacks: Mapping[str, AttackFacts], tests: st
 
 
 def list_occasions(release: Release | None, *, more: Sequence[str]) -> Remarks:
-    """Return when an audit no longer speaks for its model: always, and in this case."""
+    """Return the occasions on which an audit is no longer valid for its model: the general ones, and those in
+    ``more``."""
     lines = [
         "After any further training, or any change of the texts, the defense or the base model.",
         "When stronger attacks are known: an audit is evidence against the attacks that were run.",
@@ -209,11 +210,11 @@ def list_occasions(release: Release | None, *, more: Sequence[str]) -> Remarks:
 def answer_opinion(
     scenarios: Sequence[Scenario], release: Release | None, *, each_person: str, documents: str
 ) -> Table:
-    """Return the table of EDPB Opinion 28/2024: paragraphs, what they ask, where the report answers.
+    """Return the table of EDPB Opinion 28/2024: paragraphs, their questions, and where the report answers.
 
     Args:
-        each_person: what the report has on each person, not on average.
-        documents: where the report names the model, data and versions.
+        each_person: the report's results on each person, rather than on average.
+        documents: where the report lists the model, data and versions.
     """
     by_status = {
         status: ", ".join(scenario.short for scenario in scenarios if scenario.status == status)
@@ -254,7 +255,7 @@ def answer_opinion(
 
 
 def describe_controls(baselines: int, separating: Sequence[str]) -> str:
-    """Return the result of the baselines that never saw the model."""
+    """Return the result of the baselines, which never use the model."""
     if not baselines:
         return "none could be run"
     if separating:
@@ -289,13 +290,13 @@ _NEIGHBOURS = {
 
 @dataclass(frozen=True)
 class Promised:
-    """A promise, as a record or a sweep has it.
+    """A guarantee, from a record or a sweep.
 
     Attributes:
-        guarantee: with its conditions; None if a sweep has none.
+        guarantee: the guarantee with its conditions; None if a sweep has none.
         unit: user, example, user-entity or none.
-        protected: the unit in a word or two.
-        users: number of users trained on; None: not known.
+        protected: the protected unit in a word or two.
+        users: number of users trained on; None: unknown.
     """
 
     guarantee: Statement | None
@@ -307,7 +308,8 @@ class Promised:
 
 
 def explain_promise(promise: Promised, unit: str) -> list[list[str]]:
-    """(term, up to three sentences) of unit, delta and neighbours; ``one`` is whom the audit counts by."""
+    """Return (term, up to three sentences) for unit, delta and neighbours; ``unit`` is the unit that the audit
+    counts."""
     if promise.epsilon is None or promise.delta is None:
         nothing = "None: there is no guarantee."
         return [
@@ -364,6 +366,6 @@ def _neighbours(promise: Promised) -> str:
 
 
 def attach_configuration(config: Mapping[str, Any]) -> Attachment:
-    """Return the configuration as a file of the report."""
+    """Return the configuration as an attached file of the report."""
     text = yaml.safe_dump(dict(config), sort_keys=False, width=100)
     return Attachment("configuration.yaml", text, "the whole configuration, without patterns of user names")

@@ -1,4 +1,4 @@
-"""The sections on attacks: how well they separate the groups and which people, exposure of canary users."""
+"""The sections on attacks: how well they separate the groups, which people they flag, and exposure of canary users."""
 
 from collections.abc import Sequence
 
@@ -26,7 +26,7 @@ MARKS = (
 
 
 def tabulate_attacks(record: Record) -> Table:
-    """Return all scores: attack, aggregation, AUROC, its intervals alone and of all at once, adjusted p."""
+    """Return all scores: attack, aggregation, AUROC, its separate and simultaneous intervals, adjusted p."""
     rows = [
         [
             result.attack,
@@ -51,7 +51,7 @@ def _adjusted(result: AttackResult, record: Record) -> str:
 
 
 def tabulate_rates(record: Record) -> Table:
-    """Return true-positive rates, one row per attack with a curve."""
+    """Return true-positive rates, with one row per attack that has a curve."""
     level, words = record.decision.by.tpr_level, audited_by(record)
     rows = []
     for result in record.attacks:
@@ -76,7 +76,7 @@ def tabulate_rates(record: Record) -> Table:
 
 
 def tabulate_baselines(record: Record) -> list[Block]:
-    """Return the blind baselines; nothing for trainings, which have none."""
+    """Return the blind baselines; empty for independent trainings, which have none."""
     if record.trainings is not None:
         return []
     rows = [
@@ -100,7 +100,8 @@ def tabulate_baselines(record: Record) -> list[Block]:
 
 
 def tabulate_dials(record: Record) -> Table | None:
-    """Return the primary attack with one setting changed; only a leading setting's row names the dial."""
+    """Return the primary attack with one setting changed; only the primary setting's row has the name of the
+    setting."""
     rows = []
     for dial in record.dials:
         by = dial.difference
@@ -156,7 +157,7 @@ def tabulate_exposure(record: Record) -> Table | None:
 
 
 def tabulate_correlations(record: Record) -> Table | None:
-    """Return rank correlations with the score; None if none was computed."""
+    """Return rank correlations with the score; None if there are none."""
     rows = [
         [
             correlation.name,
@@ -170,7 +171,7 @@ def tabulate_correlations(record: Record) -> Table | None:
 
 
 def show_canaries(record: Record) -> list[Block]:
-    """Return groups of canary users, below the real users; nothing without canary users."""
+    """Return groups of canary users, below the real users; empty without canary users."""
     if record.canaries is None:
         return []
     area = record.primary().auroc
@@ -202,7 +203,7 @@ def show_canaries(record: Record) -> list[Block]:
 
 
 def show_curves(record: Record) -> list[Block]:
-    """Return the course of training; nothing if it was not measured."""
+    """Return the course of training; empty if it was not measured."""
     figure = figures.plot_curves(record)
     if figure is None or record.training is None:
         return []
@@ -216,7 +217,7 @@ def show_curves(record: Record) -> list[Block]:
 
 
 def _reached(curve: Sequence[CurvePoint], steps: int) -> str:
-    """Return from which step on the AUROC is near its last value; "" where guessing is as near."""
+    """Return the step from which the AUROC is near its last value; "" if guessing is equally near."""
     last = curve[-1].auroc
     enough = NEARLY / 100 * last
     if enough <= 0.5:
@@ -240,7 +241,7 @@ def tabulate_marks(record: Record) -> Table | None:
 
 
 def marks_line(record: Record) -> str:
-    """Return how many marks are the likeliest of all in both groups; "" if none were ranked."""
+    """Return how many marks are the likeliest of all, in both groups; "" if none were ranked."""
     groups = _ranked(record)
     if not groups:
         return ""
@@ -256,7 +257,7 @@ def marks_line(record: Record) -> str:
 
 
 def _ranked(record: Record) -> list[MarkGroup]:
-    """Return the groups that have candidates."""
+    """Return the groups with candidates."""
     return [group for group in record.marks.groups if group.candidates] if record.marks else []
 
 

@@ -1,9 +1,9 @@
 """A report is a list of sections, and a section is a list of typed blocks.
 
-The tables of contents are ``record_report.SECTIONS`` and ``sweep_report.SECTIONS``: each entry has a heading and the
-function that makes what is below it from a record (or a sweep), or nothing if the section does not apply. Two back ends
-lay sections out: ``typesetting`` as a PDF, ``html`` as a web page. They know the kinds of blocks and nothing about any
-section, so a new section is one function and its entry; only a new kind of block needs both back ends.
+The tables of contents are ``record_report.SECTIONS`` and ``sweep_report.SECTIONS``. Each entry has a heading, and a
+function that makes the section's content from a record (or a sweep), or nothing if the section does not apply. Two back
+ends lay sections out: ``typesetting`` as a PDF, ``html`` as a web page. They depend on the kinds of blocks, but on no
+section, so a new section needs only one function and its entry. Only a new kind of block needs both back ends.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,11 +16,11 @@ Rows = Sequence[Sequence[str]]
 
 @dataclass(frozen=True)
 class Banner:
-    """The answer of the report, which stands out by colour and by an icon, and a sentence or two.
+    """The answer of the report, highlighted by colour and an icon, and a sentence or two.
 
     Attributes:
         answer: value of ``audit.decision.Answer``; decides colour and icon.
-        title: what stands out.
+        title: the highlighted text.
     """
 
     answer: str
@@ -30,7 +30,7 @@ class Banner:
 
 @dataclass(frozen=True)
 class FramedNote:
-    """What must be read with the answer, in a frame."""
+    """A note to read together with the answer, in a frame."""
 
     text: str
 
@@ -55,10 +55,10 @@ class Table:
     """A table with a row of column names, and small print below it.
 
     Attributes:
-        numeric: columns that are aligned to the right.
-        widths: shares of the page's width, None for as much as a column needs; empty if all columns are like that.
-        dense: use smaller letters, for many columns.
-        links: in a web page, addresses that the first cells of the rows link to; "" for a row without one.
+        numeric: indices of right-aligned columns.
+        widths: shares of the page's width, None for a column's natural width; empty if all columns have it.
+        dense: whether to use smaller letters, for many columns.
+        links: in a web page, link addresses for the first cell of each row; "" for a row without a link.
     """
 
     head: Sequence[str]
@@ -89,10 +89,10 @@ class Figure:
     """A figure.
 
     Attributes:
-        name: unique in the report; names files.
+        name: unique name in the report, used for files.
         draw: returns the figure as SVG.
-        alt: what it shows, for readers who cannot see it.
-        width: in percent of the page's width.
+        alt: description of the figure, for readers who cannot see it.
+        width: percentage of the page's width.
     """
 
     name: str
@@ -104,7 +104,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Beside:
-    """Figures next to each other; one below the other on a narrow screen, such as a phone's."""
+    """Figures next to each other; below each other on a narrow screen, such as a phone's."""
 
     figures: Sequence[Figure]
 
@@ -140,7 +140,7 @@ class Verbatim:
 
 @dataclass(frozen=True)
 class Attachment:
-    """A file that comes with the report: attached to a PDF, folded in a web page."""
+    """A file included in the report: attached to a PDF, folded in a web page."""
 
     name: str
     text: str
@@ -168,7 +168,7 @@ S = TypeVar("S")
 
 
 class Place(StrEnum):
-    """Where a section begins."""
+    """The place where a section begins."""
 
     FRONT = "front"  # the first page, with small headings
     FLOW = "flow"
@@ -180,10 +180,10 @@ class ReportSection:
     """Blocks below a heading.
 
     Attributes:
-        key: unique in the report; what code and tests know the section by.
+        key: unique key in the report, by which code and tests refer to the section.
         title: heading; empty for a section that continues the one before it.
         level: 1, or 2 for a part of the section before it.
-        whole: keep the section on one page.
+        whole: whether to keep the section on one page.
     """
 
     key: str
@@ -195,7 +195,7 @@ class ReportSection:
 
     @property
     def text(self) -> str:
-        """The paragraphs."""
+        """Text of all paragraphs."""
         return " ".join(block.text for block in self.blocks if isinstance(block, Paragraph))
 
     def first(self, kind: type[B]) -> B:
@@ -208,9 +208,9 @@ class Report:
     """A report, ready to be laid out.
 
     Attributes:
-        title: kind of report, and the name of what it is about.
-        version: version of heldin that made what it is about.
-        notice: who may read it.
+        title: kind of report, and the name of its subject.
+        version: version of heldin that made the subject.
+        notice: notice about who may read the report.
     """
 
     title: str
@@ -224,7 +224,7 @@ class Report:
 
     @property
     def figures(self) -> dict[str, Figure]:
-        """The figures by name."""
+        """Figures by name."""
         blocks = [block for section in self.sections for block in section.blocks]
         inner = [figure for block in blocks if isinstance(block, Beside) for figure in block.figures]
         return {block.name: block for block in (*blocks, *inner) if isinstance(block, Figure)}
@@ -235,9 +235,9 @@ class Entry(Generic[S]):
     """An entry in the table of contents of a kind of report; its fields are those of ``ReportSection``.
 
     Attributes:
-        title: a function of the subject if it depends on it.
-        make: returns the text of a paragraph, or blocks; nothing if the section does not apply. None for a heading
-            that only introduces the sections after it.
+        title: heading, or a function that returns the heading for a subject.
+        make: returns the text of a paragraph, or blocks; empty if the section does not apply. None for a heading that
+            only introduces the following sections.
     """
 
     key: str

@@ -1,4 +1,4 @@
-"""The sections on claims and on bounds of epsilon: what was tested, what follows, and on which conditions."""
+"""The sections on claims and on bounds of epsilon: tests, conclusions and conditions."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ _NONE_FOLLOWS = "No lower bound on epsilon per {unit} follows, as the comparison
 
 
 def _bounds_that_follow(record: Record) -> list[Bound]:
-    """Return the lower bounds that the design supports: on the audited people only if their comparison is valid."""
+    """Return the lower bounds that the design supports; for audited people, only if their comparison is valid."""
     # Canary users' bounds stand, whatever the groups of real users are.
     void = record.decision.decision.answer is Answer.NOT_VALID
     return [bound for bound in record.judgement.bounds if not (void and bound.subjects == audited_subjects(record))]
@@ -56,7 +56,7 @@ def describe_verdicts(record: Record) -> str:
 
 
 def _count_contradicted(verdicts: Sequence[Verdict]) -> list[str]:
-    """Return a sentence on what became of the claims; none if no claim was tested."""
+    """Return a sentence on the outcome of the claims; empty if no claim was tested."""
     # By claim, each of which may have a verdict on real users and one on canary users.
     tested = {verdict.claim for verdict in verdicts if verdict.claim != NO_CLAIM}
     if not tested:
@@ -72,7 +72,7 @@ def _count_contradicted(verdicts: Sequence[Verdict]) -> list[str]:
 
 
 def tabulate_conditions(record: Record) -> Table | None:
-    """Return what certified statements rest on; None without a planted training set."""
+    """Return the conditions of certified statements; None without a planted training set."""
     planted = record.planted
     if planted is None:
         return None
@@ -98,7 +98,7 @@ def title_bounds(record: Record) -> str:
 
 
 def tabulate_bounds(record: Record) -> list[Block]:
-    """Return the lower bounds, and the bounds that the design refuses."""
+    """Return the lower bounds, and the bounds that the design does not support."""
     judgement = record.judgement
     # Whom a bound is about is only in question where canary users are judged beside real ones.
     rows = [
@@ -139,7 +139,7 @@ def _refused(record: Record) -> dict[str, list[str]]:
 
 
 def title_promise(record: Record) -> str:
-    """Return the heading of the table of what is promised; "" without one."""
+    """Return the heading of the table of guarantees; "" without one."""
     training = record.training
     if training is None or training.by_exposure is None:
         return ""
@@ -149,7 +149,7 @@ def title_promise(record: Record) -> str:
 
 
 def tabulate_promise(record: Record) -> Table | None:
-    """Return what is promised by how exposed somebody is; None without such a promise."""
+    """Return the guarantee by exposure; None if there is none."""
     training = record.training
     if training is None or training.by_exposure is None:
         return None

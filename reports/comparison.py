@@ -1,6 +1,6 @@
-"""The figure of runs side by side: AUROC and loss by run or over a key, ROC curves, canary users by substring length.
+"""The figure that compares runs: AUROC and loss by run or over a key, ROC curves, canary users by substring length.
 
-For the runs of Kandpal et al. (2024) it shows their Figures 4, 7, 11, 12 (left), 13 and 14.
+For the runs of Kandpal et al. (2024) the figure shows their Figures 4, 7, 11, 12 (left), 13 and 14.
 """
 
 import numpy as np
@@ -92,7 +92,7 @@ def _rocs(axes: Axes, compared: Comparison) -> None:
 
 
 def _canaries(axes: Axes, compared: Comparison) -> None:
-    """Draw a line per run over substring lengths, for the largest number of documents only."""
+    """Draw one line per run over substring lengths, only for the largest number of documents."""
     lengths = sorted({length for record in compared.records for length in _lengths(record)})
     runs = len(compared.rows)
     for i, (record, row, (mark, style, colour)) in enumerate(
@@ -115,7 +115,7 @@ def _canaries(axes: Axes, compared: Comparison) -> None:
 
 
 def _lengths(record: Record) -> dict[int, Estimate]:
-    """Return AUROC by substring length, for the group with the most documents."""
+    """Return the AUROC for each substring length, from the group with the most documents."""
     groups = [g for g in (record.canaries.groups if record.canaries else []) if g.length is not None and g.auroc]
     # Ascending, "all documents" (None) last: the dictionary keeps the last group of each length.
     groups.sort(key=lambda g: float("inf") if g.documents is None else g.documents)

@@ -1,4 +1,4 @@
-"""What the model would write out, for a report: whose texts it emits, within how many queries."""
+"""Extraction in a report: whose texts the model emits, and within how many queries."""
 
 from collections.abc import Callable
 
@@ -19,7 +19,8 @@ _CANARIES = {
 
 
 def extraction_line(record: Record) -> str:
-    """Return both groups at the largest number of queries, next to the reference; "" if it was not asked for."""
+    """Return both groups' results at the largest number of queries, next to the reference's; "" if it was not
+    measured."""
     facts = record.extraction
     if facts is None:
         return ""
@@ -40,7 +41,7 @@ def extraction_line(record: Record) -> str:
 
 
 def written_out(record: Record) -> str:
-    """Return what the model would write out, for page one; or that this was not tested."""
+    """Return how much training text the model emits, for page one; or that this was not tested."""
     line = extraction_line(record)
     if not line:
         return "Not tested. Results on membership do not limit it."
@@ -51,7 +52,7 @@ def written_out(record: Record) -> str:
 
 
 def most_left(record: Record) -> str:
-    """Return how many members could still be hit, by the limit at most queries; "" if not asked for."""
+    """Return the upper limit on affected members at the largest number of queries; "" if it was not measured."""
     facts = record.extraction
     canaries = record.split.audited == "canaries"
     group = None if facts is None else facts.of("canary users held in" if canaries else "held in")
@@ -64,7 +65,7 @@ def most_left(record: Record) -> str:
 
 
 def show_extraction(record: Record) -> list[Block]:
-    """Return what the model would write out; nothing if extraction was not asked for."""
+    """Return how much training text the model emits; empty if it was not measured."""
     facts = record.extraction
     if facts is None:
         return []

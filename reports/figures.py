@@ -1,6 +1,6 @@
-"""The figures of a record, how all figures look, and how they become SVG.
+"""The figures of a record, the style of all figures, and their conversion to SVG.
 
-Colours can be distinguished by the colour-blind, and in grey by the style of lines.
+Colour-blind readers can distinguish the colours, and line styles distinguish the series in grey.
 """
 
 import io
@@ -51,7 +51,7 @@ def label(axes: Axes, x: str, y: str) -> None:
 
 
 def above(axes: Axes) -> None:
-    """Put the legend above the axes, where nothing is drawn."""
+    """Put the legend above the axes, outside the drawing."""
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
 
 
@@ -60,7 +60,7 @@ _kept: ContextVar[list[Drawing] | None] = ContextVar("_kept", default=None)
 
 @contextmanager
 def keep_drawings() -> Iterator[list[Drawing]]:
-    """Yield a list to which every drawing that is made in this context is appended."""
+    """Yield a list that receives every drawing made in this block."""
     drawings: list[Drawing] = []
     token = _kept.set(drawings)
     try:
@@ -88,7 +88,7 @@ def figure(width: float, height: float) -> Iterator[tuple[Drawing, list[str]]]:
 
 
 def two_sides(axes: Axes, histogram: Histogram, held_in: str, held_out: str) -> None:
-    """Draw the scores of both sides: one filled, one hatched, so that they differ in grey too."""
+    """Draw the scores of both groups: one filled, one hatched, which differ in grey too."""
     edges = np.array(histogram.edges)
     # shares of a side per unit of score: counts would mislead with wide bins and unequal sides
     outside, inside = (
@@ -105,9 +105,9 @@ _CLAIMS = ("-.", "--", ":")
 
 
 def plot_people(record: Record) -> Beside | None:
-    """Return the picture of page one: people in dots, flagged ones filled, next to both groups' scores.
+    """Return the picture on page one: people as dots, flagged people filled, next to both groups' scores.
 
-    Without the dots where nobody can be counted, and nothing where the comparison is not valid.
+    The dots are left out if nobody can be counted; the whole picture is None if the comparison is not valid.
     """
     if record.decision.decision.answer is Answer.NOT_VALID:
         return None
@@ -135,12 +135,13 @@ _ENOUGH = 50  # people in a group, from which 100 dots show the share
 
 
 def _dots_of(flagged: int, total: int) -> tuple[int, int]:
-    """Return how many dots are filled, and how many there are: the people themselves, or 100 for 50 or more."""
+    """Return the numbers of filled dots and of all dots: one dot per person, or 100 dots for 50 people or more."""
     return (flagged, total) if total < _ENOUGH else (round(_MOST_DOTS * flagged / total), _MOST_DOTS)
 
 
 def draw_scores(axes: Axes, record: Record) -> None:
-    """Draw the scores of members and non-members by the attack that page one counts; no bin has fewer than ten."""
+    """Draw the scores of members and non-members by the attack counted on page one; every bin has at least ten
+    people."""
     counted_attack = record.counted_attack()
     two_sides(axes, (counted_attack.curve or record.curve()).histogram, "members", "non-members")
     if record.trainings is not None and record.trainings.threshold is not None:
@@ -193,7 +194,7 @@ def plot_roc(record: Record) -> Figure:
 
 
 def plot_curves(record: Record) -> Figure | None:
-    """Return losses and AUROC by step; None without a training that was evaluated more than once."""
+    """Return losses and AUROC by step; None unless training was evaluated more than once."""
     points = record.training.curve if record.training else []
     # A single evaluation is a point, which draws nothing as a line.
     if len(points) < 2:
@@ -222,7 +223,7 @@ def plot_knowledge(record: Record) -> Figure | None:
 
 
 def plot_canaries(record: Record) -> Figure | None:
-    """Return AUROC of groups of canary users; None without a group that has one."""
+    """Return the AUROC of groups of canary users; None if no group has one."""
     groups = [group for group in (record.canaries.groups if record.canaries else []) if group.auroc]
     over = [
         *(["the length of their shared substring"] if any(group.length is not None for group in groups) else []),
@@ -254,15 +255,15 @@ def plot_gradient_norms(record: Record) -> Figure | None:
 
 
 def _chosen(record: Record) -> list[tuple[AttackResult, Curve]]:
-    """Return the scores whose curves the record has, the primary attack first."""
+    """Return the scores with curves in the record, the primary attack first."""
     return [(result, result.curve) for result in record.attacks if result.curve]
 
 
 def draw_roc(axes: Axes, record: Record, *, log: bool = False) -> None:
-    """Draw the ROC curves that the record has, and the ceiling of the guarantee if there is one.
+    """Draw the ROC curves in the record, and the ceiling of the guarantee if there is one.
 
     Args:
-        log: whether both axes are logarithmic; they then begin at one person.
+        log: whether both axes are logarithmic, beginning at one person.
     """
     # One user: nothing smaller was seen, and the curve's vertices at 0 have no place on logarithmic axes.
     lowest, least_named = 1.0 / record.split.held_out, 1.0 / record.split.held_in
@@ -287,9 +288,9 @@ def draw_roc(axes: Axes, record: Record, *, log: bool = False) -> None:
 
 
 def draw_tradeoff(axes: Axes, record: Record) -> None:
-    """Draw the attacks' false-negative rate against their false-positive rate: curves further down leak more.
+    """Draw the attacks' false-negative rate against their false-positive rate; lower curves leak more.
 
-    With the lowest curve that the guarantee allows in expectation, and that of each claim in numbers.
+    The figure includes the lowest curve possible in expectation under the guarantee, and under each numerical claim.
     """
     for (result, curve), (style, colour) in zip(_chosen(record), _CURVES, strict=False):
         axes.plot(curve.fpr, 1 - np.array(curve.tpr), style, color=colour, label=_name_curve(result))
@@ -357,7 +358,7 @@ def _draw_curves(record: Record) -> str:
 
 
 def _draw_knowledge(points: list[Knowledge], unit: str) -> str:
-    """AUROC by the number of texts per user that the attacker has (Kandpal et al. 2024, Figure 10)."""
+    """Draw AUROC by the number of texts per user that the attacker has (Kandpal et al. 2024, Figure 10)."""
     with figure(6.3, 2.0) as (drawn, saved):
         axes = drawn.subplots()
         counts = [p.texts for p in points]
@@ -373,7 +374,8 @@ def _draw_knowledge(points: list[Knowledge], unit: str) -> str:
 
 
 def _draw_canaries(canaries: CanaryFacts, real: Estimate, words: Wording) -> str:
-    """AUROC by substring length and by training documents (Kandpal et al. 2024, Figure 5); real users as a band."""
+    """Draw AUROC by substring length and by training documents (Kandpal et al. 2024, Figure 5); real users as a
+    band."""
     shown = [group for group in canaries.groups if group.auroc]
     by_length = [group for group in shown if group.length is not None]
     by_documents = [group for group in shown if group.documents is not None]
@@ -393,7 +395,7 @@ def _draw_canaries(canaries: CanaryFacts, real: Estimate, words: Wording) -> str
 
 
 def _draw_gradient_norms(norms: GradientNorms) -> str:
-    """Shares of records by the norm of their gradient (Kandpal et al. 2024, Figure 12, right)."""
+    """Draw shares of records by the norm of their gradient (Kandpal et al. 2024, Figure 12, right)."""
     with figure(6.3, 1.9) as (drawn, saved):
         axes = drawn.subplots()
         # Drawn as shares, since there may be fewer records of canary users than of real ones.
@@ -409,7 +411,7 @@ def _draw_gradient_norms(norms: GradientNorms) -> str:
 
 
 def _canary_lines(axes: Axes, groups: list[CanaryGroup], *, of_length: bool) -> None:
-    """A line per number of documents over lengths, or per kind and length over numbers of documents."""
+    """Draw a line per number of documents over lengths, or per kind and length over numbers of documents."""
     lines: dict[str, list[tuple[int, Estimate]]] = {}
     for group in groups:
         documents = "all documents" if group.documents is None else counted(group.documents, "document")

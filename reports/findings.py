@@ -1,6 +1,6 @@
-"""The pages behind page one: what decided the answer, what was audited, how well attacks did.
+"""The pages behind page one: the deciding tests, the audited people and texts, and the success of the attacks.
 
-No number is computed here.
+This module computes no numbers.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,14 +22,14 @@ from heldin.reports.wording import audited_by, group_name, interval, of_real_row
 
 
 def explain_answer(record: Record) -> list[Block]:
-    """Return the statistics behind the answer, and what must be read with them."""
+    """Return the statistics behind the answer, and the cautions to read with them."""
     limits = propose_limits(record)
     blocks: list[Block] = [Paragraph(record.decision.headline), *map(FramedNote, warn(record))]
     return [*blocks, *([Paragraph(limits)] if limits else [])]
 
 
 def warn(record: Record) -> list[str]:
-    """Return what a reader must know before the answer: disagreement of attacks first, then what weakens the answer."""
+    """Return warnings to read before the answer: first disagreement of attacks, then reasons that weaken the answer."""
     # Notes of the decision first: attacks that disagree, and a promise that is broken.
     return [*record.decision.notes, *_warn_of_training(record), *_warn_of_groups(record), *_warn_of_overlaps(record)]
 
@@ -100,7 +100,7 @@ def _warn_of_overlaps(record: Record) -> list[str]:
 
 
 def describe_success(record: Record) -> str:
-    """Return how well the attacks did."""
+    """Return the success of the attacks."""
     if record.trainings:
         return _separate_trainings(record, record.trainings)
     result, facts = record.primary(), record.decision
@@ -140,7 +140,7 @@ def describe_canaries(record: Record) -> str:
 
 
 def _number_of_canaries(facts: CanaryFacts, *, planted: bool) -> str:
-    """Return how many canary users there are, and how many of their texts were trained on."""
+    """Return the number of canary users, and how many of their texts were trained on."""
     # Of a training of somebody else's only what it was given is known.
     took_part = "are in the planted training set" if planted else "were treated like any user"
     text = (
@@ -158,7 +158,7 @@ def _number_of_canaries(facts: CanaryFacts, *, planted: bool) -> str:
 
 
 def _empty_kinds(groups: Sequence[CanaryGroup]) -> str:
-    """Return the kinds of which one group is empty."""
+    """Return the kinds with an empty group."""
     text = ""
     # Canary users of one kind are few, and fair coins may leave a side empty: then there is nothing to compare.
     for kind in sorted({group.kind for group in groups}):
@@ -172,7 +172,7 @@ def _empty_kinds(groups: Sequence[CanaryGroup]) -> str:
 
 
 def _best_canaries(groups: Sequence[CanaryGroup], *, real_rows: bool) -> str:
-    """Return the highest and the lowest AUROC, and what they show."""
+    """Return the highest and the lowest AUROC, and their meaning."""
     measured = sorted((g for g in groups if g.auroc), key=lambda g: g.auroc.value if g.auroc else 0.0)
     if not measured:
         return " Too few of them are in each group to say how well the attack did."
@@ -189,7 +189,7 @@ def _best_canaries(groups: Sequence[CanaryGroup], *, real_rows: bool) -> str:
 
 
 def _planted_rows(planted: PlantedFacts) -> str:
-    """Return whether planted rows were learned, whether they bore a loss, and how they differ from real rows."""
+    """Return whether planted rows were learned, whether they had a loss, and how they differ from real rows."""
     from heldin.record.condition_words import control_line, form_line
 
     text = ""
@@ -202,7 +202,7 @@ def _planted_rows(planted: PlantedFacts) -> str:
 
 
 def state_limits(record: Record) -> str:
-    """Return what the audit does not say."""
+    """Return what the audit cannot show."""
     if record.trainings:
         return _limit_trainings(record, record.trainings)
     tested = any(v.claim != NO_CLAIM for v in record.judgement.verdicts)
@@ -266,7 +266,7 @@ def _limit_trainings(record: Record, facts: TrainingsFacts) -> str:
 
 
 def explain_further(record: Record) -> Iterator[tuple[str, str]]:
-    """Yield (label, text) of what a terminal prints after page one if it is asked for more."""
+    """Yield (label, text) of the details that a terminal prints after page one on request."""
     yield "statistics", record.decision.headline
     for warning in warn(record):
         yield "note", warning

@@ -26,7 +26,7 @@ _REFERENCE = re.compile(r"^#|(?<=url\()#")  # to another element, and no colour
 
 
 def write_page(report: Report, path: Path) -> Path:
-    """Write the page to ``path``, whole or not at all, and return the path."""
+    """Write the page to ``path``, completely or not at all, and return the path."""
     write_text(path, render(report))
     return path
 
@@ -42,7 +42,7 @@ def render(report: Report) -> str:
 
 
 def with_breaks(text: str) -> Markup:
-    """Return escaped text in which long names and paths may break after punctuation: copied text has no sign of it."""
+    """Return escaped text in which long names and paths may break after punctuation; copied text shows no break."""
     return Markup("").join(
         Markup("<wbr>").join(_PLACES.split(part)) if len(part) >= _LONG and _LETTER.search(part) else part
         for part in _SPACES.split(text)
@@ -57,7 +57,7 @@ class DrawnFigure(NamedTuple):
 
 
 def _inline(figure: Figure) -> DrawnFigure:
-    """Return a figure's SVG as a part of a page: read out by its alternative text, with names of its own."""
+    """Return a figure's SVG for embedding in a page, with alternative text for screen readers, and with unique ids."""
     # Letters stay letters, which a reader can select and a screen reader can read.
     with mpl.rc_context({"svg.fonttype": "none"}):
         drawings, svg = draw(figure)

@@ -1,4 +1,4 @@
-"""The table of limits on page one: what each limit is, what was measured, and whether the limit is met."""
+"""The table of limits on page one: each limit, the measured value, and whether the limit is met."""
 
 import math
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ _ASKED = (("auroc", True), ("epsilon_per_user", True), ("loss_gain_over_base", F
 
 
 def list_limits(record: Record) -> list[tuple[Statement, Held]]:
-    """Return each limit with its status: those of "no leak found", then the organisation's."""
+    """Return each limit with its status: the limits of "no leak found", then the organisation's."""
     by = record.decision.by
     auroc, rate = held_for_no_leak(record)
     yours = held_against(record, [limit.requirement() for limit in by.require])
@@ -29,7 +29,7 @@ def list_limits(record: Record) -> list[tuple[Statement, Held]]:
 
 
 def limit_rows(record: Record) -> list[list[str]]:
-    """Return (limit, measured, 95 % limit, whether it is met) of each limit, in words; "" where there is no number."""
+    """Return (limit, measured, 95 % limit, whether it is met) for each limit, in words; "" if there is no number."""
     rows = [_of_baselines(record), *_of_learning(record)]
     rows += [
         [str(limit), _shown(held, held.value), "" if held.exact else _shown(held, held.reach), _outcome(held.status)]
@@ -50,7 +50,7 @@ def _of_baselines(record: Record) -> list[str]:
 
 
 def _of_learning(record: Record) -> Iterator[list[str]]:
-    """Yield what shows that the model learned: its gain, or else rows that were planted for it."""
+    """Yield evidence that the model learned: its gain, or else rows planted for this purpose."""
     gain = record.gain or (record.utility.gain if record.utility else None)
     control = record.planted.control if record.planted else None
     if gain is not None:
@@ -76,13 +76,13 @@ def _shown(held: Held, value: float | None) -> str:
 
 
 def tabulate_limits(record: Record) -> Table:
-    """Return the limits of page one."""
+    """Return the table of limits on page one."""
     head = ("limit", "measured", "95 % confidence limit", "met?")
     return Table(head, limit_rows(record), numeric=(1, 2), widths=(4.2, 0.7, 1.0, 1.3))
 
 
 def limit_facts(record: Record) -> list[dict[str, Any]]:
-    """Return the limits as JSON has them."""
+    """Return the limits as JSON values."""
     return [
         {
             "limit": limit.model_dump(mode="json"),
@@ -95,7 +95,7 @@ def limit_facts(record: Record) -> list[dict[str, Any]]:
 
 
 def propose_limits(record: Record) -> str:
-    """Return which limits could be set, with what this record has for each; "" if limits are set."""
+    """Return limits that could be set, with this record's value for each; "" if limits are set."""
     if record.decision.by.require:
         return ""
     shown = []

@@ -1,6 +1,6 @@
 """Page one: the same facts and sentences for PDF, web page, terminal and JSON, from one record.
 
-Statistics are on later pages. No number is computed here, and ``words.page_one`` has the sentences.
+Statistics are on later pages. This module computes no numbers; the sentences are in ``words.page_one``.
 """
 
 import math
@@ -55,7 +55,8 @@ _FEW = 50  # people in a group, below which they are counted themselves and not 
 
 
 def state_answer(record: Record) -> list[Statement]:
-    """Return the sentence below the banner, between those on canary users and stronger attackers who find a leak."""
+    """Return the sentence below the banner, between sentences on leaking canary users and on leaks to stronger
+    attackers."""
     finding = _find(record, record.decision.decision)
     if record.decision.decision.answer is Answer.LEAKS:
         return [finding]
@@ -97,7 +98,7 @@ def _find(record: Record, decision: Decision) -> Statement:
 
 
 def _find_nothing(record: Record, decision: Decision, subjects: Statement) -> Statement:
-    """Return why an inconclusive audit is inconclusive, the strongest reasons first."""
+    """Return the reason why an audit is inconclusive, the most important first."""
     if decision.reversed:
         # Two files may be swapped; coins that heldin drew cannot.
         return (Found.REVERSED if record.kind == "audit" else Found.REVERSED_BY_COINS)()
@@ -113,7 +114,7 @@ def _find_nothing(record: Record, decision: Decision, subjects: Statement) -> St
 
 
 def _state_training_file(split: SplitFacts) -> list[Statement]:
-    """Return what the named training file has of the audited users, and what nobody checked; empty without a file."""
+    """Return the audited users found in the named training file, and what nobody checked; empty without a file."""
     file = split.training_file
     texts, users = split.overlaps.held_out_texts_in_training.count, split.overlaps.held_out_users_in_training.count
     if file is None or texts is None or users is None:
@@ -131,7 +132,7 @@ def _state_training_file(split: SplitFacts) -> list[Statement]:
 
 
 def _by_claim_alone(record: Record) -> bool:
-    """Return whether a contradicted claim is all that speaks for a leak."""
+    """Return whether a contradicted claim is the only evidence of a leak."""
     decision = record.decision.decision
     return decision.answer is Answer.LEAKS and not decision.separates and bool(_contradicted(record))
 
@@ -145,7 +146,7 @@ def _gravest(contradicted: list[Verdict]) -> Verdict:
 
 
 def state_people(record: Record) -> list[Statement]:
-    """Return how many people the deciding or the primary attack flags, or why that cannot be counted."""
+    """Return how many people the deciding or the primary attack flags, or why they cannot be counted."""
     if record.trainings is not None:
         return [People.OF_TRAININGS(with_user=record.trainings.with_user, runs=record.trainings.runs)]
     if record.decision.decision.answer is Answer.NOT_VALID:
@@ -169,7 +170,7 @@ def state_people(record: Record) -> list[Statement]:
 
 
 def _counts(flagged: Flagged) -> dict[str, Any]:
-    """Return numbers and names of flagged people for a sentence."""
+    """Return the numbers and names for a sentence on flagged people."""
     (lower, upper), (wrong_lower, wrong_upper) = flagged.members_limits, flagged.others_limits
     return {
         "attack": flagged.label,
@@ -188,7 +189,7 @@ def _counts(flagged: Flagged) -> dict[str, Any]:
 
 
 def state_attack(record: Record) -> list[Statement]:
-    """Return what the attack needs whose people are counted, held against what will be released."""
+    """Return the inputs of the attack whose flagged people are counted, compared with the planned release."""
     if record.decision.decision.answer is Answer.NOT_VALID:
         return []
     release, asks = release_of(record.config), record.counted_attack().asks
@@ -203,7 +204,7 @@ def state_attack(record: Record) -> list[Statement]:
 
 
 def suffices(release: Release, asks: AttackFacts) -> bool:
-    """Return whether those who get the model can run an attack."""
+    """Return whether recipients of the model can run an attack."""
     # Probabilities of a text's own tokens are less than those of all tokens.
     return asks.access in OF_RELEASE[release.access].covers and (
         release.access == "weights" or not asks.needs_vocabulary
@@ -211,7 +212,7 @@ def suffices(release: Release, asks: AttackFacts) -> bool:
 
 
 def state_attackers(record: Record) -> list[Statement]:
-    """Return which attackers were tested, and the answer for each; empty for one who sees log-probabilities alone."""
+    """Return which attackers were tested, and the answer for each; empty if the only one sees log-probabilities."""
     tested = {record.access, *(level.access for level in record.levels)}
     if tested == {Access.LOG_PROBABILITIES}:
         return []
@@ -232,7 +233,7 @@ def state_attackers(record: Record) -> list[Statement]:
 
 
 def _state_conduct(endpoint: EndpointFacts | None) -> list[Statement]:
-    """Return what a reader must know about the answers of an endpoint that generates text."""
+    """Return cautions about the answers of a text-generating endpoint."""
     answers = None if endpoint is None else endpoint.answers
     if answers is None:
         return []
@@ -252,7 +253,7 @@ def _released(release: Release) -> Statement:
 
 
 def state_canaries(record: Record) -> list[Statement]:
-    """Return the answer for planted canary users; empty without any, or where they are the ones audited."""
+    """Return the answer for planted canary users; empty if there are none, or if they are the audited people."""
     facts = record.canaries
     if facts is None or record.split.audited == "canaries":
         return []
@@ -265,7 +266,7 @@ def state_canaries(record: Record) -> list[Statement]:
 
 
 def state_evidence(record: Record) -> list[Statement]:
-    """Return how strong the evidence is: certified, indicative or an estimate, and why."""
+    """Return the strength of the evidence (certified, indicative or an estimate), and the reason."""
     decision, planted = record.decision.decision, record.planted
     if decision.answer is Answer.NOT_VALID:
         return [Evidence.NOT_VALID()]
@@ -283,7 +284,7 @@ def state_evidence(record: Record) -> list[Statement]:
 
 
 def _state_unmet(unmet: Sequence[Condition]) -> Statement:
-    """Return the first condition that is not met, or how many nobody declared."""
+    """Return the first condition that is not met, or the number of conditions that nobody declared."""
     others = [condition for condition in unmet if condition.reasons != [Reason.UNDECLARED]]
     if others:
         return Evidence.NOT_MET(condition=ConditionStated[others[0].name.name]())
@@ -304,7 +305,7 @@ def _state_exact(record: Record) -> Statement:
 
 
 def _state_planted(planted: PlantedFacts) -> list[Statement]:
-    """Return what the positive control lacks, and who declared what heldin cannot see."""
+    """Return the weaknesses of the positive control, and who declared what heldin cannot see."""
     control = planted.control
     weak = control is not None and not control.shows_effect and control.outcome in _CONTROLS
     weaknesses = [_CONTROLS[control.outcome]()] if control is not None and weak else []
@@ -329,7 +330,7 @@ _CONTROLS = {
 
 
 def state_learned(record: Record) -> list[Statement]:
-    """Return what it means that the model shows no gain on people outside its training data; empty if it shows one."""
+    """Return the meaning of a missing gain on people outside the training data; empty if the model gained."""
     if learned(record) is None:
         control = record.planted.control if record.planted else None
         if control is None or control.rows_lower is None:
@@ -347,7 +348,7 @@ def state_learned(record: Record) -> list[Statement]:
 
 
 def state_guarantee(record: Record) -> list[Statement]:
-    """Return what was claimed or accounted for, whether it is contradicted, and the reach of this audit."""
+    """Return the claimed or computed guarantee, whether it is contradicted, and the reach of this audit."""
     tested = [verdict for verdict in record.judgement.verdicts if verdict.claim != NO_CLAIM]
     training = record.training
     if not tested:
@@ -372,18 +373,18 @@ def state_guarantee(record: Record) -> list[Statement]:
 
 
 def _state_declared(training: TrainingFacts | None) -> list[Statement]:
-    """Return whose word the guarantee is, if it is not heldin's."""
+    """Return who declares the guarantee, if heldin does not."""
     return [] if training is None or training.declared_by is None else [training.declared_by.stated]
 
 
 def _state_earlier(training: TrainingFacts | None) -> list[Statement]:
-    """Return what is known about earlier releases, where this one has a guarantee or there are some."""
+    """Return the statement on earlier releases, if this release has a guarantee or there are earlier ones."""
     tells = training is not None and (training.epsilon is not None or (training.earlier and training.earlier.plans))
     return [training.earlier_stated] if training is not None and tells else []
 
 
 def _judge(record: Record, verdicts: list[Verdict]) -> Statement:
-    """Return what the verdicts on one claim, of different groups of people, say together."""
+    """Return the joint meaning of the verdicts on one claim, for different groups of people."""
     contradicted = [verdict for verdict in verdicts if verdict.outcome is Outcome.CONTRADICTED]
     if contradicted:
         gravest = _gravest(contradicted)
@@ -406,7 +407,7 @@ def _reach(verdicts: Sequence[Verdict]) -> float:
 
 
 def state_not_tested(record: Record) -> list[Statement]:
-    """Return what no test looked at."""
+    """Return the facts that no test checked."""
     kinds = [] if record.extraction is not None else [NotTested.EXTRACTION()]
     kinds += [NotTested.WEIGHTS(), NotTested.ATTRIBUTES(), NotTested.RECONSTRUCTION()]
     if record.split.audited == "canaries" or record.trainings is not None:
@@ -415,7 +416,7 @@ def state_not_tested(record: Record) -> list[Statement]:
 
 
 def state_change(record: Record) -> list[Statement]:
-    """Return what would change the answer."""
+    """Return the facts that would change the answer."""
     return [Change.LEAKS() if canaries_leak(record) else Change[record.decision.decision.answer.name]()]
 
 
@@ -435,7 +436,7 @@ _LINES = (
 
 
 def lines(record: Record) -> Iterator[tuple[Label, list[Statement]]]:
-    """Yield the lines of page one, each a label and what it states; lines that do not apply are left out."""
+    """Yield the lines of page one, each a label and its statements; lines that do not apply are left out."""
     for label, state in _LINES:
         if statements := state(record):
             yield label, statements
@@ -448,7 +449,7 @@ def written(statements: list[Statement]) -> str:
 
 
 def report_id(record: Record) -> str:
-    """Return 12 hexadecimal digits that identify what the record holds."""
+    """Return 12 hexadecimal digits that identify the record's content."""
     return text_sha256(record.model_dump_json())[:12]
 
 
@@ -459,13 +460,13 @@ def written_date(created: str) -> str:
 
 
 def describe_owner(release: Release | None) -> str:
-    """Return who is responsible for the model, and what it is for."""
+    """Return who is responsible for the model, and its purpose."""
     stated = (None, None) if release is None else (release.owner, release.purpose)
     return " / ".join(text or "not stated" for text in stated) if any(stated) else "not stated"
 
 
 def state_release(release: Release | None) -> list[tuple[str, str]]:
-    """Return the rows on owner, purpose and release; one row if nothing is stated."""
+    """Return the rows on owner, purpose and release; a single row if none is stated."""
     if release is None:
         return [("Owner, purpose, release", "not stated")]
     return [("Owner/purpose", describe_owner(release)), ("Intended release", describe_release(release))]
@@ -477,7 +478,7 @@ def describe_auditor(release: Release | None) -> str:
 
 
 def describe_release(release: Release) -> str:
-    """Return what will be given to whom."""
+    """Return the access that recipients will get, and the recipients."""
     return f"{_released(release)}{f' to {release.who}' if release.who else ''}"
 
 
@@ -486,7 +487,7 @@ def _rounded(number: int) -> str:
 
 
 def state_data(record: Record) -> list[Statement]:
-    """Return the rows that were skipped in reading, and what may be wrong with the files; may be empty."""
+    """Return the rows skipped in reading, and possible faults of the files; may be empty."""
     facts = record.corpus
     groups = [
         _ROWS_OF[group.group](parts=skipped_by_fault(group.without_text, group.unusable), rows=group.rows)
@@ -519,7 +520,7 @@ _ROWS_OF = {
 
 
 def identify(record: Record) -> FactList:
-    """Return what was audited: model, owner, purpose, release, date and report id."""
+    """Return the subject of the audit: model, owner, purpose, release, date and report id."""
     release = release_of(record.config)
     parameters = record.target.parameters
     size = "" if parameters is None else f", {_rounded(parameters)} parameters"
@@ -541,7 +542,7 @@ def identify(record: Record) -> FactList:
 
 
 def show_answer(record: Record) -> list[Block]:
-    """Return what was audited, and the answer in its banner."""
+    """Return the subject of the audit, and the answer in its banner."""
     answer = record.decision.decision.answer.value
     return [identify(record), Banner(answer, answer.capitalize(), written(state_answer(record)))]
 
@@ -555,7 +556,7 @@ def show_lines(record: Record) -> list[Block]:
 
 
 def summary_lines(record: Record) -> Iterator[tuple[str, str]]:
-    """Yield (label, text) of page one for a terminal: the answer, the limits, then the lines."""
+    """Yield (label, text) of page one for a terminal: first the answer, then the limits, then the other lines."""
     yield "answer", f"{record.decision.decision.answer.value.capitalize()}. {written(state_answer(record))}"
     for name, measured, reach, outcome in limit_rows(record):
         numbers = ", ".join(filter(None, (measured and f"measured {measured}", reach and f"95 % limit {reach}")))
@@ -567,7 +568,7 @@ def summary_lines(record: Record) -> Iterator[tuple[str, str]]:
 
 
 def summary_facts(record: Record) -> dict[str, Any]:
-    """Return page one as JSON has it: codes and numbers, with the recommendation also in words."""
+    """Return page one as JSON values: codes and numbers, and the recommendation also in words."""
     people, advice = record.flagged(), recommend(record)
     best = record.decision.best
     return {

@@ -37,7 +37,7 @@ def describe_people(record: Record) -> list[Block]:
 
 
 def explain_people(record: Record) -> str:
-    """Return how the number of flagged people is to be read."""
+    """Return how to read the number of flagged people."""
     people = record.flagged()
     if people is None or people.members + people.others == 0:
         return ""
@@ -61,13 +61,13 @@ def explain_people(record: Record) -> str:
 
 
 def _attack(record: Record) -> str:
-    """Return the attack whose people are counted."""
+    """Return the attack whose flagged people are counted."""
     result = record.counted_attack()
     return f"{result.attack} ({how_aggregated(result.aggregation)})"
 
 
 def describe_worst_off(record: Record) -> str:
-    """Return the odds of the worst-affected people, as far as the record has them."""
+    """Return the odds for the worst-affected people, as far as the record has them."""
     return " ".join([_by_promise(record), *_by_group(record), _not_told(record)])
 
 
@@ -98,7 +98,7 @@ def _by_promise(record: Record) -> str:
 
 
 def _of_users_and_entities(record: Record, user: float, pair: float, delta: float) -> str:
-    """Return the odds that user-entity DP leaves, first for the unit that the audit counts by."""
+    """Return the odds under user-entity DP, first for the unit that the audit counts."""
     held = [("what one user wrote", user)]
     if (entity := epsilon_per_entity(record.training)) is not None:
         held.append(("the texts that name one recognised entity", entity))
@@ -174,7 +174,7 @@ def _uses(uses: Uses) -> str:
 
 
 def describe_attacker(record: Record) -> str:
-    """Return who attacks, with what, and how that compares with what the release gives away."""
+    """Return the attacker, the attacker's inputs, and a comparison with the access that the release gives."""
     words, result, release = audited_by(record), record.counted_attack(), release_of(record.config)
     if record.trainings is not None:
         text = (

@@ -1,7 +1,8 @@
-"""What to do with the model: the one function that recommends.
+"""The recommendation on the model; no other module recommends.
 
-Never a release against a contradicted guarantee. With the organisation's limits (``decision.require``) advice follows
-whether they are met, not shown to be met, or broken. Without limits it follows the answer.
+The recommendation never allows a release against a contradicted guarantee. If the organisation has limits
+(``decision.require``), it depends on whether they are met, not shown to be met, or broken. Without limits it depends on
+the answer.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,7 +29,7 @@ _OF_TRAINING_FILE = (
 
 
 class Grade(IntEnum):
-    """How strongly a recommendation speaks against a release."""
+    """The strength of a recommendation against a release."""
 
     NO_REASON = 0  # to hold the model back
     WITHIN_LIMITS = 1
@@ -57,20 +58,21 @@ _GRADES = {
 
 
 def grade_of(advice: Statement) -> Grade:
-    """Return how strongly a recommendation speaks against a release."""
+    """Return the strength of a recommendation against a release."""
     return next(grade for code, grade in _GRADES.items() if advice.states(code))
 
 
 def recommend(record: Record) -> Statement:
-    """Return the recommendation with the next step: of all that apply the gravest, so a worse finding is never milder.
+    """Return the most serious of all applicable recommendations, with the next step, so worse findings are never
+    milder.
 
-    With limits a leak alone does not decide: they say how much of a leak is accepted.
+    If there are limits, a leak alone does not decide: the limits set how much of a leak is acceptable.
     """
     return max(_all_advice(record), key=grade_of)  # of equal grades the first
 
 
 def _all_advice(record: Record) -> Iterator[Statement]:
-    """Yield every recommendation that applies, of one grade the most important first."""
+    """Yield every applicable recommendation; within a grade, the most important first."""
     held = held_against(record, [limit.requirement() for limit in record.decision.by.require])
     yield from _against_release(record, held)
     yield from _against_this_evidence(record, held)
@@ -81,7 +83,7 @@ def _all_advice(record: Record) -> Iterator[Statement]:
 
 
 def _against_release(record: Record, held: Sequence[Held]) -> Iterator[Statement]:
-    """Yield what speaks against the model."""
+    """Yield recommendations because of findings about the model."""
     decision = record.decision.decision
     if any(v.claim != NO_CLAIM and v.outcome is Outcome.CONTRADICTED for v in record.judgement.verdicts):
         yield Advice.RELEASE_NEVER(next=Next.CHECK_TRAINER())
@@ -94,7 +96,7 @@ def _against_release(record: Record, held: Sequence[Held]) -> Iterator[Statement
 
 
 def _against_this_evidence(record: Record, held: Sequence[Held]) -> Iterator[Statement]:
-    """Yield why the evidence is not enough for a release."""
+    """Yield recommendations because the evidence is insufficient for a release."""
     answer = record.decision.decision.answer
     # First, since it may be why the groups differ.
     if record.corpus.lost_unevenly:
@@ -114,7 +116,7 @@ def _against_this_evidence(record: Record, held: Sequence[Held]) -> Iterator[Sta
 
 
 def _release_within(record: Record, held: Sequence[Held]) -> Statement:
-    """Return what the limits allow, as far as the answer goes."""
+    """Return the recommendation that the limits and the answer allow."""
     answer = record.decision.decision.answer
     releases = {Answer.LEAKS: Advice.RELEASE_LEAKS, Answer.INCONCLUSIVE: Advice.RELEASE_INCONCLUSIVE}
     by_canaries = canaries_leak(record) and answer is not Answer.LEAKS
@@ -139,7 +141,7 @@ def canaries_leak(record: Record) -> bool:
 
 
 def _repair(record: Record) -> Statement:
-    """Return how to get a comparison that is valid."""
+    """Return how to make the comparison valid."""
     flaws = record.decision.decision.flaws
     # A flaw of the files that were given, not of how users were split (``record.overlaps.training_flaws``).
     if any(flaw.states(code) for flaw in flaws for code in _OF_TRAINING_FILE):
@@ -150,7 +152,7 @@ def _repair(record: Record) -> Statement:
 
 
 def _more(record: Record) -> list[Statement]:
-    """Return how to get an audit that decides, the strongest reason first."""
+    """Return how to make an audit conclusive, the most important step first."""
     decision, users = record.decision.decision, record.split.held_in + record.split.held_out
     if record.trainings is not None:
         return [Next.MORE_TRAININGS()]
@@ -170,7 +172,7 @@ def _more(record: Record) -> list[Statement]:
 
 
 def learned(record: Record) -> bool | None:
-    """Return whether the model gained on people outside its training data; None if that was not measured."""
+    """Return whether the model gained on people outside its training data; None if this was not measured."""
     gain = record.gain or (record.utility.gain if record.utility else None)
     return None if gain is None else gain.lower > 0.0
 

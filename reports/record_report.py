@@ -28,7 +28,7 @@ from heldin.words.statement import joined
 
 
 def report_record(record: Record) -> Report:
-    """Return everything that the report of a record says."""
+    """Return the whole report of a record."""
     front, body, closing = (assemble(record, entries) for entries in (FRONT, SECTIONS, CLOSING))
     terms, glossary = explain_terms(front, (*body, *closing))
     return Report(
@@ -213,12 +213,12 @@ def _of_environment(record: Record) -> list[tuple[str, str]]:
 
 
 def _kinds(record: Record) -> list[tuple[str, str]]:
-    """Return which kinds of the config are other packages', and their code."""
+    """Return the kinds in the config from other packages, and their code."""
     return [(f"{kind.kind} ({kind.family})", kind.code) for kind in record.kinds]
 
 
 def took(effort: EffortFacts) -> str:
-    """Return what training took, in words."""
+    """Return the effort of training, in words."""
     parts = [f"{effort.tokens:,} tokens in {effort.step_seconds:,.0f} s of steps"]
     if effort.tokens_per_second is not None and effort.gradients_per_second is not None:
         parts.append(
@@ -258,7 +258,7 @@ def _training_facts(record: Record, trainings: TrainingsFacts) -> list[tuple[str
 
 
 def decided_by(record: Record) -> str:
-    """Return the thresholds of the answer, and the p-values compared with them."""
+    """Return the thresholds of the answer, and the compared p-values."""
     d, by = record.decision, record.decision.by
     return (
         f"{by.redraws:,} redraws ({d.law.value}, {'exact' if d.decision.exact else 'indicative'}) of {d.scores} scores:"
@@ -276,7 +276,8 @@ _ASSIGNED = {
 
 
 def _taught(record: Record, canaries: CanaryFacts) -> str:
-    """Return how many texts of canary users training saw; of somebody else's training, how many it was given."""
+    """Return how many texts of canary users training used; for somebody else's training, how many its training set
+    has."""
     count = f"{canaries.trained_on:,} of {canaries.training_texts:,}"
     return f"trained on {count}" if record.planted is None else f"the training set holds {count}"
 
@@ -289,7 +290,7 @@ def _records(percentiles: list[int], whose: str) -> tuple[str, str]:
 
 
 def _overlaps(overlaps: Overlaps, words: Wording, scored: str) -> list[tuple[str, str]]:
-    """Return texts in both groups, by exact match, as far as it was checked."""
+    """Return texts in both groups, by exact match, if this was checked."""
     # Those that are in training by design, where they are scored, are not counted.
     texts = "texts set aside for the attacker" if scored in ("training", "mixed") else "scored texts"
     return [

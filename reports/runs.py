@@ -1,6 +1,6 @@
 """All runs, audits and sweeps below a folder: a list for the terminal, and a web page with a link to each report.
 
-Reads their documents as JSON, without building records: thousands of folders take seconds. Names nobody.
+The module reads documents as JSON, without building records: thousands of folders take seconds. It names nobody.
 """
 
 import os
@@ -36,7 +36,7 @@ _GAP = 2
 
 
 class RunState(StrEnum):
-    """Whether a folder has a result, or why it has none."""
+    """The state of a folder: whether it has a result, or why not."""
 
     DONE = "done"
     NOT_AUDITED = "not audited"  # a planted set
@@ -48,7 +48,7 @@ class RunState(StrEnum):
 
 
 class RunKind(StrEnum):
-    """What a folder is; a run and three kinds of audits as their records have it."""
+    """The kind of a folder; a run and three kinds of audits are named as in their records."""
 
     RUN = "run"
     AUDIT = "audit"
@@ -64,16 +64,17 @@ class ListedRun:
     """A folder of a run, audit, sweep or planted set.
 
     Attributes:
-        created: time at which its record was written, UTC; None without a record.
-        answer: of page one; None without an answer.
-        canaries_leak: whether planted canary users leak, whatever the answer about real users.
+        created: UTC time at which the folder's record was written; None without a record.
+        answer: answer on page one; None if there is none.
+        canaries_leak: whether planted canary users leak, for any answer about real users.
         contradicted: whether a claim is contradicted.
         members: number of audited members; None if no people were audited.
-        non_members: number of audited non-members; None likewise.
-        epsilon: of the guarantee of its training, for a sweep that of the selected variant; None without one.
-        unit: whom epsilon protects; None without epsilon.
-        report: web page, or else PDF; None if there is neither.
-        problem: why it has no result, in a line; None if it has one.
+        non_members: number of audited non-members; None if no people were audited.
+        epsilon: epsilon of the training's guarantee; for a sweep, of the selected variant's guarantee; None without
+            one.
+        unit: unit protected by the guarantee; None without epsilon.
+        report: path of the web page, or else of the PDF; None if there is neither.
+        problem: reason why the folder has no result, in one line; None if it has one.
     """
 
     path: Path
@@ -91,12 +92,12 @@ class ListedRun:
     problem: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields by name, paths as text."""
+        """Return the fields by name, with paths as text."""
         named = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return {**named, "path": str(self.path), "report": None if self.report is None else str(self.report)}
 
     def cells(self, root: Path) -> list[str]:
-        """Return the cells of a row, the path relative to ``root``."""
+        """Return the cells of a row, with the path relative to ``root``."""
         outcome = [self.answer.value if self.answer is not None else self.state.value]
         outcome += ["canary users leak"] if self.canaries_leak else []
         outcome += ["claim contradicted"] if self.contradicted else []
@@ -107,12 +108,12 @@ class ListedRun:
 
 
 def list_runs(folder: Path) -> list[ListedRun]:
-    """Return what heldin wrote to ``folder`` and to the folders below it, the newest first, those without a date last.
+    """Return heldin's results in ``folder`` and in the folders below it, the newest first, undated ones last.
 
-    A sweep is one entry, and its training runs are none. A damaged or unfinished folder is an entry that says so.
+    A sweep is one entry, without its training runs. A damaged or unfinished folder is an entry with that state.
 
     Raises:
-        InputError: there is no such folder.
+        InputError: the folder does not exist.
     """
     if not folder.is_dir():
         raise InputError(f"no such folder: '{folder}': name the folder with your runs")
@@ -214,7 +215,7 @@ def _report(folder: Path, names: Sequence[str]) -> Path | None:
 
 
 def runs_table(runs: Sequence[ListedRun], folder: Path, width: int) -> str:
-    """Return a table with lines of at most ``width`` characters, and below it what is wrong with damaged folders."""
+    """Return a table with lines of at most ``width`` characters, followed by the problems of damaged folders."""
     if not runs:
         return f"no runs in '{folder}'"
     last = width - sum(_WIDTHS) - _GAP * len(_WIDTHS)
@@ -224,14 +225,14 @@ def runs_table(runs: Sequence[ListedRun], folder: Path, width: int) -> str:
 
 
 def summary(runs: Sequence[ListedRun], folder: Path) -> str:
-    """Return how many folders there are, and in which state."""
+    """Return the number of folders in each state."""
     states = Counter(run.state for run in runs)
     counts = ", ".join(f"{states[state]:,} {state.value}" for state in RunState if states[state])
     return f"{counted(len(runs), 'folder')} in '{folder}'{f': {counts}' if counts else ''}"
 
 
 def runs_page(runs: Sequence[ListedRun], folder: Path) -> Report:
-    """Return the page, whose first column links to the reports; addresses are relative to ``folder``."""
+    """Return the page, with links to reports in the first column; addresses are relative to ``folder``."""
     order = (len(_HEAD) - 1, *range(len(_HEAD) - 1))
     rows = [[run.cells(folder)[i] for i in order] for run in runs]
     links = ["" if run.report is None else quote(os.path.relpath(run.report, folder)) for run in runs]

@@ -1,4 +1,4 @@
-"""The annex of a sweep for those who sign, and its section on extraction: all from the sweep's document."""
+"""The annex of a sweep for those who sign, and its section on extraction. All content is from the sweep's document."""
 
 from collections.abc import Iterator, Sequence
 
@@ -30,12 +30,12 @@ def state_release(result: SweepResult) -> FactList:
 
 
 def list_scenarios(result: SweepResult) -> list[Scenario]:
-    """Return every kind of attack that a reader may ask for, the tested ones first."""
+    """Return all kinds of attack that readers ask about, tested kinds first."""
     return [*_membership(result), _extraction(result), *parts.OUT_OF_SCOPE]
 
 
 def tabulate_extraction(result: SweepResult) -> Table | None:
-    """Return what the models would write out; None if no cell tested it."""
+    """Return how much training text the models emit; None if no cell measured it."""
     asked = list(dict.fromkeys(_asked(facts) for _, facts in _extractions(result)))
     if not asked:
         return None
@@ -185,7 +185,7 @@ def _releases_vary(result: SweepResult) -> bool:
 
 
 def explain_promises(result: SweepResult) -> FactList:
-    """Return what the variants promise, once for all that promise the same."""
+    """Return the guarantees of the variants, one entry for all variants with the same guarantee."""
     unit, by_words, marks = _what(result).singular, dict[str, list[str]](), assign_letters(result.variants)
     for variant in result.variants:
         by_words.setdefault(_promise(variant, unit), []).append(f"{marks[variant.name]}  {variant.label}")
@@ -236,7 +236,7 @@ def list_other_models(result: SweepResult) -> list[str]:
 
 
 def state_quality(result: SweepResult) -> FactList:
-    """Return how much was tested, and how well."""
+    """Return the extent and quality of the tests."""
     words, done, tests = _what(result), _done(result), _tests(result)
     cells = f"{len(done)} of {counted(len(result.cells), 'training run')}, in {counted(result.blocks, 'repetition')}"
     rows = [["how many models", cells]]
@@ -272,7 +272,8 @@ def _false_alarms(test: CellTests) -> str:
 
 
 def _spread(texts: Sequence[str]) -> str:
-    """Return what all cells have in common, or how many cells have which; groups of other blocks name their block."""
+    """Return the text that all cells share, or how many cells have each text; groups of other blocks name their
+    block."""
     counts: dict[str, int] = {}
     for text in texts:
         counts[text] = counts.get(text, 0) + 1
@@ -289,7 +290,7 @@ _SHOWN = 3  # in one row
 
 
 def list_occasions(result: SweepResult) -> Remarks:
-    """Return when to test again."""
+    """Return the occasions for testing again."""
     lines = []
     if result.blocks < LEAST_BLOCKS:
         lines.append(
@@ -302,7 +303,7 @@ def list_occasions(result: SweepResult) -> Remarks:
 
 
 def answer_opinion(result: SweepResult) -> Table:
-    """Return the table of the opinion of the European Data Protection Board."""
+    """Return the table on the opinion of the European Data Protection Board."""
     documents = (
         f"settings and commitments (plan {result.sweep[:8]}); the fingerprints in the record of each training run"
     )
@@ -323,7 +324,7 @@ def _each_person(result: SweepResult) -> str:
 
 
 def state_residual_risk(result: SweepResult) -> list[Block]:
-    """Return the risk that is left."""
+    """Return the residual risk."""
     done, marks = _done(result), assign_letters(result.variants)
 
     def cells(answer: Answer) -> str:

@@ -54,16 +54,16 @@ _HEAD = (
 
 
 def answer_of(result: SweepResult, variant: str) -> Answer | None:
-    """Return the answer for a variant over its repetitions; None before any is done.
+    """Return the answer for a variant over its repetitions; None if none is done.
 
-    It leaks if more than half of its repetitions leak, so that a false alarm of one of several does not decide; and no
-    leak is found if none is found in any.
+    The variant leaks if more than half of its repetitions leak, so a single false alarm does not decide. The answer is
+    "no leak found" if every repetition's is.
     """
     return _over_repetitions([cell.answer for cell in result.cells if cell.variant == variant])
 
 
 def answer_on_canaries(result: SweepResult, variant: str) -> Answer | None:
-    """Return the answer on a variant's canary users, by the same rule; None without canary users."""
+    """Return the answer for a variant's canary users, by the same rule; None without canary users."""
     return _over_repetitions([cell.canaries_answer for cell in result.cells if cell.variant == variant])
 
 
@@ -79,7 +79,7 @@ def _over_repetitions(given: Sequence[str | None]) -> Answer | None:
 
 
 def answer_of_sweep(result: SweepResult) -> Answer | None:
-    """Return the answer for the selected variant, or the gravest of all variants where none is selected."""
+    """Return the answer for the selected variant; if none is selected, the most serious answer of all variants."""
     if result.shipping is not None and result.shipping.variant is not None:
         return answer_of(result, result.shipping.variant)
     answers = {answer_of(result, variant.name) for variant in result.variants}
@@ -87,7 +87,7 @@ def answer_of_sweep(result: SweepResult) -> Answer | None:
 
 
 def show_answer(result: SweepResult) -> list[Block]:
-    """Return what was compared, and the answer in its banner."""
+    """Return the compared variants, and the answer in its banner."""
     done = sum(cell.state == "done" for cell in result.cells)
     release = release_of(result.config)
     facts = FactList(
@@ -105,7 +105,8 @@ def show_answer(result: SweepResult) -> list[Block]:
 
 
 def title_of(result: SweepResult) -> str:
-    """Return what stands out in the banner: the model to release, where one may be, else the gravest answer."""
+    """Return the highlighted text of the banner: the model to release, if there is one, else the most serious
+    answer."""
     advice = recommend(result)
     if advice.states(SweepAdvice.EXPORT):
         return str(Chosen.RELEASE(variant=_selected(result).label))
@@ -121,7 +122,7 @@ def _selected(result: SweepResult) -> VariantResult:
 
 
 def state_answer(result: SweepResult) -> list[Statement]:
-    """Return what the decision rule selects, what that costs, and what the other models do."""
+    """Return the selection by the decision rule, its cost, and the results of the other models."""
     shipping = result.shipping
     if not any(variant.cells for variant in result.variants):
         return [Chosen.NOTHING_DONE()]
@@ -148,7 +149,7 @@ def _state_selected(result: SweepResult, shipping: Shipping) -> Statement:
 
 
 def _state_others(result: SweepResult) -> list[Statement]:
-    """Return the answers of the variants that were not selected, the gravest first."""
+    """Return the answers of the variants that were not selected, the most serious first."""
     selected = _selected(result).label
     others = {
         answer: [label for label in labels if label != selected]
@@ -172,7 +173,7 @@ def _state_price(result: SweepResult) -> list[Statement]:
 
 
 def _although(result: SweepResult, shipping: Shipping) -> Statement | None:
-    """Return what speaks against the selected variant and its model, for the same sentence."""
+    """Return the findings against the selected variant and its model, for the same sentence."""
     variant = shipping.variant or ""
     answers = {cell.block: cell.answer for cell in result.cells if cell.variant == variant and cell.answer is not None}
     reasons = []
@@ -194,12 +195,12 @@ def _although(result: SweepResult, shipping: Shipping) -> Statement | None:
 
 
 def _list(names: list[str]) -> str:
-    """Return the names of variants in the order of the table, which has those that are only counted here."""
+    """Return the names of variants in the order of the table, which also lists those that are only counted here."""
     return ", ".join(names) if len(names) <= _MOST_NAMED else f"{', '.join(names[:2])} and {len(names) - 2} more"
 
 
 def state_leaks(result: SweepResult) -> list[Statement]:
-    """Return the variants by their answer, the gravest first; empty if the banner has them."""
+    """Return the variants by their answer, the most serious first; empty if the banner lists them."""
     if result.shipping is not None and result.shipping.variant is not None:
         return []
     return [
@@ -210,7 +211,7 @@ def state_leaks(result: SweepResult) -> list[Statement]:
 
 
 def state_people(result: SweepResult) -> list[Statement]:
-    """Return how many people are flagged under the first variants and the selected one."""
+    """Return how many people are flagged under the first variants and the selected variant."""
     selected = result.shipping.variant if result.shipping else None
     measured = [v for v in result.variants if v.flagged is not None and v.name not in result.not_valid]
     shown = [v for i, v in enumerate(measured) if len(measured) < _MOST_NAMED or i < 2 or v.name == selected]
@@ -234,7 +235,7 @@ def _interval(summary: Summary) -> Statement | None:
 
 
 def state_evidence(result: SweepResult) -> list[Statement]:
-    """Return what the comparison rests on."""
+    """Return the basis of the comparison."""
     if any(cell.tests is not None and not cell.tests.certifiable for cell in result.cells):
         return [Compared.ASSERTED()]
     if result.blocks < LEAST_BLOCKS:
@@ -243,7 +244,7 @@ def state_evidence(result: SweepResult) -> list[Statement]:
 
 
 def state_canaries(result: SweepResult) -> list[Statement]:
-    """Return the variants by the answer on their canary users, the gravest first; empty without canary users."""
+    """Return the variants by the answer for their canary users, the most serious first; empty without canary users."""
     return [
         Compared.CANARIES(answer=answer.value.capitalize(), variants=_list(names))
         for answer, names in _by_answer(result, answer_on_canaries).items()
@@ -252,13 +253,13 @@ def state_canaries(result: SweepResult) -> list[Statement]:
 
 
 def _by_answer(result: SweepResult, answer: Callable[[SweepResult, str], Answer | None]) -> dict[Answer, list[str]]:
-    """Return the labels of the variants that have each answer, the gravest answer first."""
+    """Return the labels of the variants with each answer, the most serious answer first."""
     given = {variant.label: answer(result, variant.name) for variant in result.variants}
     return {each: [label for label, its_answer in given.items() if its_answer is each] for each in _GRAVEST}
 
 
 def state_learned(result: SweepResult) -> list[Statement]:
-    """Return which variants learned something that lowers the loss of non-members."""
+    """Return which variants' training lowered the loss of non-members."""
     groups: dict[Compared, list[str]] = {}
     for variant in result.variants:
         if not variant.cells:
@@ -275,7 +276,7 @@ def state_learned(result: SweepResult) -> list[Statement]:
 
 
 def state_guarantees(result: SweepResult) -> list[Statement]:
-    """Return the guarantees, and which are contradicted."""
+    """Return the guarantees, and which of them are contradicted."""
     private = [variant for variant in result.variants if variant.epsilon is not None]
     if not private:
         return [Compared.NO_GUARANTEE()]
@@ -293,13 +294,13 @@ def state_guarantees(result: SweepResult) -> list[Statement]:
 
 
 def state_beaten(result: SweepResult) -> list[Statement]:
-    """Return the variants that another one dominates."""
+    """Return the variants that another variant dominates."""
     beaten = [variant.label for variant in result.variants if variant.dominated_by]
     return [Compared.BEATEN(variants=_list(beaten))] if beaten else []
 
 
 def recommend(result: SweepResult) -> Statement:
-    """Return what to do next."""
+    """Return the recommended next step."""
     shipping, contradicted = result.shipping, [v.label for v in result.variants if v.jointly_contradicted]
     if contradicted:
         return SweepAdvice.BEYOND(variants=", ".join(contradicted), next=_advise(result, shipping))
@@ -329,7 +330,7 @@ def _advise(result: SweepResult, shipping: Shipping | None) -> Statement:
 
 
 def state_not_tested(result: SweepResult) -> list[Statement]:
-    """Return what no test looked at."""
+    """Return the facts that no test checked."""
     extracted = any(cell.tests is not None and cell.tests.extraction is not None for cell in result.cells)
     kinds = [NotTested.WEIGHTS(), NotTested.ATTRIBUTES(), NotTested.RECONSTRUCTION()]
     return [NotTested.ALL(kinds=kinds if extracted else [NotTested.EXTRACTION(), *kinds])]
@@ -349,21 +350,21 @@ _LINES = (
 
 
 def lines(result: SweepResult) -> Iterator[tuple[SweepLabel, list[Statement]]]:
-    """Yield the lines of page one, each a label and what it states; lines that do not apply are left out."""
+    """Yield the lines of page one, each a label and its statements; lines that do not apply are left out."""
     for label, state in _LINES:
         if statements := state(result):
             yield label, statements
 
 
 def summary_lines(result: SweepResult) -> Iterator[tuple[str, str]]:
-    """Yield (label, text) of page one for a terminal, the answer first."""
+    """Yield (label, text) of page one for a terminal, with the answer first."""
     yield "answer", f"{title_of(result)}. {written(state_answer(result))}"
     for label, statements in lines(result):
         yield label.sentence.lower(), written(statements)
 
 
 def summary_facts(result: SweepResult) -> dict[str, Any]:
-    """Return page one as JSON has it: the answer, the recommendation, and the codes and numbers of each line."""
+    """Return page one as JSON values: the answer, the recommendation, and the codes and numbers of each line."""
     return {
         "answer": (answer_of_sweep(result) or Answer.INCONCLUSIVE).value,
         "recommendation": str(recommend(result)),
@@ -384,7 +385,7 @@ def show_lines(result: SweepResult) -> list[Block]:
 
 
 def tabulate_defenses(result: SweepResult) -> Table:
-    """Return a row for each defense: guarantee, flagged people, utility gain, cost and answer."""
+    """Return a row for each defense: guarantee, flagged people, gain in utility, cost and answer."""
     marks = assign_letters(result.variants)
     rows = []
     for variant in result.variants:
@@ -419,7 +420,7 @@ def _flagged(result: SweepResult, variant: VariantResult) -> str:
 
 
 def list_notes(result: SweepResult) -> list[Block]:
-    """Return what a reader must know: violations, then what the comparison rests on."""
+    """Return notes for the reader: contradicted claims, then the basis of the comparison."""
     contradicted = [
         f"{cell.block}/{cell.variant} ({verdict.subjects}, {verdict.claim}, {verdict.standing},"
         f" {'and for all training runs at once' if verdict.jointly_contradicted else 'in this training run alone'})"
@@ -434,7 +435,7 @@ def list_notes(result: SweepResult) -> list[Block]:
 
 
 def show_rule(result: SweepResult) -> list[Block]:
-    """Return the rule, and what it gives for each variant; nothing without one."""
+    """Return the rule, and its result for each variant; empty without a rule."""
     if result.rule is None:
         return []
     rows = [[variant.label, _state_outcome(result, variant)] for variant in result.variants]
@@ -451,7 +452,7 @@ def _state_rule(rule: Rule) -> str:
 
 
 def _state_outcome(result: SweepResult, variant: VariantResult) -> str:
-    """Return whether a variant passes, or why not; and the marks of variants that beat it."""
+    """Return whether a variant passes, or why not; and the marks of variants that dominate it."""
     marks = assign_letters(result.variants)
     outcomes = ["a claim is contradicted"] if variant.jointly_contradicted else []
     if result.shipping is not None:
@@ -489,7 +490,7 @@ def _judged(candidate: CandidateResult, shipping: Shipping) -> str:
 
 
 def describe_attacker(result: SweepResult) -> str:
-    """Return who attacks, with what, and what being named means."""
+    """Return the attacker, the attacker's inputs, and the meaning of being flagged."""
     attacker = result.attacker
     if attacker is None:
         done = any(cell.state == "done" for cell in result.cells)
@@ -509,7 +510,7 @@ def describe_attacker(result: SweepResult) -> str:
 
 
 def comparison_text(result: SweepResult, width: int) -> str:
-    """Return the comparison as plain text without its notes; the table has at most ``width`` characters a line."""
+    """Return the comparison as plain text without notes; lines of the table have at most ``width`` characters."""
     rows = []
     for variant in result.variants:
         rows.append(
@@ -532,7 +533,7 @@ def comparison_text(result: SweepResult, width: int) -> str:
 
 
 def _list_failed(result: SweepResult) -> Iterator[str]:
-    """Yield the training runs without a result, and those that contradict a claim."""
+    """Yield the training runs without a result, and the training runs that contradict a claim."""
     for cell in result.cells:
         name = f"run {cell.block}/{cell.variant}"
         if cell.state != "done":
@@ -553,7 +554,7 @@ def _list_tuned(result: SweepResult) -> Iterator[str]:
 
 
 def describe_intervals(result: SweepResult) -> str:
-    """Return what the intervals of a sweep are over."""
+    """Return which repetitions or users the intervals of a sweep cover."""
     finished = {variant.cells for variant in result.variants if variant.cells}
     if finished - {result.blocks}:
         return (

@@ -1,4 +1,4 @@
-"""The report of a sweep, from its document alone: page one answers, the rest says why. No number is computed here."""
+"""The report of a sweep, from its document alone: page one answers, the other pages explain. It computes no numbers."""
 
 import yaml
 
@@ -18,7 +18,7 @@ _COLUMNS = 3  # of canary users in one table
 
 
 def report_sweep(result: SweepResult) -> Report:
-    """Return everything that the report of a sweep says."""
+    """Return the whole report of a sweep."""
     front, body, closing = (assemble(result, entries) for entries in (FRONT, SECTIONS, CLOSING))
     terms, glossary = explain_terms(front, (*body, *closing), level=2)
     return Report(
@@ -30,7 +30,7 @@ def report_sweep(result: SweepResult) -> Report:
 
 
 def tabulate_candidates(result: SweepResult) -> Table | None:
-    """Return each requirement of each candidate: value, limit, p-value, and Holm's over the candidates."""
+    """Return each requirement for each candidate: value, limit, p-value, and Holm's p-value over the candidates."""
     rows = []
     for candidate in result.shipping.candidates if result.shipping else []:
         for tested in candidate.tests:
@@ -54,7 +54,7 @@ def tabulate_candidates(result: SweepResult) -> Table | None:
 
 
 def tabulate_differences(result: SweepResult) -> Table | None:
-    """Return each variant's leakage, bound and loss, and the differences to the first of its group."""
+    """Return each variant's leakage, bound and loss, and the differences from its group's first variant."""
     rows = [
         [
             variant.label,
@@ -84,7 +84,7 @@ def tabulate_differences(result: SweepResult) -> Table | None:
 
 
 def show_canaries(result: SweepResult) -> list[Block]:
-    """Return canary users: a figure, a row for each variant, and a few kinds of canary users to a table."""
+    """Return canary users: a figure, a row for each variant, and a few kinds of canary users per table."""
     figure = sweep_figures.plot_canaries(result)
     if figure is None:
         return []
@@ -138,7 +138,7 @@ def _cell_row(cell: CellResult) -> list[str]:
 
 
 def explain_tests(result: SweepResult) -> Remarks:
-    """Return what each statement rests on, with the coverage that simulations measured."""
+    """Return the basis of each statement, with the coverage measured in simulations."""
     lines = [
         "Intervals over three repetitions or more use Student's t with one number for each repetition. In 2,000"
         " simulated sweeps, 94 to 96 % of the intervals covered the truth at three and at five repetitions.",
@@ -160,7 +160,7 @@ def explain_tests(result: SweepResult) -> Remarks:
 
 
 def tabulate_tried(result: SweepResult) -> Table | None:
-    """Return each combination that tuning tried."""
+    """Return each combination tried in tuning."""
     rows = [
         [
             trial.variant,
@@ -179,7 +179,7 @@ def tabulate_tried(result: SweepResult) -> Table | None:
 
 
 def tabulate_settings(result: SweepResult) -> Table | None:
-    """Return what each variant changes of the first one's config."""
+    """Return each variant's changes to the first variant's config."""
     rows = [
         [
             variant.label,
@@ -195,7 +195,7 @@ def _value(value: object) -> str:
 
 
 def tabulate_kinds(result: SweepResult) -> Table | None:
-    """Return which kinds of which variants are other packages', and the code behind them."""
+    """Return the kinds from other packages in the variants' configs, and their code."""
     variants: dict[Origin, list[str]] = {}
     for cell in result.cells:
         for kind in cell.kinds:
@@ -207,7 +207,7 @@ def tabulate_kinds(result: SweepResult) -> Table | None:
 
 
 def show_commitments(result: SweepResult) -> list[Block]:
-    """Return the hashes that fix who was held in, for each block and group of variants."""
+    """Return the hashes that fix membership, for each block and group of variants."""
     groups = {variant.name: variant.group for variant in result.variants}
     ledgers: dict[tuple[int, str], str] = {}
     for cell in result.cells:
@@ -224,7 +224,7 @@ def show_commitments(result: SweepResult) -> list[Block]:
 
 
 def state_kept(_result: SweepResult) -> str:
-    """Return what is kept."""
+    """Return which files the sweep keeps."""
     return (
         "The folder of every training run keeps its model, its scores, its ledger of members, and the key of its"
         " coin flips and noise. Only their owner can read them. The command heldin purge removes these files, and"

@@ -1,4 +1,4 @@
-"""The PDF of a report: Typst lays its sections out by ``report.typ``."""
+"""The PDF of a report: Typst lays out its sections by ``report.typ``."""
 
 import json
 import tempfile
@@ -16,10 +16,10 @@ STANDARD = "ua-1"
 
 
 def write_pdf(report: Report, path: Path) -> Path:
-    """Write the PDF to ``path``, whole or not at all, and return the path.
+    """Write the PDF to ``path``, completely or not at all, and return the path.
 
     Raises:
-        InputError: something in it cannot be printed, such as a name in a script that no font here has.
+        InputError: a part cannot be printed, such as a name in a script for which no font is installed.
     """
     import typst  # 34 MB that a run without a PDF does without
 
@@ -41,7 +41,7 @@ def write_pdf(report: Report, path: Path) -> Path:
 
 
 def as_data(report: Report) -> dict[str, Any]:
-    """Return the report as JSON has it: each block with its kind."""
+    """Return the report as JSON values: each block with its kind."""
     return {
         "title": report.title,
         "version": report.version,

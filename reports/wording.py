@@ -1,4 +1,4 @@
-"""How numbers and names read in a report, and which terms of the glossary it explains."""
+"""The form of numbers and names in a report, and the glossary terms that the report explains."""
 
 import shlex
 import string
@@ -34,17 +34,17 @@ MEASURES = {
 
 
 def audited_by(record: Record) -> Wording:
-    """Return the words for those whose membership was decided."""
+    """Return the words for the units whose membership was decided."""
     return AUDITED[record.split.audited]
 
 
 def audited_subjects(record: Record) -> Statement:
-    """Return the people of verdicts on those who are audited."""
+    """Return the audited people, as verdicts refer to them."""
     return SUBJECTS[audited_by(record).audited]
 
 
 def name_primary(record: Record) -> str:
-    """Return the name of the attack that was chosen in advance, and whether another one decided the answer."""
+    """Return the name of the attack chosen before the audit, and whether another attack decided the answer."""
     primary, decided = record.primary(), record.decision.decision
     name = f"the primary attack, {primary.attack} ({how_aggregated(primary.aggregation)})"
     others = decided.separates and decided.strongest != record.attacks.index(primary)
@@ -52,7 +52,7 @@ def name_primary(record: Record) -> str:
 
 
 def of_real_rows(record: Record) -> bool:
-    """Return whether every canary user consists of real rows; others are made to be found."""
+    """Return whether every canary user consists of real rows; all others are made to be found."""
     return record.canaries is not None and record.canaries.of_real_rows == record.canaries.users
 
 
@@ -67,14 +67,14 @@ def interval(estimate: Estimate, digits: int = 3) -> str:
 
 
 def group_name(group: CanaryGroup) -> str:
-    """Return a group as "substring of 10 tokens, 100 documents"."""
+    """Return the name of a group, such as "substring of 10 tokens, 100 documents"."""
     length = "" if group.length is None else f" of {counted(group.length, 'token')}"
     documents = "all documents" if group.documents is None else counted(group.documents, "document")
     return f"{kind_words(group.kind)}{length}, {documents}"
 
 
 def texts_of(kind: str) -> str:
-    """Return whether an attacker's texts were trained on, to follow a comma."""
+    """Return whether an attacker's texts were trained on, as a clause after a comma."""
     return {
         "fresh": "which were not trained on",
         "training": "which were trained on if the user is a member",
@@ -84,7 +84,7 @@ def texts_of(kind: str) -> str:
 
 
 def attacker_asks(asks: AttackFacts) -> Statement:
-    """Return what an attack asks of which models."""
+    """Return the questions of an attack, and the models that it asks."""
     models = (AskedOfModels.AND_REFERENCE if asks.needs_reference else AskedOfModels.THIS_MODEL)()
     by_level = {Access.TEXT: AskedOfModels.OF_SAMPLES, Access.TOP_K: AskedOfModels.OF_NEXT_TOKENS}
     of_texts = AskedOfModels.OF_VOCABULARY if asks.needs_vocabulary else AskedOfModels.OF_TEXT
@@ -97,7 +97,7 @@ def sentence(text: str) -> str:
 
 
 def command_in_lines(command: str) -> str:
-    """Return a command with a line for a few words, each but the last continued, so it can be copied and pasted."""
+    """Return a command with a few words per line, in lines that can be copied and pasted."""
     try:
         words = [shlex.quote(word) for word in shlex.split(command)]
     except ValueError:  # a part of it was left out, such as a name
@@ -112,13 +112,13 @@ def command_in_lines(command: str) -> str:
 
 
 def name_measure(words: str) -> str:
-    """Return a requirement whose key of a measure is replaced by the name of the measure."""
+    """Return a requirement in words, with the name of the measure instead of its key."""
     measure, _, rest = words.partition(" ")
     return f"{MEASURES.get(measure, measure)} {rest}"
 
 
 def name_limit(requirement: Requirement) -> Statement:
-    """Return a limit of the organisation's."""
+    """Return one of the organisation's limits as a statement."""
     measure = MEASURES[requirement.measure]
     if requirement.at_most is None:
         return Limit.AT_LEAST(measure=measure, value=requirement.at_least)
@@ -144,13 +144,13 @@ def format_summary(summary: "Summary | None", *, digits: int = 3, signed: bool =
 
 
 def format_fit(variant: "VariantResult") -> str:
-    """Return the units and gradients that were there, of those that the plan states."""
+    """Return the units and gradients in training, as shares of the plan's numbers."""
     shares = [(variant.units_of_plan, "units"), (variant.gradients_of_plan, "gradients")]
     return ", ".join(f"{100 * share:.0f} % {unit}" for share, unit in shares if share is not None) or "-"
 
 
 def format_promise(variant: "VariantResult") -> str:
-    """Return epsilon, delta, and whom they protect."""
+    """Return epsilon, delta, and the unit that they protect."""
     if variant.promise is None:
         return "not known"
     if variant.epsilon is None:
@@ -161,7 +161,7 @@ def format_promise(variant: "VariantResult") -> str:
 def explain_terms(
     front: Sequence[ReportSection], others: Sequence[ReportSection], level: int = 1
 ) -> tuple[ReportSection, ReportSection]:
-    """Return two sections: terms that page one uses, for page two, and those that only later pages use."""
+    """Return two sections: terms used on page one, for page two, and terms used only on later pages."""
     here, later = ("\n".join(texts(sections)).lower() for sections in (front, others))
     first = [pair for pair in TERMS.items() if pair[0].lower() in here]
     rest = [pair for pair in TERMS.items() if pair not in first and pair[0].lower() in later]

@@ -1,4 +1,4 @@
-"""Contents of configs as data, whatever they configure: files that extend others, overrides, and how two differ."""
+"""Contents of configs as plain data: files that extend others, overrides, and the differences between two contents."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
@@ -10,7 +10,7 @@ from heldin.base.yaml_files import parse_yaml, read_yaml
 
 
 def read_config(path: Path, extending: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """Return a config's content; the file it extends is named relative to it, and sections are merged key by key.
+    """Return a config's content. The path in ``extends`` is relative to the file; sections are merged key by key.
 
     Raises InputError for a file that is missing, is not a YAML mapping, or extends itself.
     """
@@ -34,7 +34,7 @@ def read_config(path: Path, extending: tuple[Path, ...] = ()) -> dict[str, Any]:
 
 
 def merged(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """``under`` overridden by ``over``, sections key by key."""
+    """Return ``under`` overridden by ``over``, sections key by key."""
     both = {
         key: merged(under[key], over[key])
         for key in over
@@ -71,7 +71,8 @@ def _override(content: dict[str, Any], override: str) -> None:
 
 
 def differences(a: Any, b: Any, where: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the dotted name of every key in which two contents differ, with the second's value, or None without."""
+    """Yield the dotted name of every key in which two contents differ, with the second content's value, or None if
+    missing."""
     if isinstance(a, dict) and isinstance(b, dict):
         # The keys of both: one that only the earlier config has is a difference too.
         for key in dict.fromkeys([*a, *b]):

@@ -1,7 +1,8 @@
-"""Every key of a config, read off the JSON schema: name, default, allowed values, meaning.
+"""Every key of a config, read from the JSON schema: name, default, allowed values, meaning.
 
-A key's meaning is the docstring below its field (base/section.py), its range is in the field's type; everything printed
-here, in docs/configuration.md (docs/config_pages.py) and in an editor (``file_schema``) comes from there.
+A key's meaning is the docstring below its field (base/section.py), and its range is in the field's type. All text
+printed here, in docs/configuration.md (docs/config_pages.py) and in an editor (``file_schema``) comes from these two
+places.
 """
 
 import difflib
@@ -35,9 +36,9 @@ class Key:
     Attributes:
         name: dotted name, such as "finetune.epochs"; "[]" follows the name of a list of sections.
         allowed: allowed values, in words.
-        required: whether there is no default.
+        required: whether the key has no default.
         default: default as in YAML; None if required.
-        default_alone: the default if the section is given without this key; None if it is the same.
+        default_alone: the default if the section is given without this key; None if it equals ``default``.
     """
 
     name: str
@@ -50,11 +51,11 @@ class Key:
 
 @dataclass(frozen=True)
 class Block:
-    """A section, or one kind of it: its keys that are not sections themselves.
+    """A section, or one kind of a section: its keys that are not sections themselves.
 
     Attributes:
         name: dotted name; "" for the file as a whole.
-        kinds: values of ``kind``, of this section or of the one around it, that these keys belong to.
+        kinds: values of ``kind``, of this section or of the enclosing section, for which these keys are valid.
         standing: "required", "may be left out", "none unless given" or "a list".
         keys: the keys in the order of the config.
     """
@@ -74,7 +75,7 @@ def blocks(config: type[BaseModel] = RunConfig, *, installed: bool = False) -> t
     """Return every section and kind of section of a config, in order.
 
     Args:
-        installed: whether to list the kinds of installed packages too, by name; none of them is imported.
+        installed: whether to list the kinds of installed packages too, by name, without importing them.
     """
     schema = _with_installed(_schema_of(config)) if installed else _schema_of(config)
     listed = list(_blocks(schema, _Place("", "required"), schema))
@@ -92,7 +93,7 @@ def _schema_of(config: type[BaseModel]) -> Node:
 
 
 def _with_installed(node: Any) -> Any:
-    """Return the schema with the kinds that installed packages register, at the nodes of their families."""
+    """Return the schema with the kinds that installed packages register, inserted at the nodes of their families."""
     if isinstance(node, list):
         return [_with_installed(item) for item in node]
     if not isinstance(node, dict):
@@ -105,10 +106,10 @@ def _with_installed(node: Any) -> Any:
 
 
 def blocks_at(name: str, everything: Sequence[Block]) -> list[Block]:
-    """Return the blocks of a section and of what is in it, or the one block of a key with that key alone.
+    """Return the blocks of a section and of its subsections, or, for a key, its block with that key alone.
 
     Raises:
-        InputError: no such section or key; the message names the nearest.
+        InputError: there is no such section or key; the message names the nearest name.
     """
     # Nobody types the brackets of a list's name.
     plain = name.replace("[]", "")
@@ -136,11 +137,11 @@ class _Place:
     """The place of a section in the config.
 
     Attributes:
-        name: dotted.
-        standing: as in ``Block``.
-        kinds: of the section around it.
-        given: its default where it is left out whole.
-        meaning: what a section means here, before what sections like it mean anywhere.
+        name: dotted name.
+        standing: see ``Block``.
+        kinds: kinds of the enclosing section.
+        given: value of the section if the config leaves it out.
+        meaning: meaning of the section at this place, printed before the meaning of its type.
     """
 
     name: str
@@ -151,7 +152,7 @@ class _Place:
 
 
 def _blocks(node: Node, place: _Place, schema: Node) -> Iterator[Block]:
-    """Yield the block of an object, then those of the sections in it."""
+    """Yield the block of an object, then the blocks of its subsections."""
     # A section without kinds inside one that has them belongs to the same kinds: ``source.parameters`` of one corpus.
     kind, required = node["properties"].get("kind", {}), node.get("required", ())
     kinds = tuple(kind.get("enum") or [kind["const"]]) if kind else place.kinds
@@ -194,7 +195,7 @@ def _standing(name: str, default: object) -> str:
 
 
 def _keeping(section: Node, value: Node) -> Node:
-    """Return the section with the defaults that hold here, where a partial section keeps them."""
+    """Return the section with the defaults of this place, if a partly given section keeps them."""
     if not value.get("x-keeps-defaults"):
         return section
     # Pydantic's schema gives the class's defaults: a field with another default instance, such as pre-training's
@@ -223,14 +224,14 @@ def _key(name: str, section: Node, given: Node, schema: Node) -> Key:
 
 
 def as_yaml(value: Any) -> str:
-    """Return a value on one line, as a YAML file has it."""
+    """Return a value on one line, in YAML."""
     text = yaml.safe_dump(value, default_flow_style=True, width=10_000, sort_keys=False)
     # YAML ends a document that is a bare scalar with a line of dots.
     return text.removesuffix("...\n").strip()
 
 
 def _words(text: str) -> str:
-    """Return the first paragraph on one line, without the marks of code."""
+    """Return the first paragraph on one line, without code marks."""
     return " ".join(text.split("\n\n")[0].split()).replace("``", "'")
 
 
@@ -244,7 +245,7 @@ def _target(node: Node, schema: Node) -> Node:
 
 
 def _sections(node: Node, schema: Node) -> list[Node]:
-    """Return the objects that may stand here, or in the list that stands here."""
+    """Return the objects that are valid here, or in the list that is valid here."""
     if "$ref" in node:
         return _sections(_target(node, schema), schema)
     if "properties" in node:
@@ -256,7 +257,7 @@ def _sections(node: Node, schema: Node) -> list[Node]:
 
 
 def _installed(node: Node, schema: Node) -> list[Registered]:
-    """Return the kinds of packages that may stand here, or in the list that stands here."""
+    """Return the kinds of installed packages that are valid here, or in the list that is valid here."""
     if "$ref" in node:
         return _installed(_target(node, schema), schema)
     if "properties" in node:
@@ -311,7 +312,7 @@ def _range(node: Node) -> str:
 
 
 def lines(blocks: Sequence[Block], width: int = WIDTH) -> list[str]:
-    """Return the sections one after the other: key, allowed values, default, meaning."""
+    """Return the sections, one after the other: key, allowed values, default, meaning."""
     printed: list[str] = []
     for block in blocks:
         title = textwrap.wrap(_title(block), width, subsequent_indent="    ")
@@ -325,7 +326,7 @@ def lines(blocks: Sequence[Block], width: int = WIDTH) -> list[str]:
 
 
 def without_kind(block: Block) -> list[Key]:
-    """Return the keys, without ``kind`` if the title already says it."""
+    """Return the keys, without ``kind`` if the title contains it."""
     # Pydantic gives a kind's docstring to the key ``kind`` too: it would stand twice on the page.
     return [key for key in block.keys if key.meaning != block.meaning]
 
@@ -338,7 +339,7 @@ def _title(block: Block) -> str:
 
 
 def default_in(key: Key, block: Block) -> str:
-    """Return the default in words, with that of a section that is given without the key, if it is another."""
+    """Return the default in words, with the default for a section that is given without the key, if it differs."""
     if key.required or key.default is None:
         return "required"
     if key.default_alone is None:
@@ -347,9 +348,9 @@ def default_in(key: Key, block: Block) -> str:
 
 
 def file_schema(config: type[BaseModel] = RunConfig, title: str = "A file for heldin run") -> dict[str, Any]:
-    """Return the schema of a file: a whole config, or, below ``extends``, the part of one that differs.
+    """Return the schema of a file: a whole config, or, with ``extends``, the differing part of one.
 
-    In such a part nothing is required, since what it leaves out is in the other file.
+    In such a part no key is required, because the other file may have it.
     """
     whole = config.model_json_schema()
     partial = _relaxed(whole)
@@ -368,7 +369,7 @@ def file_schema(config: type[BaseModel] = RunConfig, title: str = "A file for he
 
 
 def _relaxed(node: Any) -> Any:
-    """Return the schema with nothing required; a section's kind may then be undetermined, so anyOf replaces oneOf."""
+    """Return the schema with no key required. A section's kind may then be open, so anyOf replaces oneOf."""
     if isinstance(node, list):
         return [_relaxed(item) for item in node]
     if not isinstance(node, dict):

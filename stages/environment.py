@@ -17,7 +17,8 @@ PACKAGES = ("torch", "transformers", "tokenizers", "peft", "accelerate", "numpy"
 
 
 def environment(seconds: Mapping[str, float]) -> Environment:
-    """Return versions, source revision, device, and the seconds of each stage: of a run over all calls."""
+    """Return versions, source revision, device, and the seconds of each stage, which for a run are summed over all
+    calls."""
     return Environment(
         heldin=version(),
         python=platform.python_version(),
@@ -32,7 +33,7 @@ def environment(seconds: Mapping[str, float]) -> Environment:
 
 
 def _peak_memory() -> int:
-    """Return bytes: of the GPU where there is one, else of this process."""
+    """Return peak memory in bytes: of the GPU if there is one, else of this process."""
     device = default_device()
     if device.type == "cuda":
         return highest_peak(device)
@@ -48,7 +49,7 @@ def _peak_memory() -> int:
 
 
 def _git_revision() -> str | None:
-    """Revision of the checkout this code runs from, with "+changes" if files were modified; None outside a checkout."""
+    """Return the revision of this code's checkout, with "+changes" if files were modified; None outside a checkout."""
     # Resolved: imports come through the links in src/heldin.
     folder = Path(__file__).resolve().parent
     # Asked first, or git would answer with the repository of whoever installed heldin in a folder of theirs.

@@ -1,4 +1,4 @@
-"""Every family of kinds, by the name in its entry-point group; each is imported when it is asked for."""
+"""Every family of kinds, by the name in its entry-point group; a family is imported on first use."""
 
 import importlib
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ FAMILIES = {
 
 
 def family(name: str) -> Family[Any]:
-    """Return the family of this name. Raises InputError, listing all, if there is none."""
+    """Return the family with this name. Raises InputError, with a list of all names, if there is none."""
     if name not in FAMILIES:
         raise InputError(f"there is no family '{name}' of kinds; choose from {', '.join(FAMILIES)}")
     module, _, attribute = FAMILIES[name].partition(":")
@@ -33,22 +33,23 @@ def family(name: str) -> Family[Any]:
 
 
 def require_same_code(kinds: Sequence[Origin]) -> None:
-    """Check that every kind that a record names has the code that made the record: ``Family.require_same_code``."""
+    """Check that every kind named in a record has the code that made the record: ``Family.require_same_code``."""
     for origin in kinds:
         family(origin.family).require_same_code(origin)
 
 
 def keep_code(config: BaseModel, folder: Path) -> None:
-    """Write what a config names of other packages, with a hash of its code, to a job's new folder; else nothing."""
+    """Write the kinds of other packages in a config, with a hash of their code, to a job's new folder, if there are
+    any."""
     if kinds := origins_in(config):
         content = [origin.model_dump(mode="json") for origin in kinds]
         write_artefact(folder / KINDS, strict_json({"kinds": content}) + "\n")
 
 
 def require_kept_code(folder: Path) -> None:
-    """Check that a job's folder was begun with the code that is installed.
+    """Check that the installed code is the code with which a job's folder was begun.
 
-    Raises InputError if it was not, or if the folder's list cannot be read.
+    Raises InputError if the code differs, or if the folder's list cannot be read.
     """
     path = folder / KINDS
     if path.is_file():

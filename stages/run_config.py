@@ -1,4 +1,4 @@
-"""The configuration of a run: YAML checked by pydantic, all errors at once, the nearest valid key suggested."""
+"""The configuration of a run: YAML checked by pydantic, with all errors at once and the nearest valid key as a hint."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
@@ -95,7 +95,7 @@ class PretrainConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _as_pre_training(cls, content: Any) -> Any:
-        """Fill what a recipe leaves out with the defaults of pre-training, not those of fine-tuning."""
+        """Fill missing keys of a recipe with the defaults of pre-training, not those of fine-tuning."""
         recipe = content.get("recipe") if isinstance(content, dict) else None
         # A Recipe given in code is whole; anything else is left to validation, which names what is wrong with it.
         if not isinstance(recipe, dict):
@@ -242,7 +242,7 @@ class RunConfig(MeasureKeys):
         return self
 
     def entity_sources(self) -> Iterator[tuple[str, EntitySourceConfig]]:
-        """Yield every source of entities in the config, with the key that names it."""
+        """Yield every source of entities in the config, with its key."""
         yield from (("data_defenses", d.searched_by) for d in self.data_defenses if d.searched_by is not None)
         if self.defense.searched_by is not None:
             yield "defense.entities", self.defense.searched_by
@@ -333,10 +333,10 @@ class RunConfig(MeasureKeys):
 
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
-    """Read a YAML config, merged over the one it ``extends`` if any, and apply ``a.b=value`` overrides.
+    """Read a YAML config, merged over the config that it ``extends``, if any, and apply ``a.b=value`` overrides.
 
     Raises:
-        InputError: no such file, invalid YAML, or a config with errors; the message lists all of them.
+        InputError: the file does not exist, is invalid YAML, or has errors; the message lists all of them.
     """
     content = read_config(path)
     if "variants" in content and "corpus" not in content:
@@ -345,5 +345,5 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
 
 
 def parse_config(content: Mapping[str, Any], where: str) -> RunConfig:
-    """Check a config's content; ``where`` names it in errors. Raises InputError listing every error."""
+    """Check a config's content; ``where`` names the file in errors. Raises InputError listing every error."""
     return checked(RunConfig, content, where)

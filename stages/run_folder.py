@@ -1,6 +1,6 @@
-"""A run's folder: made for a config, or holding an earlier run of the same one; and the seconds of its stages.
+"""A run's folder, new or with an earlier run of the same config; and the seconds of its stages.
 
-Without torch.
+This module does not import torch.
 """
 
 import json
@@ -40,7 +40,7 @@ class StageSeconds:
     """Seconds by stage, kept in the run folder.
 
     Attributes:
-        seconds: of each stage, over all calls so far.
+        seconds: seconds of each stage, over all calls so far.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class StageSeconds:
         self._path: Path | None = None
 
     def keep_in(self, folder: Path) -> None:
-        """Add to what earlier calls left in this folder, from now on."""
+        """Keep the seconds in this folder from now on, added to those of earlier calls."""
         self._path = folder / SECONDS_FILE
         try:
             earlier = json.loads(self._path.read_text(encoding="utf-8"))
@@ -60,7 +60,7 @@ class StageSeconds:
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
-        """Add the seconds of this block, also where it ends in an error or an interruption."""
+        """Add the seconds of this block, even if it ends in an error or an interruption."""
         started = time.monotonic()
         try:
             yield
@@ -71,7 +71,7 @@ class StageSeconds:
 
 
 def take_folder(config: "RunConfig", out: Path) -> None:
-    """Make the run folder, or find in it an earlier run of the same config."""
+    """Make the run folder, or check that it belongs to an earlier run of the same config."""
     if not require_folder(config, out):
         private_directory(out)
         keep_code(config, out)
@@ -84,10 +84,10 @@ def write_config(content: dict[str, Any], out: Path) -> None:
 
 
 def require_folder(config: "RunConfig", out: Path) -> bool:
-    """Return if ``out`` holds an earlier run of the same config, and write nothing.
+    """Return whether ``out`` contains an earlier run of the same config; nothing is written.
 
     Raises:
-        InputError: it holds something else, or was begun with other code of a package.
+        InputError: it contains other files, or was begun with other code of a package.
     """
     path = out / "config.yaml"
     require_not_purged(out)
@@ -112,9 +112,9 @@ def require_folder(config: "RunConfig", out: Path) -> bool:
 
 @contextmanager
 def for_any_config_without_coins(out: Path) -> Iterator[None]:
-    """Let any later config use the folder of a run that an input stopped before any coin; the log stays.
+    """Let any later config use the run folder if an input stops the run before any coin; the log stays.
 
-    For the process that holds the folder.
+    Only the process that holds the folder may call this.
     """
     try:
         yield
@@ -130,7 +130,8 @@ def _without_coins(out: Path) -> bool:
 
 
 def take_new_folder(out: Path, purpose: str, besides: Collection[str] = ()) -> None:
-    """Make ``out``, owner-only; raises InputError, changing nothing, if it is a file or holds anything ``besides``."""
+    """Make ``out``, owner-only. Raises InputError, changing nothing, if it is a file or contains other files than
+    ``besides``."""
     _require_empty(out, purpose, besides)
     private_directory(out)
 

@@ -1,4 +1,4 @@
-"""The measures of a run or a planted audit: built from the config, the users, texts and models."""
+"""The measures of a run or a planted audit, built from config, users, texts and models."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -32,11 +32,11 @@ from heldin.stages.train.shadows import Shadows
 
 @dataclass(frozen=True)
 class RunModels:
-    """The models of a run, and how others are loaded.
+    """The models of a run, and functions that load others.
 
     Attributes:
-        target: the audited model, which may be behind an endpoint; for a verification what its record says of it.
-        base: the model before fine-tuning, or the reference for a model that somebody else trained.
+        target: the audited model, possibly behind an endpoint; for a verification, the record's facts about it.
+        base: the model before fine-tuning; for a model that somebody else trained, the reference.
         in_full: loads target and reference in float32.
         made_canaries: loads the model with which canary users were made, in float32.
     """
@@ -55,8 +55,8 @@ def scores_of_run(
     """Return the measure of all scores.
 
     Args:
-        mechanism: that of the run, for shadow models; None if nothing was trained here.
-        out: the run folder, where scores of shadow models are kept.
+        mechanism: mechanism of the run, for shadow models; None if heldin trained nothing.
+        out: the run folder, which keeps scores of shadow models.
     """
     attack, texts = config.attack, texts_under_attack(config, data)
     settings = [
@@ -84,7 +84,7 @@ def scores_of_run(
 
 
 def measures_of_run(config: RunConfig, data: RunData, models: RunModels) -> list[Measure[Any]]:
-    """Return the measures besides the scores, in the order in which they are computed."""
+    """Return the measures other than the scores, in the order of their computation."""
     both = (models.target, models.reference)
     measures: list[Measure[Any]] = [*precision_of_run(config, data, models)]
     # Not behind an endpoint: it would learn whose test texts are asked for, which are those held out.
@@ -95,13 +95,14 @@ def measures_of_run(config: RunConfig, data: RunData, models: RunModels) -> list
 
 
 def _beta_of(config: RunConfig) -> float:
-    """Return the beta of the loss of preference pairs; that of orpo weighs another term."""
+    """Return the beta of the loss of preference pairs. The beta of orpo weighs another term, so the default replaces
+    it."""
     recipe = config.finetune
     return BETA if recipe.beta is None or recipe.objective is PreferenceName.ORPO else recipe.beta
 
 
 def precision_of_run(config: RunConfig, data: RunData, models: RunModels) -> list[PrecisionShift]:
-    """Return the measure of what a lower precision does; empty for float32."""
+    """Return the measure of the effect of a lower precision; empty for float32."""
     if config.attack.precision == "fp32":
         return []
     texts = texts_under_attack(config, data)
@@ -116,10 +117,10 @@ def score_references(
     references: Sequence[LanguageModel],
     reporter: Reporter,
 ) -> None:
-    """Fill the cache with all scores of a run but those of the target, so that runs on the same texts share them.
+    """Write all scores of a run but those of the target to the cache, which runs on the same texts share.
 
     Args:
-        base: the model before fine-tuning, whose loss on test texts utility is measured against.
+        base: the model before fine-tuning; utility is measured against its loss on test texts.
         references: further reference models.
     """
     plain = texts_under_attack(config, data).read()
@@ -137,7 +138,7 @@ def score_references(
 
 
 def _divergences(config: RunConfig, data: RunData, texts: AttackTexts, reference: LanguageModel) -> list[TextStatistic]:
-    """Return how far real users' texts are from the reference model (``attacks.reference_divergence``)."""
+    """Return the distance of real users' texts from the reference model (``attacks.reference_divergence``)."""
     # Training texts of held-out users too: the choice must not depend on the coin.
     own = known_texts(config, data, data.real(texts.texts), "training")
     with closing(ScoreCache(cache_directory() / "scores")) as cache:

@@ -1,1 +1,1 @@
-"""Several defenses in one batch: cells that share coins within a block, and what they say together."""
+"""Several defenses in one batch: cells that share coins within a block, and their joint results."""

@@ -1,6 +1,6 @@
 """A sweep's folder: the cells, and their plan, fixed and hashed before the coins of the blocks are drawn.
 
-Tuning comes first: a fixed grid, judged by public users' loss alone, in blocks of its own.
+Tuning comes first: a fixed grid, judged by public users' loss alone, in separate blocks.
 
 sweep.json  ledger/coins.json  cells/BLOCK/VARIANT/...  state.json  comparison.json  log.txt
 """
@@ -45,7 +45,7 @@ def placed_cells(sweep: Sweep, out: Path) -> list[PlacedCell]:
 
 
 def plan_of(sweep: Sweep) -> dict[str, Any]:
-    """Return what is fixed before any coin: every cell's config. The number of workers decides no result."""
+    """Return what is fixed before any coin: every cell's config. The number of workers affects no result."""
     cells = [
         {
             "block": block,
@@ -66,10 +66,10 @@ def plan_of(sweep: Sweep) -> dict[str, Any]:
 
 
 def take_sweep(sweep: Sweep, out: Path) -> None:
-    """Make the folder of a sweep, or find in it an earlier, unfinished call of the same.
+    """Make the folder of a sweep, or check that it belongs to an earlier, unfinished call of the same sweep.
 
     Raises:
-        InputError: it holds something else, or a config names a model inside it.
+        InputError: the folder contains something else, or a config uses a model inside it.
     """
     _refuse_own_models(sweep, out)
     plan = plan_of(sweep)
@@ -96,7 +96,7 @@ def take_sweep(sweep: Sweep, out: Path) -> None:
 
 
 def _half_laid_out(folder: Path) -> bool:
-    """Return if ``folder`` holds no more than a killed ``take_sweep`` leaves."""
+    """Return whether ``folder`` contains no more than the files of a killed ``take_sweep``."""
     if not folder.is_dir() or {path.name for path in folder.iterdir()} - {INDEX, KINDS} != {"ledger"}:
         return False
     return {path.name for path in (folder / "ledger").iterdir() if not path.name.endswith(".tmp")} <= {
@@ -106,12 +106,13 @@ def _half_laid_out(folder: Path) -> bool:
 
 
 def kept_hash(out: Path) -> str:
-    """Hash of the plan that the folder keeps, which every cell's record names."""
+    """Return the hash of the folder's plan, which is in every cell's record."""
     return text_sha256("sweep", (out / PLAN).read_text(encoding="utf-8"))
 
 
 def require_sweep(plan: dict[str, Any], out: Path) -> bool:
-    """Return if ``out`` holds this sweep, and write nothing. Raises InputError if it holds another."""
+    """Return whether ``out`` contains this sweep; nothing is written. Raises InputError if ``out`` contains another
+    sweep."""
     path = out / PLAN
     require_not_purged(out)
     if not path.is_file():
@@ -127,12 +128,13 @@ def require_sweep(plan: dict[str, Any], out: Path) -> bool:
 
 
 def _by_name(plan: dict[str, Any]) -> dict[str, Any]:
-    """Return the plan with cells by name, so that a difference can be named."""
+    """Return the plan with cells by name, so that an error can name a difference."""
     return {**plan, "cells": {f"{cell['block']}/{cell['variant']}": cell for cell in plan["cells"]}}
 
 
 def _refuse_own_models(sweep: Sweep, out: Path) -> None:
-    """A score that looks at another cell's model supports no bound (docs/theory.md#keys-and-coins)."""
+    """Raise InputError if a config uses a model of a cell: its scores would support no bound
+    (docs/theory.md#keys-and-coins)."""
     inside = (out / "cells").resolve()
     for variant in sweep.variants:
         config = variant.config
@@ -164,16 +166,16 @@ def _coins(sweep: Sweep, out: Path) -> dict[str, bytes]:
 
 
 def tuning_cells(sweep: Sweep, out: Path) -> list[PlacedCell]:
-    """Return the cells that tune a sweep in ``out``; none where nothing is tuned."""
+    """Return the cells that tune a sweep in ``out``; empty without tuning."""
     return placed_cells(sweep.tuning, out / TUNING) if sweep.tuning else []
 
 
 def tries(sweep: Sweep, out: Path) -> list[Tried]:
-    """Return every combination that was tried, and for each variant the one with the least loss, of equals the first.
+    """Return every tried combination, marking for each variant the first with the least loss.
 
     Raises:
-        InputError: a record that cannot be read.
-        ResumableError: a cell has no result: all combinations, or none, decide.
+        InputError: a record cannot be read.
+        ResumableError: a cell has no result; the choice needs all combinations.
     """
     if sweep.tuning is None:
         return []
@@ -201,7 +203,7 @@ def tries(sweep: Sweep, out: Path) -> list[Tried]:
 
 
 def with_choices(sweep: Sweep, tried: Sequence[Tried]) -> Sweep:
-    """Return the sweep with the chosen values in its variants: what is planned, hashed and run."""
+    """Return the sweep with the chosen values in its variants, ready to be planned, hashed and run."""
     chosen = {choice.variant: choice.values for choice in tried if choice.chosen}
     return replace(sweep, variants=tuple(_with(variant, chosen.get(variant.name, {})) for variant in sweep.variants))
 
@@ -218,7 +220,7 @@ def _stated(loss: float) -> float | None:
 
 
 def public_loss_of(record: Record, name: str) -> float:
-    """Loss of public validation users at the chosen checkpoint, nats per token."""
+    """Return the loss of public validation users at the chosen checkpoint, in nats per token."""
     training = record.training
     points = [point for point in training.curve if point.step == training.chosen_step] if training else []
     if not points or points[-1].public_loss is None:

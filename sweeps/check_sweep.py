@@ -1,4 +1,4 @@
-"""Check a sweep before anything is read, made or trained: what is wrong with its cells, and what they would do."""
+"""Check a sweep before anything is read, made or trained: faults in its cells, and what the cells would do."""
 
 import contextlib
 import json
@@ -43,8 +43,8 @@ class CheckedSweep:
     """The result of a check.
 
     Attributes:
-        problems: what would stop cells before they start, one line each; may be empty.
-        variants: what each variant's cells would do, by name of the fact.
+        problems: problems that would stop cells before they start, one line each; may be empty.
+        variants: facts about the cells of each variant, by name of the fact.
     """
 
     problems: tuple[str, ...]
@@ -52,7 +52,7 @@ class CheckedSweep:
 
 
 def check_sweep(sweep: Sweep, out: Path) -> CheckedSweep:
-    """Check every variant as ``heldin run --check`` checks a run, and change nothing."""
+    """Check every variant like ``heldin run --check``, and change nothing."""
     problems = []
     # Once it is tuned, a variant has what was chosen.
     with contextlib.suppress(InputError, ResumableError):
@@ -82,7 +82,7 @@ def check_sweep(sweep: Sweep, out: Path) -> CheckedSweep:
 
 
 def lines(checked: CheckedSweep, sweep: Sweep) -> list[str]:
-    """Return what the sweep would do, as lines for a terminal."""
+    """Return the actions of the sweep, as lines for a terminal."""
     config = sweep.config
     notes = [
         f"{counted(len(checked.variants), 'variant')} in {counted(config.blocks, 'block')}:"
@@ -121,7 +121,7 @@ def lines(checked: CheckedSweep, sweep: Sweep) -> list[str]:
 
 
 def _alike(sweep: Sweep) -> list[list[str]]:
-    """Return the names of variants with equal configs, which is seldom meant."""
+    """Return the names of variants with equal configs, which is rarely intended."""
     names: dict[str, list[str]] = {}
     # What is tuned has its values later.
     tuned = {name for name, _ in sweep.tried.values()}
@@ -131,7 +131,7 @@ def _alike(sweep: Sweep) -> list[list[str]]:
 
 
 def _duration(checked: CheckedSweep, sweep: Sweep) -> list[str]:
-    """Return how long the training of all cells takes whose number of gradients is known beforehand."""
+    """Return the duration of training all cells whose number of gradients is known beforehand."""
     known = [row["training_seconds"] for row in checked.variants if row["training_seconds"] is not None]
     if not known:
         return []
@@ -146,7 +146,7 @@ def _duration(checked: CheckedSweep, sweep: Sweep) -> list[str]:
 
 
 def _chances(sweep: Sweep) -> list[str]:
-    """Return by number of users how probably a candidate that does not leak passes the rule's limit on AUROC."""
+    """Return, for numbers of users, the probability that a leak-free candidate passes the rule's limit on AUROC."""
     rule, blocks = sweep.config.decision, sweep.config.blocks
     limits = (
         [
@@ -174,7 +174,7 @@ def _chances(sweep: Sweep) -> list[str]:
 
 
 def _time(row: dict[str, Any]) -> str:
-    """Return how long training takes a cell, in words."""
+    """Return the duration of training a cell, in words."""
     if row["training_seconds"] is not None:
         return f", about {row['training_seconds']:,.0f} s"
     if row["seconds_per_1000_gradients"] is not None:
@@ -202,7 +202,8 @@ def _row(name: str, group: str, config: RunConfig, timing: "Timing", gradients: 
 
 
 def _gradients(config: RunConfig, mechanism: Mechanism) -> tuple[str, int | None]:
-    """Return how many records' gradients training computes, in words, and as a number if the data do not decide it."""
+    """Return the number of gradients of records in training, in words, and as a number if it does not depend on the
+    data."""
     if not mechanism.protects:
         return f"{config.finetune.epochs:g} gradients of every training record", None
     assert mechanism.divisor.constant is not None
@@ -216,16 +217,17 @@ def _gradients(config: RunConfig, mechanism: Mechanism) -> tuple[str, int | None
 
 
 class Timing:
-    """Measures each kind of model and text once."""
+    """Measures the speed of each kind of model and text once."""
 
     def __init__(self, resources: Resources) -> None:
         self._threads = resources.threads or max(1, len(os.sched_getaffinity(0)) // resources.workers)
         self._known: dict[str, float | None] = {}
 
     def seconds_per_gradient(self, config: RunConfig) -> float | None:
-        """Return seconds for a record's gradient in plain training, at full length; None for a model not made here.
+        """Return seconds per record's gradient in plain training, at full length; None for a model that is not made
+        here.
 
-        The model has random weights; a GPU is used where there is one.
+        The model has random weights; a GPU is used if there is one.
         """
         model, recipe = config.model, config.finetune
         shape = [model.base, model.pretrain and repr(model.pretrain.shape), recipe.sequence_length, recipe.precision]
@@ -248,7 +250,7 @@ class Timing:
 
 
 def _model(config: RunConfig) -> PreTrainedModel | None:
-    """Return the model with random weights; None for one that cannot be made here, or only in minutes."""
+    """Return the model with random weights; None if it cannot be made here within seconds."""
     try:
         shape: Any = shape_of(config)
         with torch.device("meta"):
@@ -267,7 +269,7 @@ def _model(config: RunConfig) -> PreTrainedModel | None:
 
 
 def seconds_per_record(model: PreTrainedModel, recipe: Recipe) -> float:
-    """Time training steps of this model and return seconds per record."""
+    """Time training steps of this model, and return seconds per record."""
     length, arithmetic = recipe.sequence_length, arithmetic_of(recipe.precision, model.device)
     generator = torch.Generator().manual_seed(0)
     vocabulary = int(text_config(model.config).vocab_size)

@@ -1,4 +1,4 @@
-"""The joint results of a sweep's cells: several blocks at once, joint verdicts and bounds, and the epsilon of all."""
+"""The joint results of a sweep's cells: several blocks together, joint verdicts and bounds, and the epsilon of all."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -51,13 +51,13 @@ def compare_cells(
     """Compare the finished cells of a sweep.
 
     Args:
-        out: its folder, whose plan every record must name.
-        states: how its cells stand, by name.
+        out: folder of the sweep; every record must have the hash of its plan.
+        states: states of the sweep's cells, by name.
         command: the command line, without names of people.
 
-    A cell whose record is of another plan, config, corpus or reference, or of other coins, that shares a training key,
-    or that was scored with another cell's model is left out, with its line. What is said of all cells together pays for
-    every cell of the plan, whether it has a result or not.
+    A cell is left out, with a message, in these cases: its record has another plan, config, corpus, reference or coins;
+    it shares a training key; or it was scored with another cell's model. Joint results are corrected for every cell of
+    the plan, with or without a result.
     """
     cells, plan, tuning = placed_cells(sweep, out), kept_hash(out), tuning_cells(sweep, out)
     finished, problems = finished_cells(cells, plan, reporter)
@@ -100,7 +100,7 @@ def _rule(sweep: Sweep) -> Rule | None:
 
 
 def _attacker(finished: Mapping[str, Finished]) -> Attacker | None:
-    """Return the attacker, if all finished cells have the same one."""
+    """Return the attacker if all finished cells have the same attacker, else None."""
     attackers = [
         Attacker(
             attack=cell.record.primary_attack,
@@ -116,7 +116,7 @@ def _attacker(finished: Mapping[str, Finished]) -> Attacker | None:
 
 
 def joint_verdicts(finished: Mapping[str, Finished], cells: Sequence[PlacedCell]) -> dict[str, list[JointVerdict]]:
-    """Return every cell's verdicts, with p-values that pay for all cells of the plan and groups of people (Holm)."""
+    """Return every cell's verdicts, with p-values corrected for all cells of the plan and groups of people (Holm)."""
     own = {
         name: [verdict for verdict in cell.record.judgement.verdicts if verdict.claim != NO_CLAIM]
         for name, cell in finished.items()
@@ -143,7 +143,7 @@ def joint_verdicts(finished: Mapping[str, Finished], cells: Sequence[PlacedCell]
 
 
 def _planned_tests(config: RunConfig) -> int:
-    """Return the most tests that a cell of this config makes: audited users, and each kind of canary user."""
+    """Return the maximum number of tests in a cell of this config: for audited users, and each kind of canary user."""
     return 0 if not config.defense.is_private else 1 + len({spec.kind for spec in config.canaries})
 
 
@@ -196,7 +196,7 @@ def _cell(
 
 
 def _canaries_answer(record: Record) -> str | None:
-    """Return the answer on canary users; None if there are none, or they are those who are audited."""
+    """Return the answer for canary users; None if there are none, or if they are the audited people."""
     if record.split.audited == "canaries" or record.canaries is None:
         return None
     # Too few canary users on a side for any test: nothing is known of them.
@@ -205,7 +205,7 @@ def _canaries_answer(record: Record) -> str | None:
 
 
 def _outcome(state: CellState | None, *, refused: bool) -> CellOutcome:
-    """Return how a cell that is not compared stands; ``refused``: its record must not be compared."""
+    """Return the state of a cell that is not compared; ``refused``: its record may not be compared."""
     if refused or (state is not None and state.code == ExitCode.BAD_INPUT):
         return "refused"
     if state is None or state.code is None:
@@ -214,7 +214,8 @@ def _outcome(state: CellState | None, *, refused: bool) -> CellOutcome:
 
 
 def joint_bound(cell: Finished, cells: int) -> float | None:
-    """Return a bound on epsilon of audited users at alpha / number of planned cells, by a rule fixed beforehand."""
+    """Return a bound on epsilon of audited users at alpha / number of planned cells, by a rule fixed before the
+    sweep."""
     # Those audited come first in a record, before canary users.
     own = next((bound for bound in cell.record.judgement.bounds if bound.name == JOINT_RULE), None)
     if own is None or own.standing is not Standing.CERTIFIED:
@@ -245,7 +246,7 @@ def _notes(sweep: Sweep, results: Sequence[CellResult], judged: int) -> list[Sta
 
 
 def about_machines(ran: Sequence[Environment]) -> list[Statement]:
-    """Return how the cells' machines differ: a sweep that went on later, or elsewhere, mixes results of both."""
+    """Return the differences between the cells' machines: a sweep resumed later, or elsewhere, mixes their results."""
     values_of = [
         ("heldin", {_code(environment) for environment in ran}),
         ("Python", {environment.python for environment in ran}),
@@ -262,7 +263,7 @@ def about_machines(ran: Sequence[Environment]) -> list[Statement]:
 
 
 def _code(ran: Environment) -> str:
-    """heldin's version and revision, and whether files were changed since."""
+    """Return heldin's version and revision, and whether files were changed since."""
     if ran.git_revision is None:
         return ran.heldin
     commit, changed, _ = ran.git_revision.partition("+changes")
@@ -270,7 +271,7 @@ def _code(ran: Environment) -> str:
 
 
 def about_epsilon(sweep: Sweep, covered: bool, joint: Composed | None) -> list[Statement]:
-    """Return what the cells cost together, and whether that covers the choice."""
+    """Return the privacy cost of the cells together, and whether it covers the choice."""
     notes = []
     if joint is not None:
         composes = SweepNote.NOT_COMPOSED if joint.epsilon is None else SweepNote.COMPOSED
@@ -292,7 +293,7 @@ def about_epsilon(sweep: Sweep, covered: bool, joint: Composed | None) -> list[S
 
 
 def _about_earlier(config: RunConfig) -> Statement:
-    """Return what a variant states about earlier releases, which no epsilon of a sweep counts."""
+    """Return a variant's statement on earlier releases, which a sweep's epsilon never includes."""
     if config.previous is None:
         return EarlierText.NOT_STATED()
     releases = sum(earlier.times for earlier in config.previous)
@@ -300,13 +301,13 @@ def _about_earlier(config: RunConfig) -> Statement:
 
 
 def composed(cells: Sequence[PlacedCell]) -> Composed | None:
-    """Return epsilon of all private cells together, planned ones too; None without a private cell.
+    """Return epsilon of all private cells together, including planned cells; None without a private cell.
 
-    Groups of variants are not told apart: other coins and other set-asides may well fall on the same people. Shadow
-    models, which a cell trains under its own mechanism on the same users, count as cells.
+    Groups of variants count together: other coins and other set-asides may concern the same people. Shadow models,
+    which a cell trains under its own mechanism on the same users, count as cells.
 
     Args:
-        cells: all cells of a sweep, those that tuned it among them.
+        cells: all cells of a sweep, including tuning cells.
     """
     private: list[Mechanism] = []
     others = 0
@@ -331,11 +332,11 @@ def composed(cells: Sequence[PlacedCell]) -> Composed | None:
 
 
 def choice_is_covered(sweep: Sweep, cells: Sequence[PlacedCell], tuning: Sequence[PlacedCell]) -> bool:
-    """Return if the composed epsilon covers the rule's choice for users who are always in.
+    """Return whether the composed epsilon covers the rule's choice for users who are always in.
 
-    It does if whatever the rule reads comes from private cells and from audited users' own texts
-    (docs/theory.md#several-trainings-of-one-user): the candidates and all of tuning are private, and users who are not
-    audited are set apart by coins of their own.
+    The epsilon covers the choice if the rule reads only private cells and audited users' own texts
+    (docs/theory.md#several-trainings-of-one-user): the candidates and all of tuning are private, and separate coins
+    decide which users are audited.
     """
     rule = sweep.config.decision
     if rule is None:
@@ -351,7 +352,7 @@ def _promises_users(mechanism: Mechanism) -> bool:
 
 
 def _mechanism(cell: PlacedCell) -> Mechanism | None:
-    """Return the cell's mechanism from its plan, or as it will be planned; None if it cannot be planned or read."""
+    """Return the cell's mechanism from its plan, or as planned from its config; None if neither is possible."""
     path = cell.folder / "plan.json"
     try:
         return read_plan(path) if path.is_file() else mechanism_of(cell.config, plain_steps=1, clip_norm=1.0)

@@ -1,4 +1,4 @@
-"""Run a sweep: its unfinished cells, each in a process of its own, since a crash then ends one cell; then compare.
+"""Run a sweep: its unfinished cells, each in its own process, so that a crash ends only one cell; then compare them.
 
 The comparison, records and reports can be mirrored elsewhere; ledgers, keys and scores never leave the folder.
 """
@@ -29,16 +29,16 @@ _MODEL = Path("checkpoints") / "final"
 
 
 def run_sweep(sweep: Sweep, out: Path, reporter: Reporter, *, command: str, connect: Connect = Machine) -> SweepResult:
-    """Do what is not yet done of the sweep in ``out``, compare the cells, and write ``comparison.json``.
+    """Run the unfinished cells of the sweep in ``out``, compare the cells, and write ``comparison.json``.
 
     Args:
-        sweep: the sweep; the same as that of an earlier, unfinished call in ``out``.
+        sweep: the sweep; the same as in an earlier, unfinished call with ``out``.
         command: the command line, for the log.
-        connect: makes the place where cells run, from the sweep's resources and the number of cells.
+        connect: makes the place for running cells, from the sweep's resources and the number of cells.
 
     Raises:
-        InputError: ``out`` holds another sweep, another process works in it, or there is no such place.
-        ResumableError: a cell that tunes has no result.
+        InputError: ``out`` contains another sweep, another process works in it, or the place does not exist.
+        ResumableError: a tuning cell has no result.
     """
     with one_process_at_a_time(out):
         contradicted = False
@@ -71,7 +71,7 @@ def run_sweep(sweep: Sweep, out: Path, reporter: Reporter, *, command: str, conn
 
 
 def open_mirror(url: str) -> tuple[Any, str]:
-    """Return the file system of ``url`` and the folder in it, which is made. Raises InputError if it cannot be had."""
+    """Return the file system of ``url`` and its folder, which is created. Raises InputError if that is impossible."""
     try:
         system, folder = fsspec.core.url_to_fs(url)
         system.makedirs(folder, exist_ok=True)
@@ -81,15 +81,17 @@ def open_mirror(url: str) -> tuple[Any, str]:
 
 
 def mirror(out: Path, url: str, *, models: bool, reporter: Reporter) -> int:
-    """Copy what may be copied of the sweep in ``out`` to ``url``, each file whole or not at all; the number of files.
+    """Copy the sweep's records, reports and, if asked, models from ``out`` to ``url``, and return the number of files.
+
+    No file is left half copied.
 
     Args:
         out: folder of the sweep.
-        url: where to, as fsspec reads it: a folder, s3://..., gs://...
-        models: whether the cells' models are copied too.
+        url: destination in fsspec's form: a folder, s3://..., gs://...
+        models: whether to copy the cells' models, too.
 
     Raises:
-        InputError: the place cannot be written.
+        InputError: the destination cannot be written.
     """
     system, folder = open_mirror(url)
     files = list(_files(out, models=models))

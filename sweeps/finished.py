@@ -25,10 +25,10 @@ class Finished:
     """A cell with a record, and its owner-only files.
 
     Attributes:
-        users: names of the audited users, n of them.
-        scores: score of each by the primary attack, shape (n,).
-        member: whether each is held in, shape (n,).
-        losses: by held-out user.
+        users: names of the n audited users.
+        scores: score of each user by the primary attack, shape (n,).
+        member: whether each user is held in, shape (n,).
+        losses: losses of each held-out user.
         people: the held-in users; empty in an audit of entities alone.
     """
 
@@ -42,12 +42,13 @@ class Finished:
 
     @property
     def auroc(self) -> float:
-        """AUROC of the primary attack, unrounded: in a record's three decimals alike models would differ by nothing."""
+        """Unrounded AUROC of the primary attack: rounded to a record's three decimals, similar models would not
+        differ."""
         return auroc(*self.sides)
 
     @property
     def loss(self) -> float | None:
-        """Mean over held-out users of the loss on their test texts, unrounded; None if the record states none."""
+        """Unrounded mean, over held-out users, of the loss on their test texts; None if the record has none."""
         if self.record.utility is None:
             return None
         return float(np.mean([user.loss for user in self.losses.values()]))
@@ -59,9 +60,9 @@ class Finished:
 
 
 def is_finished(folder: Path) -> bool:
-    """Return whether a cell has a record and tables that are as they were written; ``heldin run`` makes others again.
+    """Return whether a cell has a record and unchanged tables; otherwise ``heldin run`` makes them again.
 
-    The ledger and the model are not looked at: nothing makes a ledger again.
+    The ledger and the model are not checked, because no command makes a ledger again.
     """
     try:
         record = read_record(folder / "record.json")
@@ -76,11 +77,11 @@ def is_finished(folder: Path) -> bool:
 def finished_cells(
     cells: Sequence[PlacedCell], plan: str, reporter: Reporter
 ) -> tuple[dict[str, Finished], dict[str, str]]:
-    """By name, the cells that may be compared, and what stands against the others that have a record.
+    """Return the comparable cells by name, and the problem of each other cell with a record.
 
     Args:
         cells: cells of a sweep, in order.
-        plan: hash of the plan, which every record must name.
+        plan: hash of the plan; every record must have it.
     """
     finished: dict[str, Finished] = {}
     problems: dict[str, str] = {}
@@ -113,7 +114,8 @@ def read_finished(cell: PlacedCell) -> Finished:
 
 
 def _problems(finished: Mapping[str, Finished], plan: str) -> dict[str, str]:
-    """By cell, which condition under which cells may share coins it breaks (docs/theory.md#cells-that-share-coins)."""
+    """Return the condition that each cell breaks, of the conditions for sharing coins
+    (docs/theory.md#cells-that-share-coins)."""
     problems: dict[str, str] = {}
     models = {cell.record.target.fingerprint: name for name, cell in finished.items()}
     keys = Counter(cell.record.split.key_commitment for cell in finished.values())
@@ -151,6 +153,6 @@ def _problems(finished: Mapping[str, Finished], plan: str) -> dict[str, str]:
 
 
 def _reference_of(config: RunConfig) -> str:
-    """Return what decides the leading reference model."""
+    """Return the settings that determine the primary reference model."""
     named = config.attack.reference
     return named or f"{config.seed} {config.corpus.model_dump_json()} {config.model.model_dump_json()}"

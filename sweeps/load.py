@@ -26,13 +26,13 @@ _DEMO = "the built-in demo"
 def load_sweep(
     path: Path, overrides: Sequence[str] = (), scale: str | None = None, of_base: Sequence[str] = ()
 ) -> Sweep:
-    """Read a sweep's file, at another scale if one is named, and apply ``a.b=value`` overrides.
+    """Read a sweep's file, at another scale if one is given, and apply ``a.b=value`` overrides.
 
     Args:
-        of_base: overrides of the config that all variants change.
+        of_base: overrides of the base config of all variants.
 
     Raises:
-        InputError: no such file or scale, or errors of the file or of any variant; the message lists all of them.
+        InputError: file or scale do not exist, or the file or a variant has errors; the message lists all of them.
     """
     content = read_config(path)
     if "corpus" in content and "variants" not in content:
@@ -56,7 +56,7 @@ def load_sweep(
 
 
 def _scaled(content: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """Return the content changed by a scale, sections key by key; what the scale sets to null is left out."""
+    """Return the content changed by a scale, sections key by key; keys that the scale sets to null are removed."""
     both = {
         key: _scaled(content[key], over[key])
         for key in over
@@ -66,10 +66,10 @@ def _scaled(content: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 
 
 def sweep_of(config: SweepConfig, base: dict[str, Any], where: str) -> Sweep:
-    """Return a sweep of variants of the config ``base``; ``where`` names it in errors.
+    """Return a sweep of variants of the config ``base``; ``where`` is its name in errors.
 
     Raises:
-        InputError: errors of any variant, of axes or of the rule; the message lists all of them.
+        InputError: a variant, the axes or the rule have errors; the message lists all of them.
     """
     problems = [f"axes.{name}: no such variant" for name in config.axes if name not in config.variants]
     contents = list(_multiplied(config))
@@ -94,11 +94,11 @@ _DEMO_ROWS: dict[MadeUpRows, tuple[list[str], str]] = {
 
 
 def demo_sweep(*, every: bool = False, rows: MadeUpRows = MadeUpRows.MAILS) -> Sweep:
-    """Return the sweep of ``heldin demo``: no defense and two, or ``every`` one of the four.
+    """Return the sweep of ``heldin demo``: no defense and two defenses, or no defense and all four.
 
     Args:
-        every: all of them.
-        rows: what is trained on.
+        every: whether to include all defenses.
+        rows: type of the training rows.
     """
     kind, file = _DEMO_ROWS[rows]
     name = "-".join(["demo", *kind, *(["all"] if every else [])])
@@ -114,7 +114,7 @@ def demo_sweep(*, every: bool = False, rows: MadeUpRows = MadeUpRows.MAILS) -> S
 def _parsed(
     contents: Sequence[tuple[str, dict[str, Any]]], base: dict[str, Any]
 ) -> tuple[tuple[Variant, ...], list[str]]:
-    """Return the variants of these names and contents, each a change of ``base``, and what is wrong with them."""
+    """Return the variants with these names and contents, each a change of ``base``, and their problems."""
     configs: dict[str, RunConfig] = {}
     problems = []
     for name, content in contents:
@@ -137,10 +137,10 @@ def _parsed(
 def _tuned(
     config: SweepConfig, contents: Sequence[tuple[str, dict[str, Any]]]
 ) -> tuple[list[tuple[str, dict[str, Any]]], dict[str, tuple[str, dict[str, Any]]]]:
-    """Return the contents with the first values of the grid, and all tries by their name.
+    """Return the contents with the first values of the grid, and all tries by name.
 
     Raises:
-        InputError: two tries of one variant have the same values.
+        InputError: two tries of a variant have the same values.
     """
     changed: list[tuple[str, dict[str, Any]]] = []
     tried: dict[str, tuple[str, dict[str, Any]]] = {}
@@ -171,7 +171,7 @@ def _tuning(
     tried: Mapping[str, tuple[str, dict[str, Any]]],
     base: dict[str, Any],
 ) -> tuple[Sweep | None, list[str]]:
-    """Return the sweep of all tries, and what is wrong with it."""
+    """Return the sweep of all tries, and its problems."""
     if config.tune is None:
         return None, []
     known = {name for names in _origins(config) for name in names}
@@ -210,7 +210,7 @@ def with_values(content: dict[str, Any], values: Mapping[str, Any]) -> dict[str,
 
 
 def _multiplied(config: SweepConfig) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield names and contents of all variants, axes multiplied out."""
+    """Yield names and contents of all variants, with axes multiplied out."""
     for name, content in config.variants.items():
         axes = config.axes.get(name, {})
         for values in _combinations(axes):
@@ -218,7 +218,7 @@ def _multiplied(config: SweepConfig) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _origins(config: SweepConfig) -> Iterator[tuple[str, str]]:
-    """Return each variant of the file with the names that the axes make of it."""
+    """Yield each variant of the file with the names that the axes make from it."""
     for name in config.variants:
         axes = config.axes.get(name, {})
         for values in _combinations(axes):
@@ -231,7 +231,8 @@ def _combinations(grid: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]
 
 
 def _named(name: str, values: Mapping[str, Any], grid: Mapping[str, Sequence[Any]]) -> str:
-    """Return a name of the last parts of keys and values; rules about users, which may name people, are numbered."""
+    """Return a name made of the last parts of keys and values; rules about users, which may contain names, get a
+    number."""
     parts = []
     for key, value in values.items():
         last = key.rsplit(".", 1)[-1]
@@ -265,7 +266,7 @@ def _grouped(configs: Mapping[str, RunConfig]) -> tuple[Variant, ...]:
 
 
 def _canaries_differ(variants: Sequence[Variant]) -> Iterator[str]:
-    """Variants whose canary users differ from those of their group's first."""
+    """Yield problems of variants whose canary users differ from those of their group's first variant."""
     by_name = {variant.name: variant for variant in variants}
     for variant in variants:
         first = by_name[variant.group]
@@ -277,7 +278,7 @@ def _canaries_differ(variants: Sequence[Variant]) -> Iterator[str]:
 
 
 def _rule_problems(config: SweepConfig, variants: Sequence[Variant]) -> Iterator[str]:
-    """Yield why the rule cannot be applied to these variants."""
+    """Yield reasons why the rule cannot be applied to these variants."""
     rule = config.decision
     if rule is None:
         return
@@ -302,7 +303,7 @@ def _rule_problems(config: SweepConfig, variants: Sequence[Variant]) -> Iterator
 
 
 def hopeless(rule: DecisionRule, variants: Sequence[Variant]) -> list[str]:
-    """Return the candidates that cannot pass: they have no epsilon per user, and the rule requires one."""
+    """Return the candidates that cannot pass, because they have no epsilon per user and the rule requires one."""
     if all(requirement.of != "epsilon_per_user" for requirement in rule.require):
         return []
     promised = {variant.name for variant in variants if variant.config.defense.promises_users}
@@ -310,7 +311,7 @@ def hopeless(rule: DecisionRule, variants: Sequence[Variant]) -> list[str]:
 
 
 def _canaries(config: RunConfig) -> Any:
-    """Return everything that decides the texts of canary users."""
+    """Return all settings that determine the texts of canary users."""
     if not config.canaries:
         return ()
     visible = (config.finetune.sequence_length, config.attack.max_characters)

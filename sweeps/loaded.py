@@ -1,9 +1,9 @@
-"""Interpreters that have loaded what a run needs, and fork for each call of heldin.
+"""Interpreters that have loaded the modules of a run, and fork for each call of heldin.
 
-Loading torch, transformers and the rest takes a core about ten seconds, which is longer than a small cell trains. Each
-call still has a process of its own. Calls that use a GPU are started afresh: CUDA does not survive a fork.
+Loading torch, transformers and other modules takes about ten seconds on a core, longer than the training of a small
+cell. Each call still has its own process. Calls that use a GPU start a new interpreter: CUDA does not survive a fork.
 
-An interpreter reads a line of JSON for each call, and answers with the number of the new process and with its end.
+An interpreter reads a line of JSON for each call, and answers with the id of the new process and its exit code.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ class Forked:
     """A process that an interpreter forked, with the methods of ``subprocess.Popen`` that a sweep uses.
 
     Args:
-        release: called once the process has ended and the interpreter is still there.
+        release: called if the process has ended and the interpreter still runs.
     """
 
     def __init__(self, pid: int, interpreter: "subprocess.Popen[bytes]", release: Callable[[], None]) -> None:
@@ -70,17 +70,17 @@ class Forked:
 
 
 class Loaded:
-    """Interpreters that have loaded everything; all begin to load at the first call.
+    """Interpreters that have loaded all modules; loading begins at the first call.
 
-    The thread of the first call must outlive all calls: the kernel ends what it started when it ends.
+    The thread of the first call must outlive all calls: when it ends, the kernel ends the processes that it started.
 
     Args:
-        count: number of calls at a time.
-        threads: threads of an interpreter.
-        modules: what an interpreter loads.
+        count: maximum number of simultaneous calls.
+        threads: number of threads per interpreter.
+        modules: modules that an interpreter loads.
 
     Attributes:
-        stopped: whether it forks no more.
+        stopped: whether no more calls are forked.
     """
 
     def __init__(self, count: int, threads: int, modules: Sequence[str] = _LOADED) -> None:
@@ -92,11 +92,11 @@ class Loaded:
         self._at_work: set[subprocess.Popen[bytes]] = set()
 
     def fork(self, module: str, words: Sequence[str], threads: int, output: Path) -> Forked | None:
-        """Start ``python -m module words`` in an idle interpreter's fork; None if no interpreter can do it.
+        """Start ``python -m module words`` in a fork of an idle interpreter; return None if no interpreter can.
 
         Args:
-            threads: threads of the call.
-            output: the file to which its messages are added.
+            threads: number of threads for the call.
+            output: file to which the call's messages are appended.
         """
         with self._changing:
             if self.stopped:
@@ -139,7 +139,7 @@ class Loaded:
             self._idle.append(interpreter)
 
     def stop(self) -> None:
-        """Fork no more, and end the interpreters that have no call at work, those that are still loading too."""
+        """Fork no more calls, and end the interpreters without a running call, including those still loading."""
         with self._changing:
             self.stopped = True
             for interpreter in self._all:
@@ -147,7 +147,7 @@ class Loaded:
                     interpreter.kill()
 
     def close(self) -> None:
-        """End the interpreters, and their calls."""
+        """End the interpreters and their calls."""
         for interpreter in self._all:
             interpreter.kill()
             with interpreter:  # closes its pipes and waits
@@ -155,7 +155,7 @@ class Loaded:
 
 
 def end_with_parent(parent: int, number: int) -> None:
-    """Have this process, before it begins, sent a signal once the parent is gone, however the parent ended."""
+    """Make this process, before its work, receive a signal when the parent ends for any reason."""
     # Nobody else ends what a sweep started: not the system if the sweep is killed, nor Ray, which kills its worker.
     _LIBC.prctl(_DIE_WITH_PARENT, number)
     if os.getppid() != parent:  # it was gone before it was asked for
@@ -163,7 +163,7 @@ def end_with_parent(parent: int, number: int) -> None:
 
 
 def _answer(interpreter: "subprocess.Popen[bytes]", timeout: float | None) -> int | None:
-    """Return the number that an interpreter answers with; None if it has ended. Raises TimeoutExpired."""
+    """Return an interpreter's numeric answer; None if the interpreter has ended. Raises TimeoutExpired."""
     assert interpreter.stdout is not None
     if not select.select([interpreter.stdout], [], [], timeout)[0]:
         raise subprocess.TimeoutExpired(interpreter.args, timeout or 0.0)
@@ -172,7 +172,7 @@ def _answer(interpreter: "subprocess.Popen[bytes]", timeout: float | None) -> in
 
 
 def serve(modules: Sequence[str]) -> None:
-    """Load the modules, and fork for each call that standard input names; return in a process that did its call."""
+    """Load the modules, and fork for each call on standard input; return in a forked process after its call."""
     # Ctrl-C reaches all of a terminal's group; the calls stop by themselves. Blocked and not ignored, so that a call
     # that is interrupted just after the fork gets the signal once it unblocks it.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
@@ -193,7 +193,7 @@ def serve(modules: Sequence[str]) -> None:
 
 
 def _do(call: Mapping[str, object]) -> None:
-    """Do what ``python -m module words`` does, in this process."""
+    """Run ``python -m module words`` in this process."""
     nothing = os.open(os.devnull, os.O_RDWR)
     output = os.open(str(call["output"]), os.O_WRONLY | os.O_APPEND)
     for new, number in ((nothing, 0), (nothing, 1), (output, 2)):

@@ -1,6 +1,6 @@
-"""The work of a cluster's machine for a sweep: cells, shared work, and a copy of what is published.
+"""The work of a cluster machine for a sweep: cells, shared work, and a copy of the published files.
 
-No machine needs another one: it reads what is published, and writes into its own cache and the folder of its cell.
+Machines do not communicate: each reads published files, and writes to its own cache and its cell's folder.
 """
 
 import json
@@ -34,14 +34,14 @@ _PAUSE = 1.0  # seconds
 
 @dataclass(frozen=True)
 class SweepBatch:
-    """A sweep, as a machine of the cluster needs it.
+    """The data about a sweep that a machine of the cluster needs.
 
     Attributes:
-        out: its folder, absolute.
-        token: what lies in ``OUT/shared/token``.
-        version: of heldin where the sweep was started.
-        cwd: the folder from which relative paths in configs count.
-        environment: variables that its processes get.
+        out: absolute path of the sweep's folder.
+        token: content of ``OUT/shared/token``.
+        version: heldin's version on the machine that started the sweep.
+        cwd: folder for relative paths in configs.
+        environment: environment variables for the sweep's processes.
     """
 
     out: str
@@ -52,7 +52,8 @@ class SweepBatch:
 
     @property
     def home(self) -> Path:
-        """Return this machine's folder for the sweep, in the cache; the machine's name keeps several machines apart."""
+        """This machine's folder for the sweep, in the cache; it has the machine's name, as machines may share a
+        cache."""
         return keep_in_use(cache_directory() / "sweeps") / f"{self.token}-{socket.gethostname()}"
 
     def process(self, task: Task, slot: Slot, cache: Path) -> Ended:
@@ -63,13 +64,13 @@ class SweepBatch:
 
 
 def cell(batch: SweepBatch, task: Task, slot: Slot, number: int) -> tuple[Ended, str]:
-    """Run a cell, and say where.
+    """Run a cell, and return its end and the machine.
 
     Args:
-        number: of the published copy that it starts from.
+        number: number of the published copy that the cell uses.
 
     Raises:
-        InputError: this machine has another version of heldin, or no such folder.
+        InputError: this machine has another version of heldin, or does not see the folder.
     """
     require_same_code(batch)
     cache = _own_copy(batch, number)
@@ -83,13 +84,13 @@ def cell(batch: SweepBatch, task: Task, slot: Slot, number: int) -> tuple[Ended,
 
 
 def shared(batch: SweepBatch, task: Task, slot: Slot, number: int) -> tuple[Ended, str]:
-    """Make a part of what cells share in this machine's own cache, and say where.
+    """Make a part of the cells' shared work in this machine's own cache, and return its end and the machine.
 
     Args:
-        number: of the published copy that it starts from; 0 if nothing is published yet.
+        number: number of the published copy to start from; 0 if nothing is published yet.
 
     Raises:
-        InputError: this machine has another version of heldin, or no such folder.
+        InputError: this machine has another version of heldin, or does not see the folder.
     """
     require_same_code(batch)
     with one_process_at_a_time(batch.home, wait=True):
@@ -106,7 +107,7 @@ def shared(batch: SweepBatch, task: Task, slot: Slot, number: int) -> tuple[Ende
 
 
 def publish(batch: SweepBatch, number: int) -> tuple[int, str]:
-    """Copy this machine's work to the sweep's folder; the number of the copy, and where from."""
+    """Copy this machine's work to the sweep's folder; return the number of the copy and the machine."""
     with one_process_at_a_time(batch.home, wait=True):
         with whole_directory(_published(batch.out, number + 1)) as temporary:
             shutil.copytree(batch.home / "work", temporary, dirs_exist_ok=True)
@@ -117,13 +118,14 @@ def publish(batch: SweepBatch, number: int) -> tuple[int, str]:
 
 
 def remove(batch: SweepBatch) -> tuple[None, str]:
-    """Remove what this machine has of the sweep."""
+    """Remove this machine's files of the sweep."""
     shutil.rmtree(batch.home, ignore_errors=True)
     return None, _here()
 
 
 def token(folder: Path) -> str:
-    """Return a name for this sweep's copies on other machines, drawn once; another sweep of the same name differs."""
+    """Return a name for this sweep's copies on other machines, drawn once; another sweep with the same name has
+    another."""
     path = folder / "token"
     if not path.is_file():
         write_text(path, new_key().hex()[:24], private=True)
@@ -136,7 +138,7 @@ def published(out: Path) -> int:
 
 
 def parts(out: Path) -> set[str]:
-    """Return the names of the parts that are published."""
+    """Return the names of the published parts."""
     number = published(out)
     return set(_listed(_published(out, number))) if number else set()
 
@@ -147,7 +149,7 @@ def part(task: Task) -> str:
 
 
 def _own_copy(batch: SweepBatch, number: int) -> Path:
-    """This machine's copy of what is published, made once."""
+    """Return this machine's copy of the published files, made once."""
     with one_process_at_a_time(batch.home, wait=True):
         folder = batch.home / str(number)
         if not folder.is_dir():
@@ -158,7 +160,7 @@ def _own_copy(batch: SweepBatch, number: int) -> Path:
 
 
 def require_same_code(batch: SweepBatch) -> None:
-    """Raise InputError if this machine does not see the sweep's folder or has another version of heldin."""
+    """Raise InputError if this machine does not see the sweep's folder, or has another version of heldin."""
     path = Path(batch.out) / SHARED / "token"
     if kept_text(path) != batch.token:
         raise InputError(

@@ -1,4 +1,4 @@
-"""Processes of heldin on this machine: what each gets of its cores and GPUs, and what it says while it works."""
+"""Processes of heldin on this machine: each one's share of cores and GPUs, and its output."""
 
 import contextlib
 import os
@@ -38,9 +38,9 @@ class Task:
 
     Attributes:
         words: arguments of the command line, or of ``module``.
-        progress: file for what it says while it works, on a file system that the driver sees.
-        folder: the cell's folder; None for what cells share.
-        module: what is run.
+        progress: file for the call's output, on a file system that the driver can read.
+        folder: the cell's folder; None for shared work.
+        module: module to run.
     """
 
     words: tuple[str, ...]
@@ -54,10 +54,10 @@ class Ended:
     """The end of a process.
 
     Attributes:
-        code: its exit code, negative where a signal ended it.
-        reason: why it failed, up to what the line quotes.
-        seconds: how long it ran, without what it waited for before.
-        halted: whether a cell ended well and without a record: a filter halted its training.
+        code: exit code of the process, negative if a signal ended it.
+        reason: reason of a failure, without quoted text.
+        seconds: duration of the process, without earlier waiting.
+        halted: whether a cell ended normally without a record, because a filter halted its training.
     """
 
     code: int
@@ -68,13 +68,13 @@ class Ended:
 
 @dataclass(frozen=True)
 class Slot:
-    """The share of a machine that a call gets.
+    """A call's share of a machine.
 
     Attributes:
-        threads: of each of its processes.
-        processes: started by torchrun if there are several, which share the work of training.
-        gpus: the GPUs that it sees, as CUDA names them; None: as they are.
-        loaded: interpreters that may fork for it; None: it is started afresh.
+        threads: number of threads per process.
+        processes: number of processes that share the training; torchrun starts them if there are several.
+        gpus: visible GPUs, by CUDA's names; None: unchanged.
+        loaded: interpreters that may fork for the call; None: a new interpreter is started.
     """
 
     threads: int
@@ -84,33 +84,34 @@ class Slot:
 
 
 class CellPlace(Protocol):
-    """A place where cells run.
+    """The place of cells: this machine, or a cluster.
 
     Attributes:
-        width: how many at a time, at most.
-        describes: one line that says where, and with what.
+        width: maximum number of simultaneous cells.
+        describes: one line with the machines and their resources.
     """
 
     width: int
     describes: str
 
     def run(self, task: Task) -> Ended:
-        """Run a cell; several threads call it at once."""
+        """Run a cell. Several threads may call this at once."""
         ...
 
     def share(self, task: Task) -> Ended:
-        """Make what cells share, one call after another."""
+        """Make the shared work of cells, one call after another."""
         ...
 
     def publish(self) -> None:
-        """Everything shared is made."""
+        """Publish the shared work, once all of it is made."""
         ...
 
     def stop(self, *, alone: bool) -> None:
-        """Stop what runs where the interrupt did not reach.
+        """Stop processes that the interrupt did not reach.
 
         Args:
-            alone: whether it reached this process alone, as SIGTERM does, and not all of a terminal's.
+            alone: whether the interrupt reached only this process, as SIGTERM does, rather than the terminal's whole
+                group.
         """
         ...
 
@@ -140,7 +141,7 @@ class Machine:
         self._stopped = False
 
     def run(self, task: Task) -> Ended:
-        """Run it once a slot is free, unless everything is stopped by then."""
+        """Run the call once a slot is free, unless the sweep was stopped before."""
         slot = self._slots.get()
         try:
             return Ended(_INTERRUPTED) if self._stopped else run_process(task, slot)
@@ -148,19 +149,19 @@ class Machine:
             self._slots.put(slot)
 
     def share(self, task: Task) -> Ended:
-        """Run it with all cores."""
+        """Run the call with all cores."""
         return run_process(task, self._alone)
 
     def publish(self) -> None:
-        """Nothing: the cache of this machine has it."""
+        """Do nothing: the shared work is already in this machine's cache."""
 
     def stop(self, *, alone: bool) -> None:
         """Interrupt the cells, unless Ctrl-C did, and kill those that have not ended after some seconds.
 
-        What is killed goes on from its last checkpoint.
+        Killed cells resume from their last checkpoints.
 
         Args:
-            alone: whether the interrupt reached this process alone; Ctrl-C reaches all of a terminal's group.
+            alone: whether the interrupt reached only this process; Ctrl-C reaches the terminal's whole group.
         """
         self._stopped = True
         if self._loaded is not None:
@@ -186,13 +187,13 @@ class Machine:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End what was loaded."""
+        """End the loaded interpreters."""
         if self._loaded is not None:
             self._loaded.close()
 
 
 def visible_gpus() -> list[str]:
-    """Return the GPUs that a process started here would see, as CUDA names them."""
+    """Return the GPUs that a process started here would see, by CUDA's names."""
     listed = os.environ.get("CUDA_VISIBLE_DEVICES")
     if listed is not None:
         return [name.strip() for name in listed.split(",") if name.strip() not in ("", "-1")]
@@ -205,13 +206,13 @@ def visible_gpus() -> list[str]:
 
 
 def run_process(task: Task, slot: Slot, on: Mapping[str, str] | None = None, *, cwd: Path | None = None) -> Ended:
-    """Run a call of heldin to the end; the output goes to ``task.progress`` while it works.
+    """Run a call of heldin to its end; its output goes to ``task.progress``.
 
     Args:
-        slot: what it gets.
-        on: further variables, of a machine of a cluster, where it is killed with the process that started it; None: it
-            is then told to end, and stops where it can resume.
-        cwd: the folder from which relative paths count; None: that of this process.
+        slot: the call's share of the machine.
+        on: further environment variables, on a cluster machine, where the call is killed with its parent process; None:
+            the call is told to end when its parent ends, and stops at a resumable point.
+        cwd: folder for relative paths; None: this process's folder.
     """
     task.progress.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     started = time.monotonic()
@@ -248,7 +249,7 @@ def run_process(task: Task, slot: Slot, on: Mapping[str, str] | None = None, *, 
 def _started(
     task: Task, slot: Slot, on: Mapping[str, str] | None, cwd: Path | None, output: IO[bytes]
 ) -> subprocess.Popen[bytes]:
-    """Return a call in an interpreter of its own, just started."""
+    """Return a call, just started in its own interpreter."""
     given = {"OMP_NUM_THREADS": str(slot.threads), **(on or {})}
     if slot.gpus is not None:
         given["CUDA_VISIBLE_DEVICES"] = ",".join(slot.gpus)
@@ -273,7 +274,7 @@ def _ended(process: _Process) -> int:
 
 
 def _kill(*processes: _Process) -> None:
-    """Kill processes and all that they started, such as torchrun's."""
+    """Kill processes and all their children, such as torchrun's."""
     started: list[psutil.Process] = []
     # Of all before the first is killed: whose thread then ends may take others along, and what those started is left.
     for process in processes:
@@ -295,16 +296,16 @@ def command(task: Task, slot: Slot) -> list[str]:
 
 
 def last_line(progress: Path) -> str:
-    """Return the last line that a process printed, up to what it quotes; empty if it printed nothing."""
+    """Return the last line that a process printed, without quoted text; empty if it printed nothing."""
     lines = _lines(progress)
     return without_names(lines[-1]) if lines else ""
 
 
 def why(progress: Path, code: int) -> str:
-    """Return why a process failed, up to what the line quotes: that may be a user's name, and the line is published.
+    """Return why a process failed, without quoted text, which may be a user's name, because the line is published.
 
     Args:
-        progress: what it said.
+        progress: file with the process's output.
     """
     lines = _lines(progress)
     # Under torchrun others speak after the line that matters.
@@ -323,7 +324,7 @@ def _lines(progress: Path) -> list[str]:
 
 
 def without_names(line: str) -> str:
-    """Return the line up to what it quotes, but for paths."""
+    """Return the line up to the first quoted text that is not a path."""
     first = re.search(r"(?<!\w)['\"](?!/|\.{1,2}/)", line)
     return (
         line

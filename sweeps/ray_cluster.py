@@ -1,7 +1,7 @@
-"""A Ray cluster for the cells of a sweep: the sweep's folder is on a file system that all share, caches are not.
+"""A Ray cluster for the cells of a sweep. All machines share the sweep's folder, but not their caches.
 
-What cells share is made on one machine, in a cache of its own, and published whole in ``OUT/shared``; every machine
-takes a copy before its first cell. So no SQLite file and no lock of a cache is used by two machines.
+One machine makes the cells' shared work in its own cache, and publishes all of it in ``OUT/shared``. Every machine
+copies it before its first cell. So no two machines use the same SQLite file or cache lock.
 """
 
 import contextlib
@@ -32,18 +32,18 @@ _MODELS = ("pretrained", "references")
 
 
 class Cluster:
-    """Machines behind one Ray address: as many cells at a time as CPUs and GPUs allow."""
+    """Machines behind one Ray address, running as many cells at a time as CPUs and GPUs allow."""
 
     def __init__(self, resources: Resources, cells: int, *, address: str, out: Path) -> None:
-        """Connect.
+        """Connect to the cluster.
 
         Args:
-            resources: ``workers`` is the number of cells on the smallest machine, unless ``threads`` says otherwise.
-            address: HOST:PORT of the cluster, of which this machine is one, or ``auto`` for the one that Ray finds.
-            out: folder of the sweep, absolute; every machine sees it under this name.
+            resources: ``workers`` is the number of cells on the smallest machine, unless ``threads`` is set.
+            address: HOST:PORT of the cluster, which includes this machine, or ``auto`` for the cluster that Ray finds.
+            out: absolute path of the sweep's folder, the same on every machine.
 
         Raises:
-            InputError: Ray is not installed, nobody answers at the address, or no machine has room for a cell.
+            InputError: Ray is not installed, no cluster answers at the address, or no machine has room for a cell.
         """
         self._ray = connect_to_ray(address)
         machines = [machine["Resources"] for machine in self._ray.nodes() if machine["Alive"]]
@@ -75,14 +75,14 @@ class Cluster:
         self.describes = f"Ray at {address}, {counted(len(machines), 'machine')}, {counted(threads, 'thread')} each"
 
     def run(self, task: Task) -> Ended:
-        """Run a cell where there is room; again on another machine if the first is lost."""
+        """Run a cell on a machine with room, and again on another machine if the first is lost."""
         ended: Ended
         arguments = (self._batch, task, self._slot, self._published)
         ended, _ = self._on_cluster(node.cell, arguments, self._needs, retries=_RETRIES)
         return ended
 
     def share(self, task: Task) -> Ended:
-        """Make a part of what cells share, unless it is published already; all parts on one machine."""
+        """Make a part of the cells' shared work, unless it is published already; one machine makes all parts."""
         if node.part(task) in node.parts(self._out):
             return Ended(0)
         where = self._affinity(self._machine) if self._machine else {}
@@ -92,7 +92,7 @@ class Cluster:
         return ended
 
     def publish(self) -> None:
-        """Copy what was made to the sweep's folder, whole or not at all."""
+        """Copy the shared work to the sweep's folder, completely or not at all."""
         if self._machine is not None:
             options = {"num_cpus": 0, **self._affinity(self._machine)}
             # Told, not looked up: a network file system may still show what was there before.
@@ -101,10 +101,10 @@ class Cluster:
             _take_models(self._out / SHARED / str(self._published))
 
     def stop(self, *, alone: bool = True) -> None:
-        """Stop the cells' processes; each goes on from its last checkpoint when it is called again.
+        """Stop the cells' processes; each resumes from its last checkpoint at the next call.
 
         Args:
-            alone: no matter here: no interrupt reaches other machines.
+            alone: unused, because no interrupt reaches other machines.
         """
         # An interrupt may come where nobody hears it; the last call ends Ray's worker, and with it what it started.
         for force in (False, False, True):
@@ -122,7 +122,7 @@ class Cluster:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop what still runs; once all is done, remove the machines' copies."""
+        """Stop the running cells; if all cells are done, remove the machines' copies."""
         try:
             self.stop()
             if kind is None:
@@ -144,7 +144,7 @@ class Cluster:
     def _on_cluster(
         self, call: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any], *, retries: int
     ) -> tuple[Any, str]:
-        """Return the result of the call, and the machine that it ran on."""
+        """Return the result of the call, and the machine that ran it."""
         waiting = self._ray.remote(call).options(max_retries=retries, **options).remote(*arguments)
         with self._lock:
             self._waiting.add(waiting)
@@ -165,7 +165,7 @@ class Cluster:
 
 
 def _take_models(published: Path) -> None:
-    """Copy the models that were made into this machine's cache: heldin verify and report find them there."""
+    """Copy the new models into this machine's cache, where heldin verify and report look for them."""
     for kind in _MODELS:
         for model in (published / kind).glob("*"):
             own = keep_in_use(cache_directory() / kind) / model.name

@@ -21,9 +21,9 @@ def compose(
     times: Sequence[int] | None = None,
     pure: Sequence[float] = (),
 ) -> Together:
-    """Return one epsilon(delta) for several releases about the same people, as exact as that of one plan.
+    """Return one epsilon(delta) for several releases about the same people, as exact as for one plan.
 
-    It holds for plans that were fixed before the first release (docs/continual.md).
+    The epsilon holds for plans fixed before the first release (docs/continual.md).
 
     >>> import heldin
     >>> from heldin.defenses.choices import ConstantDivisor, FlatClip
@@ -37,15 +37,16 @@ def compose(
     (52, 6.1, 40)
 
     Args:
-        plans: each a Mechanism, a plan.json, or the folder of a run, an export or a sweep. Of a sweep every cell
-            counts, with those that tuned it and with shadow models.
-        delta: of the answer; None takes the plans' own, if they all have the same.
-        times: number of releases by each plan, in their order; None: 1 each.
-        pure: epsilons of further releases by pure mechanisms, such as a private median, for users under add/remove.
+        plans: each a Mechanism, a plan.json, or the folder of a run, an export or a sweep. For a sweep every cell
+            counts, including tuning cells and shadow models.
+        delta: delta of the result; None: the plans' own delta, if they all have the same.
+        times: number of releases by each plan, in the order of the plans; None: 1 each.
+        pure: epsilons of further releases by pure mechanisms, such as a private median, at the user level under
+            add/remove adjacency.
 
     Raises:
-        InputError: a plan that is missing, damaged or has no guarantee, plans that do not go together, or a number of
-            ``times`` that is not that of the plans.
+        InputError: a plan is missing, damaged or without a guarantee, plans cannot be combined, or the length of
+            ``times`` differs from the number of plans.
     """
     if times is not None and len(times) != len(plans):
         raise InputError(
@@ -65,7 +66,7 @@ def compose(
 
 
 def _swept(out: Path) -> list[PlannedRelease]:
-    """Return every training of a sweep, by the plan of its cell or as it will be planned."""
+    """Return every training of a sweep, by the plan of its cell or as planned from its config."""
     listed: list[PlannedRelease] = []
     tuned = out / TUNING
     for folder in (out, *([tuned] if (tuned / PLAN).is_file() else [])):

@@ -1,4 +1,4 @@
-"""The cells of a sweep at work: shared work once, then as many cells at a time as their place takes."""
+"""Running the cells of a sweep: first the shared work, then as many cells at a time as the place allows."""
 
 import contextlib
 import json
@@ -28,7 +28,7 @@ _PAUSE = 1.0  # seconds between looks at a cell that another process works on
 
 
 def shared_work(config: RunConfig) -> str:
-    """Return a name for what a cell of this config finds in the cache: cells of one name share it."""
+    """Return a name for the cached work that a cell of this config uses; cells with the same name share it."""
     model = config.model_dump(mode="json")
     recipe = model["finetune"] if any(reference.kind == "public" for reference in config.attack.references) else None
     parts = [model["seed"], model["corpus"], model["model"], model["attack"]["references"], recipe]
@@ -36,7 +36,8 @@ def shared_work(config: RunConfig) -> str:
 
 
 def shared_scores(config: RunConfig) -> str:
-    """Return a name for the texts that a cell of this config scores with shared models: cells of one name share."""
+    """Return a name for the texts that a cell of this config scores with shared models; cells with the same name share
+    them."""
     model = config.model_dump(mode="json")
     # What is set aside, planted and cut, and all that chooses among it.
     return json.dumps([model[key] for key in ("split", "canaries", "attack", "audit", "data_defenses")], sort_keys=True)
@@ -47,10 +48,10 @@ class CellState:
     """The state of a cell.
 
     Attributes:
-        seconds: duration of all its processes so far, those of killed sweeps aside.
-        calls: number of these processes.
-        code: exit code of the last one; null before the first.
-        reason: its last line if it failed, up to what it quotes: names of users never reach documents.
+        seconds: duration of all processes of the cell so far, except in killed sweeps.
+        calls: number of processes of the cell so far.
+        code: exit code of the last process; null before the first.
+        reason: last line of the last process if it failed, without quoted text: no user name may be published.
         halted: whether a filter ended training without a model, which is a result.
     """
 
@@ -62,7 +63,7 @@ class CellState:
 
 
 def read_states(out: Path) -> dict[str, CellState]:
-    """Return the states of a sweep's cells by name; empty before the first."""
+    """Return the states of a sweep's cells by name; empty before the first cell."""
     path = out / STATE
     if not path.is_file():
         return {}
@@ -77,10 +78,10 @@ def cells_to_do(cells: Sequence[PlacedCell], out: Path) -> list[PlacedCell]:
 
 
 def run_cells(cells: Sequence[PlacedCell], out: Path, place: CellPlace, reporter: Reporter) -> dict[str, CellState]:
-    """Run the cells that have no result yet; how all stand, by name.
+    """Run the cells that have no result yet, and return the states of all cells by name.
 
     Args:
-        place: where they run.
+        place: place for running the cells.
 
     Raises:
         KeyboardInterrupt: a cell was interrupted.
@@ -102,7 +103,7 @@ def run_cells(cells: Sequence[PlacedCell], out: Path, place: CellPlace, reporter
 
 
 class _Running:
-    """Cells at work, and how they stand."""
+    """Running cells, and the states of all cells."""
 
     def __init__(
         self, cells: Sequence[PlacedCell], out: Path, place: CellPlace, states: dict[str, CellState], reporter: Reporter
@@ -115,7 +116,7 @@ class _Running:
         self._stopped = threading.Event()
 
     def to_the_end(self) -> None:
-        """Run all of them."""
+        """Run all cells."""
         with self._reporter.follow(self._standing), ThreadPoolExecutor(self._place.width) as pool:
             try:
                 running = {pool.submit(self._one, cell): cell for cell in self._cells}
@@ -191,7 +192,7 @@ class _Running:
         )
 
     def _left(self) -> str:
-        """Return how many cells are done, and about how long the others take."""
+        """Return the number of finished cells, and about how long the others take."""
         done = len(self._ended)
         failed = sum(self._states[name].code not in FINE for name in self._ended)
         summary = f"{done - failed} of {counted(len(self._cells), 'cell')} done"
@@ -214,7 +215,8 @@ def _done(cell: PlacedCell, states: dict[str, CellState]) -> bool:
 def _with_shared(
     cells: Sequence[PlacedCell], out: Path, place: CellPlace, states: dict[str, CellState], reporter: Reporter
 ) -> list[PlacedCell]:
-    """Make corpus, base and reference models, and the references' scores, each once; those cells that have theirs."""
+    """Make corpus, base and reference models, and the references' scores, once each; return the cells that can now
+    run."""
     sharing: dict[str, list[PlacedCell]] = {}
     for cell in cells:
         sharing.setdefault(shared_work(cell.config), []).append(cell)
@@ -250,7 +252,7 @@ def _with_shared(
 
 
 def _wait_for(cell: PlacedCell, reporter: Reporter, stopped: threading.Event) -> None:
-    """Wait while a process that a killed sweep left behind still works on the cell, and nobody stops the sweep."""
+    """Wait while a process of a killed sweep still works on the cell, unless somebody stops this sweep."""
     announced = False
     with contextlib.suppress(FileNotFoundError):
         while is_held(cell.folder) and not stopped.is_set():

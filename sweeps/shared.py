@@ -1,7 +1,7 @@
 """Shared work of cells, done once before any of them: ``python -m heldin.sweeps.shared FOLDER...``.
 
-Corpus, base model, reference models and their scores lie in the cache; cells that found them missing would make them
-side by side. The folders are those of cells that share all but the texts that are scored, one for each block.
+Corpus, base model, reference models and their scores are kept in the cache. Without this step, all cells would make
+them at the same time. The folders belong to cells that share everything but the scored texts, one cell per block.
 """
 
 import shutil
@@ -26,13 +26,13 @@ SCRATCH = "progress"  # of the sweep's folder; removed when no cell works
 
 
 def make_shared(folders: Sequence[Path], reporter: Reporter) -> None:
-    """Make what the cells of these folders share, unless the cache has it.
+    """Make the shared work of these folders' cells, unless the cache has it.
 
     Args:
-        folders: of cells; all share corpus, base model and reference models.
+        folders: folders of cells; all share corpus, base model and reference models.
 
     Raises:
-        InputError: corpus or models cannot be used.
+        InputError: corpus or models are unusable.
     """
     config = load_config(folders[0] / "config.yaml")
     corpus = read_corpus(config, reporter)

@@ -16,10 +16,10 @@ from heldin.words.sweep_page import RuleReason
 
 
 def shipping(sweep: Sweep, records: Mapping[str, Mapping[int, Record]]) -> Shipping | None:
-    """Return the answer of the sweep's rule; None without one.
+    """Return the answer of the sweep's rule; None without a rule.
 
     Args:
-        records: by variant and block, of the finished cells.
+        records: records of the finished cells, by variant and block.
     """
     rule = sweep.config.decision
     if rule is None:
@@ -95,7 +95,8 @@ def _candidate(name: str, records: Mapping[int, Record]) -> Candidate:
 
 
 def _aurocs(records: Sequence[Record]) -> list[list[float]]:
-    """Over blocks, by attack and by setting of a dial: the largest limit of all of them counts."""
+    """Return AUROCs over blocks, by attack and by changed setting. The rule uses the largest confidence limit of
+    these."""
     by_name = [aurocs(record) for record in records]
     return [[block[name].value for block in by_name] for name in by_name[0] if all(name in block for block in by_name)]
 
@@ -108,9 +109,9 @@ def _measurable(rule: DecisionRule, records: Mapping[int, Record]) -> bool:
 
 
 def _own_passing(records: Mapping[int, Record], requirements: Sequence[Requirement]) -> int | None:
-    """Return the first block whose model keeps every requirement by its own 95 % intervals; None if none does.
+    """Return the first block whose model meets every requirement by its own 95 % intervals; None if there is none.
 
-    A model whose own audit finds no leak comes before one whose audit finds a leak.
+    A model whose own audit finds no leak takes precedence over one whose audit finds a leak.
     """
     held = {block: held_against(record, requirements) for block, record in records.items()}
     # What is exact is the same for all blocks, and was judged before.
@@ -121,7 +122,7 @@ def _own_passing(records: Mapping[int, Record], requirements: Sequence[Requireme
 
 
 def _preference(rule: DecisionRule, records: Mapping[int, Record]) -> float:
-    """Return the larger, the better: the mean over blocks of what is preferred."""
+    """Return the mean of the preferred measure over blocks, with a sign such that larger is better."""
     candidate = _candidate("", records)
     higher = MEASURES[rule.prefer]
     if rule.prefer in candidate.exact:

@@ -44,7 +44,7 @@ class DecisionRule(Section):
     """Probability at most that a variant is recommended that breaks a limit."""
 
     def requirements(self) -> list[Requirement]:
-        """Return the limits."""
+        """Return the limits of the rule."""
         return [limit.requirement() for limit in self.require]
 
 
@@ -117,10 +117,10 @@ class Sweep:
     """A checked sweep.
 
     Attributes:
-        config: its file.
-        variants: its variants, axes multiplied out; of those that are tuned, with the first values of the grid.
-        tuning: the sweep that tunes them; None if nothing is tuned.
-        tried: by variant of ``tuning``, the variant that it is a try of, and its values by key.
+        config: config of the sweep.
+        variants: variants, with axes multiplied out; tuned variants have the first values of the grid.
+        tuning: the sweep that tunes variants; None without tuning.
+        tried: for each variant of ``tuning``, the variant that it tunes, and its values by key.
     """
 
     config: SweepConfig
@@ -129,7 +129,8 @@ class Sweep:
     tried: Mapping[str, tuple[str, dict[str, Any]]] = field(default_factory=dict)
 
     def of_block(self, variant: Variant, block: int) -> RunConfig:
-        """Return the config of the variant's cell in a block, from 1: set-asides and training have own seeds."""
+        """Return the config of the variant's cell in a block, from 1. Each block has its own seeds for set-asides and
+        training."""
         config, later = variant.config, block - 1
         seed = config.seed if config.split.seed is None else config.split.seed
         return config.model_copy(
@@ -149,12 +150,12 @@ class Sweep:
 
 @dataclass(frozen=True)
 class PlacedCell:
-    """A cell and where it is.
+    """A cell and its place.
 
     Attributes:
-        block: number of its block, from 1.
-        config: its run's config.
-        folder: its run folder.
+        block: number of the cell's block, from 1.
+        config: config of the cell's run.
+        folder: run folder of the cell.
     """
 
     block: int
@@ -164,5 +165,5 @@ class PlacedCell:
 
     @property
     def name(self) -> str:
-        """Return block and variant, as the cell's folder is called."""
+        """Name of the cell's folder: block and variant."""
         return f"{self.block}/{self.variant.name}"

@@ -1,4 +1,4 @@
-"""The variants of a sweep over its blocks: means, differences from the first on the same people, exposure."""
+"""The variants of a sweep over its blocks: means, differences from the first variant on the same people, exposure."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +33,7 @@ def variant_results(
     """Summarise every variant over the finished cells.
 
     Raises:
-        InputError: cells of one block scored different users, or were measured on different ones.
+        InputError: cells of one block scored different users, or measured losses of different users.
     """
     by_name = {variant.name: variant.config for variant in sweep.variants}
     compared = []
@@ -52,7 +52,7 @@ def _differing(config: RunConfig) -> Any:
 
 
 def _positions(group: Sequence[VariantResult], finished: Mapping[str, Finished]) -> list[Position]:
-    """Return the positions of a group's variants, in the blocks that have all of them; none if a measure is missing."""
+    """Return the positions of a group's variants, in the blocks with all variants; empty if a measure is missing."""
     cells = {
         variant.name: {f.cell.block: f for f in finished.values() if f.cell.variant.name == variant.name}
         for variant in group
@@ -84,7 +84,7 @@ def _positions(group: Sequence[VariantResult], finished: Mapping[str, Finished])
 
 
 def _like(cells: Sequence[Finished]) -> list[object]:
-    """Return what must be equal before AUROCs and losses are compared."""
+    """Return the settings that must be equal before AUROCs and losses are compared."""
     return [(cell.cell.config.attack, *measured_on(cell)) for cell in cells]
 
 
@@ -117,7 +117,7 @@ def _variant(variant: Variant, finished: Mapping[str, Finished], results: Sequen
 
 
 def _promised(mine: Sequence[Finished]) -> dict[str, Any]:
-    """Return what the variant's plan promises, by the first of its cells."""
+    """Return the guarantee of the variant's plan, from the variant's first cell."""
     training = mine[0].record.training if mine else None
     if training is None:
         return dict.fromkeys(("promise", "unit", "epsilon", "delta"))
@@ -133,7 +133,7 @@ def _promised(mine: Sequence[Finished]) -> dict[str, Any]:
 
 
 def _attacked(mine: Sequence[Finished]) -> dict[str, Any]:
-    """Return what attackers achieve, over the blocks."""
+    """Return the success of the attacks, over the blocks."""
     if not mine:
         return {"auroc": None}
     estimate = mine[0].record.primary().auroc
@@ -148,7 +148,8 @@ def _attacked(mine: Sequence[Finished]) -> dict[str, Any]:
 
 
 def _useful(mine: Sequence[Finished], done: Sequence[CellResult]) -> dict[str, Any]:
-    """Return the loss on others' texts, over the blocks: of all blocks or of none, as a mean over some is another."""
+    """Return the loss on others' texts, over all blocks; None if a block lacks it, because a mean over some would
+    differ."""
     gains = [cell.record.utility.gain for cell in mine if cell.record.utility and cell.record.utility.gain]
     losses = [cell.loss for cell in mine if cell.loss is not None]
     if not mine or not len(losses) == len(gains) == len(mine):
@@ -162,7 +163,7 @@ def _useful(mine: Sequence[Finished], done: Sequence[CellResult]) -> dict[str, A
 
 
 def _spent(done: Sequence[CellResult]) -> dict[str, Any]:
-    """Return what the cells took, and how much of it their plans foresaw."""
+    """Return the resources that the cells used, and the shares that their plans foresaw."""
     fits = [cell.fit for cell in done if cell.fit is not None]
     return {
         "seconds": round(float(np.mean([cell.seconds for cell in done])), 1) if done else None,
@@ -173,12 +174,12 @@ def _spent(done: Sequence[CellResult]) -> dict[str, Any]:
 
 
 def _gain(cell: Finished) -> float:
-    """Return how far the loss is below the base model's, unrounded."""
+    """Return the base model's loss minus the cell's loss, unrounded."""
     return float(np.mean([user.base_loss - user.loss for user in cell.losses.values()]))
 
 
 def _members_flagged(people: Sequence[Flagged]) -> Summary:
-    """Return how many of 100 members are flagged."""
+    """Return the number of flagged members of every 100."""
     lower, upper = (100.0 * limit for limit in people[0].members_limits)
     shares = [100.0 * each.members_share for each in people]
     return over_blocks(shares, (lower, upper), digits=1, least=0.0, most=100.0)
@@ -187,7 +188,7 @@ def _members_flagged(people: Sequence[Flagged]) -> Summary:
 def _difference(
     pairs: Sequence[Pair], change: Callable[[Finished, Finished], AurocDifference | None], *, digits: int = 3
 ) -> Summary | None:
-    """Return second minus first, in the blocks that have both; None if a block's difference cannot be stated."""
+    """Return second minus first, in the blocks that have both; None if a block's difference cannot be computed."""
     changes = [change(*pair) for pair in pairs]
     stated = [difference for difference in changes if difference is not None]
     if not stated or len(stated) < len(changes):
@@ -196,7 +197,8 @@ def _difference(
 
 
 def auroc_change(first: Finished, other: Finished) -> AurocDifference | None:
-    """Return the second's AUROC less the first's on the same users; None for other attacks or without an error."""
+    """Return the second AUROC minus the first on the same users; None if the attacks differ, or there is no standard
+    error."""
     # Another attack, or other texts: their difference would not be the defense's.
     if first.cell.config.attack != other.cell.config.attack:
         return None
@@ -206,7 +208,7 @@ def auroc_change(first: Finished, other: Finished) -> AurocDifference | None:
 
 
 def loss_change(first: Finished, other: Finished) -> AurocDifference | None:
-    """Return the second's loss less the first's on the same held-out users; None for other texts or too few users."""
+    """Return the second loss minus the first on the same held-out users; None if texts differ or users are too few."""
     if measured_on(first) != measured_on(other):
         return None
     users = sorted(first.losses.keys() & other.losses.keys())
@@ -220,7 +222,8 @@ def loss_change(first: Finished, other: Finished) -> AurocDifference | None:
 
 
 def measured_on(cell: Finished) -> tuple[object, ...]:
-    """Return what decides test texts and their tokens: losses per token of other texts do not compare."""
+    """Return the settings that determine test texts and their tokens: losses per token of other texts are not
+    comparable."""
     config = cell.cell.config
     return config.audit.test_texts_per_user, config.attack.max_characters, config.model
 
@@ -231,13 +234,13 @@ def _mean(values: Sequence[int | None]) -> float | None:
 
 
 def _share(pairs: Sequence[tuple[float | None, float | None]]) -> float | None:
-    """Return the mean of first over second; None if there is none, or not all of both."""
+    """Return the mean of first over second; None if there are no pairs, or some are incomplete."""
     shares = [first / second for first, second in pairs if first is not None and second]
     return round(float(np.mean(shares)), 3) if shares and len(shares) == len(pairs) else None
 
 
 def canary_points(records: Sequence[Record]) -> list[CanaryPoint]:
-    """AUROC of each kind, length and number of documents over the blocks, where every block has one."""
+    """Return the AUROC of each kind, length and number of documents over the blocks, if every block has one."""
     aurocs_of: dict[tuple[str, int | None, int | None], list[tuple[float, float, float]]] = {}
     for record in records:
         for group in record.canaries.groups if record.canaries else []:
@@ -257,11 +260,12 @@ def canary_points(records: Sequence[Record]) -> list[CanaryPoint]:
 
 
 def bands(pairs: Sequence[tuple[Finished, Finished]]) -> list[Band]:
-    """Return how exposed thirds of the held-in users are under the second of each pair.
+    """Return the exposure of thirds of the held-in users under the second cell of each pair.
 
     Args:
-        pairs: of each block the first variant's cell, by which users are sorted, and another's. Sorted by what users
-            wrote, never by their scores: of those who happened to score high most score lower under any other model.
+        pairs: for each block, the first variant's cell, by which users are sorted, and another variant's cell. The
+            sorting uses users' texts, never scores: users with high scores by chance have lower scores under any other
+            model.
     """
     thirds = []
     for measure in ("records", "word divergence"):

@@ -1,7 +1,7 @@
 """Checks of kinds that packages add to heldin: attacks, sources, defenses, mechanisms, canary users and measures.
 
-Each is a function to call from a test of the package. It raises AssertionError with a line for everything that is
-wrong. ``heldin plugins --check`` runs them for installed packages. Each is loaded when it is first used.
+Call each check from a test of the package. It raises AssertionError with a line for every fault. ``heldin plugins
+--check`` runs the checks for installed packages. Each check is imported on first use.
 """
 
 import importlib

@@ -13,20 +13,20 @@ _CLOSE = 1e-6  # relative: sums over users are taken in another order
 
 
 def check_attack(attack: type[Attack], name: str = "attack under test") -> None:
-    """Check what every attack must do, on made-up scores.
+    """Check the rules for every attack, on made-up scores.
 
-    It is made by its name alone. A likelier text scores higher. Every text, or every user, has one finite value, also
-    where a model is certain. It is the same each time, does not depend on what users are called or in which order they
-    come, and no file is read for it. It needs no more than it declares, and says what its scores may be used for. If it
-    declares ``Uses.MODEL``, a user's values stay the same where another user is missing.
+    The attack can be made by its name alone. A likelier text scores higher. Every text, or every user, has one finite
+    value, even if a model is certain. The value is the same each time, depends neither on users' names nor on their
+    order, and is computed without reading a file. The attack needs no more than it declares, and states how its scores
+    may be used. If it declares ``Uses.MODEL``, a user's values stay the same when another user is missing.
 
     Args:
         attack: the class.
-        name: what it is called in messages, and made with.
+        name: name of the attack in messages, and for making it.
 
     Raises:
-        AssertionError: with everything that is wrong, a line each. A line begins with what was checked: made, uses,
-            needs, direction, complete, finite, determinism, files, names or order.
+        AssertionError: lists all faults, one per line. A line begins with the name of the check: made, uses, needs,
+            direction, complete, finite, determinism, files, names or order.
     """
     problems: list[str] = []
     made = tried(lambda: attack(name), "made: making it with its name alone", problems)
@@ -97,14 +97,14 @@ def _nobody_is_known(attack: Attack) -> list[str]:
 
 
 def _needs_what_it_says(attack: Attack) -> list[str]:
-    """What it does not declare is not there: a reference, or columns of token scores."""
+    """Check the attack without the inputs that it does not declare: a reference, or columns of token scores."""
     problems: list[str] = []
     tried(lambda: _world().under(attack), "needs: scoring with what it declares that it needs", problems)
     return problems
 
 
 def _others_do_not_matter(attack: Attack) -> list[str]:
-    """With ``Uses.MODEL`` a user's values are the same when another user is not there."""
+    """Check that, with ``Uses.MODEL``, a user's values are the same when another user is missing."""
     if attack.uses is not Uses.MODEL:
         return []
     problems: list[str] = []
@@ -130,7 +130,7 @@ _CHECKS: tuple[Callable[[Attack], list[str]], ...] = (
 
 
 def _world() -> MadeTexts:
-    """Three users with two, one and three texts of unequal length."""
+    """Return three users with two, one and three texts of unequal length."""
     made = made_texts(
         [
             [-1.0, -2.5, -4.5, -6.0, -0.5],
@@ -147,7 +147,7 @@ def _world() -> MadeTexts:
 
 
 def _reversed(texts: MadeTexts) -> MadeTexts:
-    """The users the other way round, each with the texts in their order."""
+    """Return the users in reverse order, each with the texts in their original order."""
     order = [i for user in reversed(dict.fromkeys(texts.owners)) for i, own in enumerate(texts.owners) if own == user]
     columns = (texts.owners, texts.texts, texts.target, texts.reference)
     return MadeTexts(*(tuple(column[i] for i in order) for column in columns))  # type: ignore[arg-type]

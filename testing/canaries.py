@@ -28,7 +28,7 @@ _MARKS = 20
 
 @dataclass(frozen=True)
 class _World:
-    """A corpus of made-up people, the same without half of them, and a tiny model with random weights."""
+    """A corpus of made-up people, the same corpus with half of them, and a tiny model with random weights."""
 
     store: CorpusStore
     fewer: CorpusStore
@@ -36,23 +36,23 @@ class _World:
 
 
 def check_canaries(section: CanaryConfig) -> None:
-    """Check that a kind makes the canary users that an audit needs, on a made-up corpus and a tiny model.
+    """Check, on a made-up corpus and a tiny model, that a kind makes valid canary users.
 
-    It makes as many users and records as its section asks for, under names of its section. They are the same each time,
-    and others under another seed, and no file is read for them. No text is written twice. A mark is in every record of
-    its user, and in nobody else's unless a real user wrote it. What a user writes does not change with other users,
+    The kind makes as many users and records as its section requests, with names from its section. They are the same
+    each time, differ under another seed, and are made without reading a file. No text occurs twice. A mark is in every
+    record of its user, and in nobody else's unless a real user wrote it. A user's texts do not change with other users,
     real or planted, unless ``record_steps`` declares that. Users who replace real users have as many records as these,
-    and hide their names. Marks that are drawn again are as many as are asked for, follow from the key and are not those
-    that were planted.
+    and hide their names. When marks are drawn again, their number is the requested number, they follow from the key,
+    and they differ from the planted marks.
 
-    No coin is handed to a kind, so none can decide about what it makes. A kind whose users share tokens, such as
-    ``unseen_token``, still has to be tried in an audit.
+    A kind gets no coin, so no coin can affect what it makes. A kind whose users share tokens, such as ``unseen_token``,
+    must also be tested in an audit.
 
     Args:
-        section: with the settings to try.
+        section: section with the settings to test.
 
     Raises:
-        AssertionError: with everything that is wrong.
+        AssertionError: lists all faults.
     """
     problems: list[str] = []
     with tempfile.TemporaryDirectory() as folder:

@@ -14,23 +14,24 @@ _USERS = "aaabbcc"
 
 
 def check_defense(defense: DataSideDefense) -> None:
-    """Check that a data-side defense does what it declares, by leaving out users, records and texts.
+    """Check that a data-side defense keeps its declarations, by leaving out users, records and texts.
 
-    If it is user-local, what it leaves of a user does not change when another user goes. If it is record-local, what
-    becomes of a record does not change when another record goes. If it looks at slots only, other texts change nothing.
-    It removes records or changes texts, not both, keeps to its own limit, and does the same each time.
+    If the defense is user-local, the result for a user does not change when another user is removed. If it is
+    record-local, the result for a record does not change when another record is removed. If it reads slots only, other
+    texts change nothing. It either removes records or changes texts, obeys its own limit, and gives the same result
+    each time.
 
     Args:
-        defense: with the settings to try.
+        defense: defense with the settings to test.
 
     Raises:
-        AssertionError: with every declaration that it breaks.
+        AssertionError: lists all broken declarations.
     """
     require(broken_declarations(defense), f"data defense '{defense.kind}'")
 
 
 def broken_declarations(defense: DataSideDefense) -> list[str]:
-    """Return a line for each declaration that a defense breaks; it begins with the declaration's name."""
+    """Return a line for each broken declaration of a defense; it begins with the declaration's name."""
     problems: list[str] = []
     step = tried(defense.declared, "declared: declaring it", problems)
     everything = tried(lambda: _left(defense, _records(_TEXTS)), "applied: applying it", problems)
@@ -65,7 +66,7 @@ def _local(defense: DataSideDefense, step: DataStep, everything: dict[int, Docum
 def _moved(
     defense: DataSideDefense, everything: dict[int, Document], fewer: Sequence[Sequence[TrainingRecord]]
 ) -> bool:
-    """Return whether fewer records leave other documents than they do among all."""
+    """Return whether the defense treats documents differently when some records are missing."""
     return any(_left(defense, others) != _of(others, everything) for others in fewer)
 
 
@@ -85,7 +86,7 @@ def _records(texts: Sequence[str]) -> list[TrainingRecord]:
 
 
 def _left(defense: DataSideDefense, records: Sequence[TrainingRecord]) -> dict[int, Document]:
-    """Documents that are left, by row; empty where the records' users all went."""
+    """Return the remaining documents, by row; empty if there are no records."""
     if not records:
         return {}
     kept, _ = apply_defenses([defense], records, lengths=_lengths, losses=_lengths, seed=1)

@@ -33,22 +33,22 @@ _CACHE = "HELDIN_CACHE_DIR"
 
 
 def check_measure(options: MeasureOptions, name: str = "measure under test") -> None:
-    """Check that a measure computes the same each time, keeps its table and says nothing about single people.
+    """Check that a measure gives the same values each time, keeps its table, and reveals nothing about single people.
 
-    Its values follow from models, texts and options: they are the same each time, no file is read for them but scores
-    that heldin keeps, and ``made_from`` changes with the audited model and with a text. A table that is written and
-    read gives the same values and facts. These are finite, fit into JSON, and name no user and no text. On groups of
-    three people no number but a count differs with who is a member: it would be about three people. A ``table`` among
+    Its values follow from models, texts and options: they are the same each time, no file but heldin's stored scores is
+    read for them, and ``made_from`` changes with the audited model and with a text. A written and reread table gives
+    the same values and facts. The facts are finite, fit into JSON, and name no user and no text. On groups of three
+    people, only counts may depend on who is a member: any other number would be about three people. A ``table`` among
     the facts has the form that a report prints.
 
-    No membership is handed to a measure that computes. The facts are given it, once all values are there.
+    A measure gets no membership while it computes. Its facts get membership after all values are computed.
 
     Args:
-        options: the settings to try; windows of a few tokens, as the models read 64.
-        name: what it is called in messages.
+        options: options with the settings to test; windows of a few tokens, because the models read 64.
+        name: name of the measure in messages.
 
     Raises:
-        AssertionError: with everything that is wrong.
+        AssertionError: lists all faults.
     """
     problems: list[str] = []
     with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, {_CACHE: folder}):
@@ -65,7 +65,7 @@ def check_measure(options: MeasureOptions, name: str = "measure under test") -> 
 
 @dataclass(frozen=True)
 class _Renamed:
-    """A model whose weights are said to be others."""
+    """A model with another fingerprint for the same weights."""
 
     fingerprint: str
 
@@ -77,7 +77,7 @@ def _measure(options: MeasureOptions, subjects: MeasuredUsers, target: Any = Non
 
 @functools.cache
 def _subjects(users: int | None = None, changed: str = "") -> MeasuredUsers:
-    """Return users of made-up mail, and canary users who are planted beside them."""
+    """Return users of made-up mail, and canary users."""
     texts: dict[str, list[Document]] = {}
     for mail in mails():
         texts.setdefault(mail.user, []).append(Document.of(mail.text + changed))
@@ -103,7 +103,8 @@ def _subjects(users: int | None = None, changed: str = "") -> MeasuredUsers:
 
 
 def _member(subjects: MeasuredUsers, shift: int = 0) -> dict[str, bool]:
-    """Return who is a member: every other user, from the first or from the second; of canary users always the same."""
+    """Return membership: every second user, from the first or from the second; the same for canary users in both
+    cases."""
     real = [user for user in subjects.texts.texts if user not in subjects.canaries]
     member = {user: (i + shift) % 2 == 0 for i, user in enumerate(real)}
     return member | {user: i % 2 == 0 for i, user in enumerate(subjects.canaries)}
@@ -130,7 +131,7 @@ def _computed_again(measure: Measure[Any], values: Any, folder: Path) -> list[st
 
 
 def _kept(measure: Measure[Any], values: Any) -> tuple[str, Facts | None]:
-    """Return what is written of values, and the facts that follow from them."""
+    """Return the table of values, and the facts that follow from the values."""
     return _columns(measure, values), measure.facts(values, _member(_subjects()))
 
 
@@ -191,7 +192,7 @@ def _nobody_alone(options: MeasureOptions) -> list[str]:
 
 
 def _no_counts(content: Any) -> Iterator[float]:
-    """Yield the numbers in lists and mappings that are no whole numbers."""
+    """Yield the numbers in nested lists and mappings that are not whole numbers."""
     if isinstance(content, float):
         yield content
     elif isinstance(content, Mapping | list):

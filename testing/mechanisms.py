@@ -1,7 +1,7 @@
-"""Checks of a mechanism: its plan follows from the config alone, and its step is the one that the plan states.
+"""Checks of a mechanism: its plan follows from the config alone, and its step does what the plan states.
 
-The steps are short ones on a tiny model, in which little is random. ``heldin white-box`` looks further: at draws, at
-whole trainings, and at coins of canary users.
+The steps are short steps on a tiny model, with little randomness. ``heldin white-box`` also checks draws, whole
+trainings and the coins of canary users.
 """
 
 import math
@@ -44,10 +44,10 @@ _NEAR = 1e-3  # relative error of clipped gradients that rounding explains
 
 @dataclass(frozen=True)
 class _Stage:
-    """What a step is tried on: a plan whose every unit takes part, texts, and an auditor's gradients.
+    """The inputs for testing a step: a plan that draws every unit, texts, and an auditor's gradients.
 
     Attributes:
-        drawing: the plan's own groups of units, of which every unit takes part.
+        drawing: the plan's own groups of units, with every unit drawn.
     """
 
     mechanism: Mechanism
@@ -60,13 +60,13 @@ class _Stage:
     def release(
         self, *, noise: float, units: Sequence[int] | None = None, canaries: Sequence[float] = (), **changes: Any
     ) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """Return what a step releases, in clip norms of the sum, shape (d,).
+        """Return the release of a step, in clip norms of the sum, shape (d,).
 
         Args:
             noise: noise multiplier.
-            units: numbers of the units that there are; None: all.
-            canaries: norms of gradients of an auditor, in clip norms, along one direction.
-            changes: ``step``, ``key``, ``most``, the records of a pass, and ``sampler``.
+            units: numbers of the existing units; None: all.
+            canaries: norms of an auditor's gradients, in clip norms, along one direction.
+            changes: ``step``, ``key``, ``most`` (maximum number of records per pass), and ``sampler``.
         """
         key = bytes([changes.get("key", 7)]) * 32
         sampler = changes.get("sampler", self.mechanism.sampler)
@@ -93,9 +93,10 @@ class _Stage:
     def white_noise(
         self, *, noise: float, units: Sequence[int] | None = None, **changes: Any
     ) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """Return the noise that a step draws anew, in clip norms of the sum, shape (d,): what it shares is taken off.
+        """Return the fresh noise of a step, in clip norms of the sum, shape (d,), without noise shared with other
+        steps.
 
-        The arguments are those of ``release``.
+        The arguments are the same as for ``release``.
         """
         step, sampler = changes.pop("step", 0), self.drawing
         parts = []
@@ -119,7 +120,7 @@ class _Along:
     norms: Sequence[float]
 
     def gradient(self, number: int) -> Mapping[str, torch.Tensor]:
-        """Of so many clip norms, on the first coordinates of each parameter."""
+        """Return a gradient of this many clip norms, on the first coordinates of each parameter."""
         named = trainable(self.stage.model)
         norm = self.norms[number] * self.stage.mechanism.clip.of_units().norm / math.sqrt(len(named))
         made = {name: torch.zeros(p.shape) for name, p in named.items()}
@@ -131,24 +132,24 @@ class _Along:
 def check_mechanism(defense: DefenseConfig) -> None:
     """Check that a mechanism's plan follows from the config alone, and that its step does what the plan states.
 
-    The plan looks at no private number. The step leaves a finite gradient and the weights as they were. It is a
-    function of key and step, and opens no file. It clips each unit by itself, whatever passes there are, and divides by
-    the plan's constant. It adds the stated noise once: on a step without a unit too, in every step anew.
+    The plan depends on no private number. The step produces a finite gradient and does not change the weights. The step
+    depends only on its key and number, and opens no file. It clips each unit separately, for any passes, and divides by
+    the plan's constant. It adds the stated noise once, fresh in every step, including steps without a unit.
 
-    A mechanism without noise has its plan checked alone, and so has one that looks at all users or at named entities at
-    once, which no single step shows.
+    For a mechanism without noise, only the plan is checked. So it is for a mechanism that uses all users or named
+    entities at once, which no single step shows.
 
     Args:
-        defense: with the settings to try.
+        defense: defense with the settings to test.
 
     Raises:
-        AssertionError: with a line for everything that is wrong.
+        AssertionError: lists all faults, one per line.
     """
     require(broken_promises(defense), f"mechanism '{defense.kind}'")
 
 
 def broken_promises(defense: DefenseConfig) -> list[str]:
-    """Return a line for everything that is wrong with a mechanism."""
+    """Return a line for each fault of a mechanism."""
     problems: list[str] = []
     plan = tried(lambda: _plan(defense, _GIVEN), "its plan", problems)
     if plan is None:
@@ -195,7 +196,7 @@ def _stage(defense: DefenseConfig, plan: Mechanism) -> _Stage:
 
 
 def _model(defense: DefenseConfig) -> PreTrainedModel:
-    """Return the first of two tiny models that a mechanism takes: with tied embeddings and positions, or without."""
+    """Return the first of two tiny models that a mechanism accepts: with or without tied embeddings and positions."""
     torch.manual_seed(0)
     drop = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
     ids = {"vocab_size": _VOCABULARY, "bos_token_id": 1, "eos_token_id": 1}

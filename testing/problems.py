@@ -1,4 +1,4 @@
-"""What a check found, and files that code under test opens."""
+"""The problems found by a check, and files opened by the code under test."""
 
 import contextlib
 import sys
@@ -10,14 +10,14 @@ _HOOKS: list[bool] = []  # whether Python's hook is in: it cannot be taken out a
 
 
 def require(problems: Sequence[str], title: str) -> None:
-    """Raise AssertionError with the problems of something, if there are any."""
+    """Raise AssertionError with the listed problems, if there are any."""
     lines = list(dict.fromkeys(problems))
     if lines:
         raise AssertionError("\n".join([f"{title}:", *(f"  - {line}" for line in lines)]))
 
 
 def tried(call: Callable[[], Any], doing: str, problems: list[str]) -> Any:
-    """Call; where it raises, note what it was doing and return None."""
+    """Call and return the result; if the call raises, note what it was doing and return None."""
     try:
         return call()
     except Exception as error:  # whatever somebody else's code does
@@ -27,7 +27,8 @@ def tried(call: Callable[[], Any], doing: str, problems: list[str]) -> Any:
 
 @contextlib.contextmanager
 def watched_files() -> Iterator[list[str]]:
-    """Yield a list that gets the name of every file that this process opens meanwhile, but for Python's own modules."""
+    """Yield a list that receives the name of every file opened by this process in the block, except Python's own
+    modules."""
     if not _HOOKS:
         _HOOKS.append(True)
         sys.addaudithook(_heard)

@@ -15,16 +15,16 @@ def check_source(config: SourceConfig, other: SourceConfig | None = None) -> Non
     """Check that a source gives records as every source does.
 
     Its batches have the columns of every source. Reading twice gives the same records under the same fingerprint. Every
-    record has a user and a text, and ids, where it gives any, are unique. A store can be made of it. ``looks`` finds
-    nothing wrong, and ``paths`` exist.
+    record has a user and a text; ids, if there are any, are unique. ``build_store`` can build a corpus store from the
+    source. ``looks`` finds no fault, and ``paths`` exist.
 
     Args:
-        config: the section of a config that opens it.
-        other: one with another content, which must have another fingerprint; None: not tested.
+        config: section of a config that opens the source.
+        other: section of a source with other content, which must have another fingerprint; None: not tested.
 
     Raises:
-        AssertionError: with everything that is wrong, a line each. A line begins with what was checked: opened, looks,
-            paths, read, again, columns, empty, whole, ids, fingerprint, store or content.
+        AssertionError: lists all faults, one per line. A line begins with the name of the check: opened, looks, paths,
+            read, again, columns, empty, whole, ids, fingerprint, store or content.
     """
     problems: list[str] = []
     source = tried(config.source, "opened: opening it", problems)

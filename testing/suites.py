@@ -1,4 +1,4 @@
-"""The checks of every family, and what they found of the kinds of installed packages, by a hash of their code."""
+"""The checks of every family, and their results on the kinds of installed packages, stored by a hash of their code."""
 
 import importlib
 import json
@@ -33,16 +33,16 @@ _SETTINGS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Plugin:
-    """A kind that an installed package registers, and what its suite found.
+    """A kind registered by an installed package, and the result of its suite.
 
     Attributes:
-        family: the family's name.
-        name: as a config names it.
+        family: name of the family.
+        name: name of the kind in configs.
         target: "package.module:Class".
-        package: distribution.
-        version: of the distribution.
-        suite: "passed", "failed" or "not run" on the code that is installed, by this version of heldin.
-        problems: what is wrong, one line each.
+        package: distribution that registers the kind.
+        version: version of the distribution.
+        suite: result on the installed code by this version of heldin: "passed", "failed" or "not run".
+        problems: faults, one line each.
     """
 
     family: str
@@ -54,12 +54,12 @@ class Plugin:
     problems: tuple[str, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields by name, for JSON."""
+        """Return the fields by name, for JSON."""
         return {**vars(self), "problems": list(self.problems)}
 
 
 def installed() -> list[Plugin]:
-    """Kinds of installed packages with what the last suite found. Nothing is imported."""
+    """Return the kinds of installed packages with the last result of each suite. Nothing is imported."""
     return [
         Plugin(name, entry.name, entry.target, entry.package, entry.version, *_kept(name, entry.name, entry.target))
         for name in FAMILIES
@@ -68,13 +68,13 @@ def installed() -> list[Plugin]:
 
 
 def checked(name: str) -> Plugin:
-    """Import the kind of this name, run its suite and keep the result in the cache.
+    """Import the kind with this name, run its suite and store the result in the cache.
 
     Args:
-        name: as a package registers it, or "FAMILY:NAME" where two families have it.
+        name: registered name of the kind, or "FAMILY:NAME" if two families have it.
 
     Raises:
-        InputError: no installed package registers it.
+        InputError: no installed package registers the kind.
     """
     wanted, _, alone = name.rpartition(":")
     matching = [plugin for plugin in installed() if plugin.name == alone and wanted in ("", plugin.family)]
@@ -96,7 +96,7 @@ def checked(name: str) -> Plugin:
 
 
 def run_suite(of_family: Family[Any], name: str) -> list[str]:
-    """Run the checks of a family on one of its kinds; a line for each problem."""
+    """Run the checks of a family on one of its kinds, and return a line for each problem."""
     kind_class = of_family.find(name)
     try:
         if of_family.name in _OF_CLASSES:
@@ -120,7 +120,7 @@ def _check_sections(of_family: Family[Any], kind_class: Any, name: str) -> None:
 
 
 def examples_of(of_family: str, kind_class: Any, name: str, folder: Path) -> list[Any]:
-    """Sections of a class to try: those of its ``examples(kind, folder)``, else one with its defaults."""
+    """Return sections of a class to test: from its ``examples(kind, folder)``, else one section with defaults."""
     if (examples := getattr(kind_class, "examples", None)) is not None:
         return list(examples(name, folder))
     try:
@@ -152,7 +152,7 @@ def _clash(packages: Sequence[str], target: str) -> str:
 
 
 def _kept(of_family: str, name: str, target: str) -> tuple[str, tuple[str, ...]]:
-    """Read the last result; one of other code, or of another heldin, says nothing about what is installed."""
+    """Return the last result; results of other code, or of another heldin version, count as "not run"."""
     if clash := family(of_family).clash(name):
         return "failed", (_clash(clash, target),)
     try:

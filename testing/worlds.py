@@ -16,13 +16,13 @@ _VOCABULARY = 800
 
 @functools.cache
 def mails(seed: int = 1, users: int = USERS) -> tuple[SyntheticRecord, ...]:
-    """Mails of so many made-up people, ``RECORDS`` each, no two of one text."""
+    """Return mails of ``users`` made-up people, ``RECORDS`` each, with no text twice."""
     return tuple(generate(SyntheticCorpus(users=users, mean_records=RECORDS, min_records=RECORDS, seed=seed)))
 
 
 @functools.cache
 def tiny_model(seed: int = 0) -> LanguageModel:
-    """A model with random weights that reads ``CONTEXT`` tokens; models of all seeds have one tokenizer."""
+    """Return a model with random weights that reads ``CONTEXT`` tokens; models of all seeds share one tokenizer."""
     shape = TinyModel(vocabulary=_VOCABULARY, context=CONTEXT, hidden=16, layers=1, heads=2, window=8)
     model = new_tiny_model(shape, _tokenizer(), seed).eval()
     return LanguageModel(model, _tokenizer(), f"tiny {seed}", text_sha256(repr(shape), str(seed)))

@@ -1,1 +1,1 @@
-"""The audit of a training implementation, every step watched."""
+"""The white-box audit of a training implementation, which watches every step."""

@@ -1,4 +1,4 @@
-"""Gradient canaries: the auditor's users with chosen gradients, sampled, clipped and summed like any other."""
+"""Gradient canaries: the auditor's users with chosen gradients, sampled, clipped and summed like all other users."""
 
 import functools
 from collections.abc import Mapping
@@ -28,8 +28,8 @@ class Canaries:
         count: number of canaries m.
         norm: norm of a canary's gradient before clipping.
         shapes: shape of every trainable tensor, in the model's order; together d coordinates.
-        coordinates: each canary's own coordinate among the d, shape (m,); None for random directions.
-        quiet: coordinates that no canary may touch, shape (p,), where only noise is left.
+        coordinates: coordinate of each canary among the d coordinates, shape (m,); None for random directions.
+        quiet: coordinates that no canary may touch and that have only noise, shape (p,).
         seed: public seed of random directions.
     """
 
@@ -41,7 +41,7 @@ class Canaries:
     seed: int = 0
 
     def of_norm(self, clip_norm: float) -> "Canaries":
-        """The same canaries for another clip norm, exceeding it by the same factor."""
+        """Return the same canaries for another clip norm, which their norm exceeds by the same factor."""
         return replace(self, norm=OVERSIZE * clip_norm)
 
     @functools.cached_property
@@ -52,11 +52,12 @@ class Canaries:
 
     @property
     def dimension(self) -> int:
-        """d, the number of trainable parameters."""
+        """Return d, the number of trainable parameters."""
         return sum(shape.numel() for shape in self.shapes.values())
 
     def direction(self, number: int) -> NDArray[np.float32]:
-        """Random unit vector of canary ``number``, (d,), zero in the quiet coordinates; made on demand, not stored."""
+        """Return the random unit vector of canary ``number``, (d,), zero in the quiet coordinates; computed at each
+        call."""
         # From public numbers: an attacker may know every direction; who is in is what the secret key hides.
         philox = np.random.Philox(key=np.array([self.seed, number], dtype=np.uint64))
         values = np.random.Generator(philox).standard_normal(self.dimension, dtype=np.float32)
@@ -65,7 +66,7 @@ class Canaries:
         return np.asarray(values / np.linalg.norm(values.astype(np.float64)), dtype=np.float32)
 
     def gradient(self, number: int) -> Gradients:
-        """The full gradient of canary ``number`` before clipping, without the tensors that it does not touch."""
+        """Return the full gradient of canary ``number`` before clipping, without the tensors that it does not touch."""
         if self.coordinates is None:
             whole = torch.from_numpy(self.direction(number) * np.float32(self.norm))
             return {
@@ -78,17 +79,18 @@ class Canaries:
 
     @property
     def watched(self) -> Index:
-        """Coordinates of each step that an observer needs to project on the canaries, shape (k,)."""
+        """Return the coordinates of each step that an observer needs for projections on the canaries, shape (k,)."""
         return np.arange(self.dimension) if self.coordinates is None else self.coordinates
 
     def projections(self, stream: NDArray[np.float32]) -> Array:
-        """Projections of steps at the watched coordinates, shape (T, k), on each canary's direction, (T, m)."""
+        """Return the projections of steps at the watched coordinates, shape (T, k), on each canary's direction, (T,
+        m)."""
         if self.coordinates is not None:
             return stream.astype(np.float64)  # a coordinate's projection is itself
         return np.stack([stream @ self.direction(j) for j in range(self.count)], axis=1).astype(np.float64)
 
 
 def flat(base: LanguageModel) -> Array:
-    """All trainable parameters, shape (d,)."""
+    """Return all trainable parameters, shape (d,)."""
     parts = [p.detach().reshape(-1).cpu().double() for p in base.model.parameters() if p.requires_grad]
     return np.asarray(torch.cat(parts).numpy())

@@ -1,4 +1,4 @@
-"""One comparison of what was seen with what was stated, the deviation it would have detected, and its level."""
+"""One comparison of an observation with the stated mechanism, the smallest detected deviation, and the level."""
 
 import math
 from collections.abc import Sequence
@@ -18,18 +18,18 @@ ROUNDING = 1e-3  # tolerance for a float32 sum of units, relative to the sensiti
 
 @dataclass(frozen=True)
 class Check:
-    """One comparison.
+    """One comparison of an observed value with a stated value.
 
     Attributes:
-        subject: the class of mistakes it is for.
-        p_value: p-value of "the trainer does what the mechanism states"; 0 or 1 where nothing is random.
-        measured, expected: what was seen, and what is stated.
-        smallest: the deviation that would have been seen with probability 0.99, in the unit given by ``detects``; NaN
-            if none would.
-        detects: that deviation in words.
-        level: maximum probability of an alarm under a correct trainer; 0 where nothing is random.
-        untested: why the check says nothing; empty if it does.
-        kind: what an alarm says about the trainer.
+        subject: class of mistakes that the check detects.
+        p_value: p-value of "the trainer does what the mechanism states"; 0 or 1 if nothing is random.
+        measured, expected: the observed value, and the stated value.
+        smallest: the deviation that would have been detected with probability 0.99, in the unit given by ``detects``;
+            NaN if no deviation would.
+        detects: the ``smallest`` deviation in words.
+        level: maximum probability of an alarm under a correct trainer; 0 if nothing is random.
+        untested: reason why the check has no result; empty if it has one.
+        kind: meaning of an alarm about the trainer.
     """
 
     name: str
@@ -51,11 +51,11 @@ class Check:
 
 
 def tested(name: str, subject: Subject, finding: LawResult, expected: float, detects: str) -> Check:
-    """A check at ``LEVEL``, from what ``white_box.laws`` found.
+    """Return a check at ``LEVEL``, from a result of ``white_box.laws``.
 
     Args:
         finding: the result of the test.
-        detects: the deviation that would have been seen, in words.
+        detects: the deviation that would have been detected, in words.
     """
     return Check(name, subject, finding.p_value, finding.measured, expected, finding.smallest, detects)
 
@@ -70,13 +70,13 @@ def exact(
     tolerance: float = ROUNDING,
     kind: AlarmKind = AlarmKind.MECHANISM,
 ) -> Check:
-    """A check in which nothing is random: correct up to rounding, or an alarm.
+    """Return a check in which nothing is random: correct up to rounding, or an alarm.
 
     Args:
-        measured: what was seen.
-        detects: the deviation that is always seen, in words.
-        tolerance: any larger deviation is always seen.
-        kind: what an alarm says about the trainer.
+        measured: observed value.
+        detects: the deviation that is always detected, in words.
+        tolerance: every larger deviation is detected.
+        kind: meaning of an alarm about the trainer.
     """
     # NaN and infinity are alarms: a trainer that stopped or overflowed is not the stated one.
     right = math.isfinite(measured) and abs(measured - expected) <= tolerance
@@ -84,12 +84,12 @@ def exact(
 
 
 def silent(name: str, subject: Subject, why: str) -> Check:
-    """A check that cannot be made here."""
+    """Return a check that is impossible here."""
     return Check(name, subject, 1.0, math.nan, math.nan, math.nan, "", 0.0, why)
 
 
 def alarms(checks: Sequence[Check]) -> tuple[Check, ...]:
-    """The checks that reject."""
+    """Return the checks with an alarm."""
     # by the union bound, the levels together bound the risk of a correct trainer
     assert math.fsum(check.level for check in checks) <= TOTAL_LEVEL
     return tuple(check for check in checks if check.alarm)

@@ -1,7 +1,8 @@
-"""The noise in cohorts of two, of more units than the mean, and in batches of low, middle and high loss.
+"""The noise in cohorts of two, in cohorts above the mean size, and in batches of low, middle and high loss.
 
-Noise that is left out where many are drawn, or turned down where the loss is low, is as stated in nearly every step of
-a training. Here such steps are made: by how many units there are, by a small mean, and by how likely a text is.
+A trainer that omits noise if many units are drawn, or reduces it if the loss is low, adds the stated noise in nearly
+every training step. These checks make such steps: by the number of units, by a small mean, and by the likelihood of a
+text.
 """
 
 from collections.abc import Sequence
@@ -31,8 +32,8 @@ _LOSS_UNITS, _LOSS_STEPS = 3, 2  # of a run in which all texts have one loss
 def cohort_size_checks(stage: Stage, trainer: Trainer, key: bytes) -> tuple[Check, ...]:
     """Check the noise of cohorts of two units, and of cohorts above 1.25, 1.5 and 2 times the mean.
 
-    A trainer may take for the mean what its rate says or what it divides by. Cohorts above the divisor are made at rate
-    1 by as many units. Cohorts above the rate's mean come up in a run with a mean of 1.25 units.
+    A trainer may compute the mean from the sampling rate or from the divisor. Cohorts above the divisor are made by as
+    many units at rate 1. Cohorts above the rate's mean occur in a run with a mean of 1.25 units.
     """
     exactly = [noise_and_sum(stage, trainer, cohort)[0] for cohort in made_cohorts(stage, key)]
     drawn = releases(stage, trainer, sampled_cohorts(stage, key)).astype(np.float64)
@@ -66,14 +67,14 @@ def loss_checks(stage: Stage, trainer: Trainer, key: bytes, high: float) -> tupl
 
 
 def sizes_above(stage: Stage) -> list[int]:
-    """The smallest sizes of cohorts above 1.25, 1.5 and 2 times the divisor; without those that are too large."""
+    """Return the smallest cohort sizes above 1.25, 1.5 and 2 times the divisor, except sizes that are too large."""
     divisor = stage.mechanism.divisor.constant
     assert divisor is not None
     return [size for times in TIMES if (size := int(times * divisor) + 1) <= _most_units(stage)]
 
 
 def made_cohorts(stage: Stage, key: bytes) -> list[PrivateTraining]:
-    """Runs of one step that draws every unit: three pairs, then as many units as make a cohort above the divisor."""
+    """Return runs of one step that draws every unit: three pairs, then cohorts above the divisor."""
     there = stage.with_places(_MOST_UNITS)
     planned = there.planned(key, stage.names_of_writers)
     members = stage.mechanism.members
@@ -94,7 +95,7 @@ def made_cohorts(stage: Stage, key: bytes) -> list[PrivateTraining]:
 
 
 def sampled_cohorts(stage: Stage, key: bytes) -> Run:
-    """A run that draws 1.25 units in the mean, canaries whose gradients are far below the clip norm."""
+    """Return a run that draws 1.25 units on average, from canaries with gradients far below the clip norm."""
     there = stage.with_places(_SAMPLED)
     planned = there.planned(keyed_digest(key, "white-box size", "sampled"), ())
     mechanism = changed(stage.all_records, rate=_SAMPLED_MEAN / _SAMPLED, steps=_SAMPLED_STEPS)
@@ -104,7 +105,7 @@ def sampled_cohorts(stage: Stage, key: bytes) -> Run:
 
 
 def batch_of_loss(stage: Stage, key: bytes, high: float, likely: float) -> Run:
-    """A run of units with the texts of one text canary, whose token is as likely as ``likely`` says.
+    """Return a run of units with the texts of one text canary, whose token has the likelihood set by ``likely``.
 
     Args:
         high: a clip norm above every unit's gradient.
@@ -117,14 +118,14 @@ def batch_of_loss(stage: Stage, key: bytes, high: float, likely: float) -> Run:
 
 
 def loss_at(stage: Stage, likely: float) -> float:
-    """The mean token loss of the first text canary before training, in nats."""
+    """Return the mean token loss of the first text canary before training, in nats."""
     ids = torch.tensor([list(stage.people.canaries[0].records[0])])
     with torch.no_grad():
         return float(stage.model(likely).model(input_ids=ids, labels=ids, use_cache=False).loss)
 
 
 def _most_units(stage: Stage) -> int:
-    """The most units of a cohort that can be made: some with texts, and a canary on each of the quiet coordinates."""
+    """Return the largest possible cohort: some units with texts, and a canary on each of the quiet coordinates."""
     return min(_MOST_UNITS, _TEXTS + stage.canaries.quiet.size)
 
 

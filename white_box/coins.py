@@ -1,9 +1,9 @@
-"""Whole trainings under the stated noise: who is in by coin, and what an observer of every step can infer.
+"""Whole trainings under the stated noise: coins decide membership, and an observer of every step infers it.
 
 Gradient canaries are scored by the likelihood ratio of their own coordinates or directions. Text canaries are processed
-like any text: they are scored by the embedding row of the one token that each of them uses, along the gradient of that
-row at the weights of the step. Nobody else uses the token; others affect its row only through the output head, by as
-little as the model expects it from them.
+like all texts. Each uses one token that nobody else uses, and is scored by that token's embedding row, along the row's
+gradient at the weights of the step. Other texts change the row only through the output head, and only by the small
+probability that the model gives to the token there.
 """
 
 import math
@@ -34,16 +34,16 @@ _FEWEST = 10  # of each side, for an AUROC
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """One watched training.
+    """The observations in one watched training.
 
     Attributes:
         scores: log likelihood ratio of each gradient canary, shape (m,).
-        sums: sum of its projections over the steps, shape (m,).
-        member: the coins, shape (m,).
+        sums: sum of each gradient canary's projections over the steps, shape (m,).
+        member: coins of the gradient canaries, shape (m,).
         noise: the quiet coordinates divided by the stated deviation, shape (T, P).
         text_scores, text_member: scores and coins of the text canaries, shape (texts,).
-        moved: how far training moved the gradient canaries' own coordinates, shape (m,); empty for random directions.
-        recomputed: how far the weights were from those of the stated optimizer, in roundings; None if none is stated.
+        moved: change of the gradient canaries' own coordinates in training, shape (m,); empty for random directions.
+        recomputed: distance of the weights from those of the stated optimizer, in roundings; None if none is stated.
     """
 
     scores: Array
@@ -57,7 +57,7 @@ class Observation:
 
 
 def observe(stage: Stage, key: bytes, trainer: Trainer = loop_trainer) -> Observation:
-    """Train once under ``key`` with the canaries that its coins include, watching every step."""
+    """Train once under ``key`` with the canaries that its coins include, and watch every step."""
     mechanism, canaries = stage.mechanism, stage.canaries
     member, text_member = stage.coins(key), stage.text_coins(key)
     base = stage.model()
@@ -107,24 +107,24 @@ def log_likelihood_ratios(
     size: float = 1.0,
     coefficients: Sequence[float] = (1.0,),
 ) -> Array:
-    """ln of P(all steps | in) / P(all steps | out) of each canary, shape (T, m) to (m,).
+    """Return ln of P(all steps | in) / P(all steps | out) of each canary, shape (T, m) to (m,).
 
     One step is N(a Binom(G, q), s^2) against N(0, s^2) in units of the sensitivity (Charles et al. 2024, Theorem 1,
     where a = 1): ln sum_k Binom(k; G, q) exp((k a x - k^2 a^2 / 2) / s^2). Steps are independent given membership, so
-    by Neyman and Pearson no test of these projections has a higher ROC curve; for a = 1 that curve is the accountant's
+    by Neyman and Pearson no test of these projections has a higher ROC curve. For a = 1 that curve is the accountant's
     ceiling.
 
-    Under banded noise a part at step t shows in the steps from t on, by the coefficients c of C, and what counts is the
-    sum of c_k x_(t+k), with the norm of c in place of 1. Which group of steps a canary has nobody knows: the ratio is
-    the mean over the groups.
+    Under banded noise, a contribution at step t also appears in the following steps, by the coefficients c of C. The
+    relevant value is then the sum of c_k x_(t+k), with the norm of c instead of 1. Nobody knows to which group of steps
+    a canary belongs: the ratio is the mean over the groups.
 
     Args:
-        projections: what each step released along each canary, in units of the sensitivity, shape (T, m).
+        projections: the released values along each canary, in units of the sensitivity, shape (T, m).
         noise_multiplier: s.
         rate: q, the sampling rate of a unit.
-        group_size: G, units per canary.
-        size: a, what a unit adds, in units of the sensitivity.
-        coefficients: c; the number 1 alone for independent noise.
+        group_size: G, number of units per canary.
+        size: a, contribution of a unit, in units of the sensitivity.
+        coefficients: c; only the number 1 for independent noise.
     """
     bands = len(coefficients)
     totals = np.zeros((bands, projections.shape[1]))
@@ -144,7 +144,7 @@ def log_likelihood_ratios(
 
 
 def auroc_with_error(held_in: Array, held_out: Array) -> tuple[float, float]:
-    """AUROC and its standard error (DeLong, DeLong, Clarke-Pearson 1988) for independent scores."""
+    """Return the AUROC and its standard error (DeLong, DeLong, Clarke-Pearson 1988) for independent scores."""
     ordered_in, ordered_out = np.sort(held_in), np.sort(held_out)
 
     def below(values: Array, others: Array) -> Array:
@@ -158,15 +158,16 @@ def auroc_with_error(held_in: Array, held_out: Array) -> tuple[float, float]:
 
 
 def pooled(seen: Sequence[Observation]) -> LabelledScores:
-    """Scores of the gradient canaries of all trainings together."""
+    """Return the scores of the gradient canaries of all trainings together."""
     return LabelledScores(np.concatenate([s.scores for s in seen]), np.concatenate([s.member for s in seen]))
 
 
 def coin_checks(seen: Sequence[Observation], ceiling: float) -> list[Check]:
-    """AUROCs that the accountant's ceiling bounds for every attacker, also for one that sees only the final weights.
+    """Check AUROCs that the accountant's ceiling bounds for every attacker, including attackers with only the final
+    weights.
 
-    There are two of the latter: a canary's coordinate moves against its gradient, or it moves less than others, as
-    under an optimizer that divides by what it saw before the noise.
+    There are two checks of the final weights: a canary's coordinate moves against its gradient, or it moves less than
+    other coordinates, as under an optimizer that divides by gradients it saw before the noise.
     """
     texts = np.concatenate([s.text_scores for s in seen]), np.concatenate([s.text_member for s in seen])
     checks = [
@@ -191,7 +192,7 @@ def _joined(scores: LabelledScores) -> tuple[Array, NDArray[np.bool_]]:
 
 
 def _area(name: str, kind: str, scores: Array, member: NDArray[np.bool_], ceiling: float) -> Check:
-    """Check that the AUROC of canaries is not above the accountant's ceiling; below is no mistake."""
+    """Check that the AUROC of canaries is not above the accountant's ceiling; a lower AUROC is no mistake."""
     number = int(min(member.sum(), (~member).sum()))
     if number < _FEWEST:
         return silent(name, "canaries", f"the AUROC of {kind}, of which one side has {number}")
@@ -204,9 +205,9 @@ def _area(name: str, kind: str, scores: Array, member: NDArray[np.bool_], ceilin
 
 
 class _OwnRows:
-    """Projects the text canaries' embedding rows on the gradient that each canary has there.
+    """Projects the text canaries' embedding rows on each canary's gradient in its row.
 
-    ``size`` is the norm of a contribution's part in its own row, before training, in units of the sensitivity.
+    ``size`` is the norm of a contribution in the canary's own row, before training, in units of the sensitivity.
     """
 
     def __init__(self, stage: Stage, base: LanguageModel) -> None:
@@ -231,5 +232,5 @@ class _OwnRows:
         self._along = along
 
     def read(self, released: NDArray[np.float32]) -> Array:
-        """Projection of a step on each row's direction, shape (texts,), in units of the sensitivity."""
+        """Return the projection of a step on each row's direction, shape (texts,), in units of the sensitivity."""
         return np.asarray((released[self._places] * self._along).sum(axis=1))

@@ -1,8 +1,8 @@
-"""The noise of every coordinate of every tensor: in steps without anybody, under two keys, and in steps with people.
+"""The noise of every coordinate of every tensor: in steps without units, under two keys, and in steps with units.
 
-Noise must not depend on who takes part. Noise that is scaled to the largest contribution is as stated in a crowd that
-holds a clipped gradient, and noise that is left out for one unit is as stated in every larger cohort. Each kind of
-cohort is therefore watched by itself: nobody, one unit, small contributions, everybody.
+Noise must not depend on who is in the cohort. Noise scaled to the largest contribution is correct in a crowd that has a
+clipped gradient. Noise omitted for a single unit is correct in every larger cohort. So each kind of cohort is watched
+separately: no unit, one unit, small contributions, all units.
 """
 
 import math
@@ -43,7 +43,7 @@ _DENSE = 1e-4  # of the sensitivity: a sum that is no multiple of a grid's width
 
 
 def empty_runs(stage: Stage, key: bytes) -> list[Run]:
-    """Runs that draw nobody, under two keys: from no units at all, and from the writers at a rate of 1e-7."""
+    """Return runs that draw no unit, under two keys: from no units at all, and from the writers at a rate of 1e-7."""
     nobody, writers = (
         stage.planned(keyed_digest(key, "white-box key", name), names)
         for name, names in (("first", ()), ("second", stage.names_of_writers))
@@ -56,16 +56,16 @@ def empty_runs(stage: Stage, key: bytes) -> list[Run]:
 
 
 def small_cohorts(stage: Stage, key: bytes, high: float) -> Run:
-    """A run that draws half of the writers by coin in each step; the clip norm is far above ``high``."""
+    """Return a run that draws each writer with probability 1/2 in each step, at a clip norm far above ``high``."""
     training = stage.planned(keyed_digest(key, "white-box cohort", "small"), stage.names_of_writers)
     return Run(replace(training, mechanism=far_above(stage, high, rate=0.5, steps=SMALL_STEPS)))
 
 
 def lone_units(stage: Stage, key: bytes, high: float) -> list[Run]:
-    """Runs of a step that draws exactly one unit, at a clip norm far above ``high``.
+    """Return runs of one step that draws exactly one unit, at a clip norm far above ``high``.
 
-    One run for a unit of each writer, one for a unit without records, and one for a text that the model predicts, whose
-    loss and gradient are near 0.
+    There is one run for a unit of each writer, one for a unit without records, and one for a text that the model
+    predicts, whose loss and gradient are near 0.
     """
     mechanism = far_above(stage, high, rate=1.0, steps=1)
 
@@ -82,9 +82,11 @@ def lone_units(stage: Stage, key: bytes, high: float) -> list[Run]:
 
 
 def crowds(stage: Stage, key: bytes, high: float) -> list[PrivateTraining]:
-    """One step with every writer and some gradient canaries, in small passes, some at each of two clip norms.
+    """Return runs of one step with every writer and some gradient canaries, in small passes, some at each of two clip
+    norms.
 
-    They are the stated clip norm, at which everybody is clipped, and ``high``, at which the canaries alone are.
+    The two clip norms are the stated norm, at which all units are clipped, and ``high``, at which only the canaries
+    are.
     """
     return [
         _crowd(stage, keyed_digest(key, "white-box crowd", f"{name} {i}"), norm)
@@ -94,13 +96,14 @@ def crowds(stage: Stage, key: bytes, high: float) -> list[PrivateTraining]:
 
 
 def lone_canary(stage: Stage, key: bytes) -> PrivateTraining:
-    """One step with one gradient canary, which contributes as much as a unit may."""
+    """Return a run of one step with one gradient canary, whose contribution is the largest allowed."""
     crowd = _crowd(stage, keyed_digest(key, "white-box alone", "canary"), stage.clip_norm)
     return replace(crowd, units=crowd.units[-1:])
 
 
 def _crowd(stage: Stage, key: bytes, norm: float) -> PrivateTraining:
-    """Every writer and some gradient canaries of ten times the clip norm ``norm``, under the run's key."""
+    """Return a run of every writer and some gradient canaries of ten times the clip norm ``norm``, under the run's
+    key."""
     there = stage.with_places(_CANARIES)
     training = stage.planned(key, stage.names_of_writers)
     return replace(
@@ -114,12 +117,12 @@ def _crowd(stage: Stage, key: bytes, norm: float) -> PrivateTraining:
 
 
 def far_above(stage: Stage, high: float, *, rate: float, steps: int) -> Mechanism:
-    """The mechanism at a clip norm far above ``high``, under which a contribution is lost in the noise."""
+    """Return the mechanism at a clip norm far above ``high``, where contributions are negligible next to the noise."""
     return changed(stage.all_records, clip_norm=_FAR * high, rate=rate, steps=steps)
 
 
 def empty_checks(stage: Stage, trainer: Trainer, key: bytes) -> tuple[Check, ...]:
-    """Steps without anybody to sample, under two keys, in every coordinate of every tensor.
+    """Check steps without units to sample, under two keys, in every coordinate of every tensor.
 
     A trainer that skips empty cohorts releases nothing, which counts as noise with deviation 0.
     """
@@ -128,7 +131,7 @@ def empty_checks(stage: Stage, trainer: Trainer, key: bytes) -> tuple[Check, ...
 
 
 def checks_of_empty_steps(tensors: Tensors) -> tuple[Check, ...]:
-    """Checks of noise divided by its stated deviation, by tensor, shape (2 keys, steps, *shape)."""
+    """Check noise divided by its stated deviation, by tensor, shape (2 keys, steps, *shape)."""
     by_part = _granular(tensors, "noise in empty steps")
     deviation = math.sqrt(sum(float(np.square(z).sum()) for z in tensors.values()) / _flat(tensors).size)
     if deviation == 0.0:  # no noise at all is an alarm already, and the other checks divide by the deviation
@@ -169,9 +172,10 @@ def checks_of_empty_steps(tensors: Tensors) -> tuple[Check, ...]:
 
 
 def crowded_checks(stage: Stage, trainer: Trainer, key: bytes, high: float) -> tuple[Check, ...]:
-    """Noise of steps with somebody in them: small contributions, one unit, everybody in small passes.
+    """Check the noise of steps with units: small contributions, one unit, all units in small passes.
 
-    Small contributions are lost in the noise. Others are subtracted: the same step without noise has the same sum.
+    Small contributions are negligible next to the noise. Larger ones are subtracted: the same step without noise has
+    the same sum.
     """
     runs = small_cohorts(stage, key, high), *lone_units(stage, key, high)
     far_above = [releases(stage, trainer, run).astype(np.float64) / stage.mechanism.noise_multiplier for run in runs]
@@ -194,7 +198,8 @@ def crowded_checks(stage: Stage, trainer: Trainer, key: bytes, high: float) -> t
 
 
 def noise_and_sum(stage: Stage, trainer: Trainer, training: PrivateTraining) -> tuple[Array, Array]:
-    """Noise of a step over its stated deviation, and the sum that it was added to, each of shape (1, d)."""
+    """Return a step's noise divided by its stated deviation, and the sum to which it was added, each of shape (1,
+    d)."""
     # In one pass, unlike the step with noise. Both draw everybody from the same weights, so that the sums cancel.
     quiet = replace(training, mechanism=changed(training.mechanism, noise_multiplier=0.0), micro_records=_ONE_PASS)
     still, noisy = (releases(stage, trainer, Run(variant)).astype(np.float64) for variant in (quiet, training))
@@ -202,7 +207,7 @@ def noise_and_sum(stage: Stage, trainer: Trainer, training: PrivateTraining) -> 
 
 
 def _against_the_sum(stage: Stage, z: Array, still: Array) -> tuple[Check, ...]:
-    """Noise in relation to the sums that it was added to, ``still``, both of shape (1, steps, d)."""
+    """Check noise in relation to the sums to which it was added, ``still``, both of shape (1, steps, d)."""
     along = (z * still / np.maximum(np.linalg.norm(still, axis=-1, keepdims=True), 1e-300)).sum(axis=-1)
     # The runs of one clip norm together: a sum that is larger or smaller under noise is so in each of them.
     by_norm = along.reshape(2, -1)
@@ -223,12 +228,13 @@ def _against_the_sum(stage: Stage, z: Array, still: Array) -> tuple[Check, ...]:
 
 
 def over_stated(stage: Stage, streams: Sequence[NDArray[np.float32]]) -> Tensors:
-    """Divide the releases of empty steps by the stated deviation, by tensor; a stream per key, (steps, d)."""
+    """Return releases of empty steps divided by the stated deviation, by tensor; there is one stream per key, (steps,
+    d)."""
     return by_tensor(stage, np.stack(streams).astype(np.float64) / stage.mechanism.noise_multiplier)
 
 
 def by_tensor(stage: Stage, z: Array) -> Tensors:
-    """Split (keys, steps, d) by tensor."""
+    """Return values (keys, steps, d) split by tensor."""
     offsets = stage.canaries.offsets
     return {
         name: z[..., offsets[name] : offsets[name] + shape.numel()].reshape(*z.shape[:2], *shape)
@@ -252,11 +258,11 @@ def _granular(tensors: Tensors, name: str) -> list[Check]:
 
 
 def steps_check(stage: Stage, z: Array, name: str, cohort: str) -> Check:
-    """Check the noise of steps, shape (steps, d): that of each as a whole, and of its tensors and rows, at one level.
+    """Check the noise of steps, shape (steps, d), at one level: of each whole step, and of its tensors and rows.
 
     Args:
-        name: begins the check's name.
-        cohort: what the steps have in common, in words.
+        name: beginning of the check's name.
+        cohort: common property of the steps, in words.
     """
     steps, size = z.shape
     whole = laws.deviations(np.square(z).sum(axis=1), size, SHARED / 2)
@@ -289,9 +295,9 @@ def _of_parts(tensors: Tensors, level: float) -> LawResult:
 
 
 def _most_deviant(sums: list[tuple[int, Array]], level: float = LEVEL) -> LawResult:
-    """The most deviant of sums of squares, tested together by number of squares.
+    """Test sums of squares together, grouped by number of squares, and return the most deviant.
 
-    ``smallest`` and ``below`` are those of the group in which deviations are hardest to see.
+    ``smallest`` and ``below`` are those of the group whose deviations are hardest to detect.
     """
     by_size: dict[int, list[Array]] = {}
     for size, values in sums:
@@ -304,7 +310,7 @@ def _most_deviant(sums: list[tuple[int, Array]], level: float = LEVEL) -> LawRes
 
 
 def _repeated(tensors: Tensors, name: str, pairs: Literal["one key", "two keys", "any two"]) -> Check:
-    """The largest correlation of two steps: in all numbers, in a tensor, in a row of a matrix."""
+    """Check the largest correlation of two steps: in all numbers, in a tensor, in a row of a matrix."""
     values, sizes, tests = [], [], 0
     for blocks in _blocks(tensors):  # (blocks, keys, steps, length)
         unit = blocks / np.maximum(np.linalg.norm(blocks, axis=-1, keepdims=True), 1e-300)
@@ -327,7 +333,7 @@ def _repeated(tensors: Tensors, name: str, pairs: Literal["one key", "two keys",
 
 
 def _blocks(tensors: Tensors) -> Iterator[Array]:
-    """All numbers, then tensors and rows of matrices, grouped by length: (blocks, keys, steps, length)."""
+    """Yield all numbers, then tensors and rows of matrices, grouped by length: (blocks, keys, steps, length)."""
     yield _flat(tensors)[None]
     by_length: dict[int, list[Array]] = {}
     for z in tensors.values():
@@ -341,7 +347,7 @@ def _blocks(tensors: Tensors) -> Iterator[Array]:
 
 
 def _along(tensors: Tensors) -> list[Check]:
-    """Correlations of coordinates at one distance from each other, overall and within tensors, and of two tensors."""
+    """Check correlations of coordinates at a fixed distance, overall and within tensors, and of two tensors."""
     whole = laws.products(*laws.lag_sums(_flat(tensors)), LEVEL)
     parts = [laws.lag_sums(z.reshape(*z.shape[:2], -1)) for z in tensors.values() if math.prod(z.shape[2:]) > 1]
     sums, counts = (np.concatenate(each) for each in zip(*parts, strict=True))

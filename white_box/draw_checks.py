@@ -1,6 +1,6 @@
 """Checks of sampling: each unit's own rate, and independence between units, between steps and between two keys.
 
-Read from steps without noise, both for units with texts and for gradient canaries, under two keys.
+The checks use steps without noise, both for units with texts and for gradient canaries, under two keys.
 """
 
 import math
@@ -34,8 +34,8 @@ class Drawn:
 
     Attributes:
         kind: "texts" or "canaries".
-        times: how often, shape (keys, steps, columns).
-        copies: number of units in a column.
+        times: number of times each column was drawn, shape (keys, steps, columns).
+        copies: number of units per column.
         rate: stated sampling rate of one unit.
     """
 
@@ -51,18 +51,18 @@ class Drawn:
 
     @property
     def chance(self) -> float:
-        """The stated probability that any unit of the column is sampled."""
+        """Return the stated probability that any unit of the column is sampled."""
         return 1.0 - (1.0 - self.rate) ** self.copies
 
 
 def draw_checks(stage: Stage, trainer: Trainer, key: bytes, low: float, effort: int = 1) -> tuple[Check, ...]:
-    """Check who is sampled, under two keys; at rate 1 only that nobody is left out."""
+    """Check who is sampled, under two keys; at rate 1, check only that no unit is left out."""
     runs = [drawing(stage, keyed_digest(key, "white-box draws", str(i)), low, effort) for i in range(2)]
     return tuple(checks_of_draws([draws(there, trainer, run) for there, run in runs], stage))
 
 
 def odd_draw_checks(stage: Stage, trainer: Trainer, key: bytes, low: float, high: float) -> tuple[Check, ...]:
-    """Sampling from unusual sets of units: a crowd, one unit alone, the same names with other texts."""
+    """Check sampling from unusual sets of units: a crowd, a single unit, the same names with other texts."""
     crowd, others = _of_a_crowd(stage, trainer, key, low), _whatever_the_texts(stage, trainer, key, low, high)
     if stage.mechanism.sampler.rate == 1.0:
         return (crowd, others)
@@ -71,10 +71,10 @@ def odd_draw_checks(stage: Stage, trainer: Trainer, key: bytes, low: float, high
 
 
 def drawing(stage: Stage, key: bytes, clip_norm: float, effort: int = 1, steps: int | None = None) -> tuple[Stage, Run]:
-    """A run without noise, of units with texts and gradient canaries with a coordinate each, and its stage.
+    """Return a noiseless run of units with texts, and of gradient canaries with a coordinate each; and its stage.
 
     Args:
-        steps: number of steps; None: by ``effort``.
+        steps: number of steps; None: ``effort`` decides.
     """
     rate = stage.mechanism.sampler.rate
     # At rate 1 nothing is drawn, and a few steps show that nobody is left out.
@@ -94,7 +94,8 @@ def drawing(stage: Stage, key: bytes, clip_norm: float, effort: int = 1, steps: 
 
 
 def steps_to_see_one_coin(rate: float, units: int) -> int:
-    """Number of steps after which two of ``units`` units that share a coin are seen with probability 0.99."""
+    """Return the number of steps after which a shared coin of two of ``units`` units is detected with probability
+    0.99."""
     steps = _FEWEST
     while steps < _MOST and rate < 1.0:
         # Of zeros, since only the threshold ``from_count`` is asked for.
@@ -106,7 +107,7 @@ def steps_to_see_one_coin(rate: float, units: int) -> int:
 
 
 def checks_of_draws(seen: Sequence[ObservedDraws], stage: Stage) -> list[Check]:
-    """Checks of who was sampled in runs under one key or under two."""
+    """Check who was sampled in runs under one key or under two keys."""
     rate, members = stage.mechanism.sampler.rate, stage.mechanism.members
     odd = max(each.odd for each in seen)
     detects = f"a unit that takes part with a part of its contribution, {_MISREAD:g} of it"
@@ -134,7 +135,7 @@ def checks_of_draws(seen: Sequence[ObservedDraws], stage: Stage) -> list[Check]:
 
 
 def _kinds(seen: Sequence[ObservedDraws], rate: float, members: int) -> tuple[Drawn, Drawn, Drawn]:
-    """Units with distinct texts, pairs of units with equal texts, and gradient canaries."""
+    """Return units with distinct texts, pairs of units with equal texts, and gradient canaries."""
     names = seen[0].names
     texts = np.stack([each.texts for each in seen])
     lone = [j for j, alike in enumerate(names) if len(alike) == 1]
@@ -149,7 +150,7 @@ def _kinds(seen: Sequence[ObservedDraws], rate: float, members: int) -> tuple[Dr
 
 
 def _whole_cohorts(seen: Sequence[ObservedDraws], rate: float, members: int) -> Check:
-    """Sizes of cohorts, all kinds of units together: a fixed size, a cap, or a shared coin would show here."""
+    """Check the sizes of cohorts, all kinds of units together, against a fixed size, a cap, or a shared coin."""
     units = sum(len(alike) for alike in seen[0].names) + members * seen[0].canaries.shape[1]
     sizes = np.concatenate([draws.texts.sum(axis=1) + draws.canaries.sum(axis=1) for draws in seen])
     finding = laws.squares(sizes.clip(0, units), units, rate, LEVEL)
@@ -158,7 +159,7 @@ def _whole_cohorts(seen: Sequence[ObservedDraws], rate: float, members: int) -> 
 
 
 def _beyond(seen: ObservedDraws, members: int) -> float:
-    """Largest excess of a column's count over its number of units, or of zero over its count."""
+    """Return the largest excess of a column's count over its number of units, or of zero over its count."""
     copies = np.array([len(alike) for alike in seen.names])
     excess = (seen.texts - copies, -seen.texts, seen.canaries - members, -seen.canaries)
     return max(float(each.max(initial=0.0)) for each in excess)
@@ -195,7 +196,7 @@ def _spreads(drawn: Drawn) -> list[Check]:
 
 
 def _over_steps(drawn: Drawn) -> list[Check]:
-    """Check how often a unit was sampled in a step and again k steps later, for every k."""
+    """Check how often a unit was sampled in a step and also k steps later, for every k."""
     present = drawn.present
     steps = present.shape[1]
     both, trials = [], []
@@ -213,7 +214,7 @@ def _over_steps(drawn: Drawn) -> list[Check]:
 
 
 def _between_units(drawn: Drawn) -> list[Check]:
-    """Check how often two units took part together, for every two."""
+    """Check how often two units were drawn together, for every two."""
     flat = drawn.present.reshape(-1, drawn.present.shape[2]).astype(np.float64)
     if flat.shape[1] < 2:
         return []
@@ -224,7 +225,7 @@ def _between_units(drawn: Drawn) -> list[Check]:
 
 
 def _between_keys(drawn: Drawn) -> list[Check]:
-    """Check how often a unit took part in the same step under both keys."""
+    """Check how often a unit was drawn in the same step under both keys."""
     if drawn.present.shape[0] < 2:
         return []
     both = (drawn.present[0] & drawn.present[1]).sum(axis=0)
@@ -255,7 +256,7 @@ def _twins(drawn: Drawn) -> list[Check]:
 
 
 def _of_a_crowd(stage: Stage, trainer: Trainer, key: bytes, low: float) -> Check:
-    """One step of rate 1 with everybody: writers, text canaries, gradient canaries."""
+    """Check one step at rate 1 with all units: writers, text canaries, gradient canaries."""
     there, run = drawing(stage, key, low, steps=stage.mechanism.sampler.groups)
     people = stage.planned(key, [person.name for person in (*stage.people.writers, *stage.people.canaries)])
     canaries = [unit for unit in run.training.units if unit.canary is not None]
@@ -268,7 +269,7 @@ def _of_a_crowd(stage: Stage, trainer: Trainer, key: bytes, low: float) -> Check
 
 
 def _of_one_alone(stage: Stage, trainer: Trainer, key: bytes, low: float) -> Check:
-    """The rate of a unit that is the only one: a trainer that avoids empty cohorts would always sample it."""
+    """Check the rate of a single unit: a trainer that avoids empty cohorts would always sample it."""
     there, run = drawing(stage, keyed_digest(key, "white-box draws", "alone"), low)
     rate, steps = stage.mechanism.sampler.rate, run.training.mechanism.steps
     drawn = draws(there, trainer, Run(replace(run.training, units=run.training.units[:1])))
@@ -282,9 +283,9 @@ def _of_one_alone(stage: Stage, trainer: Trainer, key: bytes, low: float) -> Che
 
 
 def _whatever_the_texts(stage: Stage, trainer: Trainer, key: bytes, low: float, high: float) -> Check:
-    """The same key and names with other texts, at another clip norm: the same units must be sampled.
+    """Check that the same key and names with other texts, at another clip norm, lead to the same sample.
 
-    This cannot be compared if the trainer does not sample the same units twice under one key.
+    The comparison is impossible if the trainer does not repeat its sample under one key.
     """
     name, rate = "sampling: changed by what units write", stage.mechanism.sampler.rate
     if rate == 1.0:
@@ -306,9 +307,9 @@ def _whatever_the_texts(stage: Stage, trainer: Trainer, key: bytes, low: float, 
 
 
 def _whoever_else(stage: Stage, trainer: Trainer, key: bytes, low: float) -> Check:
-    """The same key with every other unit missing: the others must be drawn in the same steps as before.
+    """Check that units are drawn in the same steps as before when every other unit is missing, under the same key.
 
-    Like ``_whatever_the_texts`` it cannot be compared if the trainer does not draw the same units twice.
+    As in ``_whatever_the_texts``, the comparison is impossible if the trainer does not repeat its sample.
     """
     name = "sampling: changed by who else is there"
     there, whole = drawing(stage, keyed_digest(key, "white-box draws", "others"), low, steps=_FEWEST)
@@ -328,7 +329,8 @@ def _same(a: ObservedDraws, b: ObservedDraws) -> bool:
 
 
 def _alike(finding: LawResult, drawn: Drawn, trials: int) -> str:
-    """The correlation of two coins that would have been seen, or how likely even equal coins would have been seen."""
+    """Return the correlation of two coins that would have been detected, or the probability of detecting equal
+    coins."""
     rate = drawn.chance
     correlation = (finding.smallest - rate**2) / (rate * (1.0 - rate))
     # Both coins are 1 with probability p^2 + r p (1 - p). An r above 1: not even equal coins would surely be seen.

@@ -1,9 +1,9 @@
 """White-box audit of a training implementation: canary users by coin, every noised step watched, single steps checked.
 
-The attacker is the strongest one of the privacy definition: it knows everything except whether the canary user is in,
-and sees each step. Each canary user is included by an independent fair coin under a fresh key and takes part in a real
-training of a tiny model. What is certified rests on the coins alone (bounds/one_run.py). Besides that, short runs in
-which little or nothing is random check whether the step is the stated one.
+The attacker is the strongest in the privacy definition: it knows everything except whether the canary user is in, and
+sees each step. Each canary user is included by an independent fair coin under a fresh key, and is part of a real
+training of a tiny model. The certified result rests on the coins alone (bounds/one_run.py). In addition, short runs
+with little or no randomness check whether the step is the stated step.
 """
 
 import dataclasses
@@ -93,7 +93,7 @@ def _weights(stage: Stage, trainer: Trainer, key: bytes, effort: int) -> tuple[C
 
 
 def clip_norms(stage: Stage, key: bytes) -> tuple[float, float]:
-    """A clip norm far below every unit's gradient, and one far above."""
+    """Return a clip norm far below every unit's gradient, and a clip norm far above."""
     norms = norms_of_units(stage, key)
     return _BELOW * float(norms[0]), _ABOVE * float(norms[-1])
 
@@ -117,17 +117,17 @@ class TrainerAudit(Tabular):
     """The findings of an audit.
 
     Attributes:
-        model: on which the trainer was audited.
+        model: model on which the trainer was audited.
         directions: directions of the gradient canaries.
-        power: what the audit could say, stated before the run.
-        estimate: Andrew et al. 2024, pooled variance, over all trainings' canaries; None for sampled runs, which are
-            not Gaussian. An estimate, not a bound.
+        power: what the audit could detect, stated before the run.
+        estimate: estimate of epsilon by Andrew et al. 2024, pooled variance, over all trainings' canaries; None for
+            sampled runs, which are not Gaussian. It is an estimate, not a bound.
         estimates: the same estimate for each training.
         auroc, auroc_error: AUROC of the likelihood-ratio statistic over all gradient canaries, and its standard error.
         result: certified bounds and the verdict on the accountant's curve.
-        checks: the checks of the stated mechanism, each with the deviation it would have seen.
-        accepted: kinds of alarms that were accepted in advance.
-        of_plan: whether the step that ran is the plan's own, by heldin's loop, not one that was given to the audit.
+        checks: the checks of the stated mechanism, each with the deviation that it would have detected.
+        accepted: kinds of alarms accepted in advance.
+        of_plan: whether the audited step is the plan's own, in heldin's loop, rather than one passed to the audit.
     """
 
     mechanism: Mechanism
@@ -147,7 +147,7 @@ class TrainerAudit(Tabular):
 
     @property
     def outcome(self) -> TrainerOutcome:
-        """The gravest finding."""
+        """The most serious finding."""
         # What the coins certify outranks the checks, which are about the mechanism and not about epsilon.
         of_curve = self.result.verdict.outcome
         if of_curve is Outcome.CONTRADICTED:
@@ -164,7 +164,7 @@ class TrainerAudit(Tabular):
 
     @property
     def exit_code(self) -> int:
-        """The exit code: CERTIFIED, OTHER_MECHANISM, UNSAFE if that is not accepted, else DONE."""
+        """The exit code: CERTIFIED, OTHER_MECHANISM, UNSAFE unless accepted in advance, else DONE."""
         match self.outcome:
             case TrainerOutcome.CURVE_CONTRADICTED:
                 return self.result.verdict.exit_code
@@ -180,15 +180,15 @@ class TrainerAudit(Tabular):
         return outcome_text(self.outcome, self.checks, self.accepted, self.result.verdict.reason)
 
     def notes(self) -> Sequence[str]:
-        """List the tested mistakes with the smallest visible deviation, and the untested ones."""
+        """List the tested mistakes with the smallest detectable deviation, and the untested mistakes."""
         return [*tested_lines(self.checks), *untested_lines(self.checks)]
 
     def rows(self) -> list[dict[str, Any]]:
-        """The checks."""
+        """Return the checks as rows of a table."""
         return [{**dataclasses.asdict(check), "alarm": check.alarm} for check in self.checks]
 
     def as_dict(self) -> dict[str, Any]:
-        """Every number, nested, with bounds and verdicts as in Judgement.as_dict."""
+        """Return every number, nested, with bounds and verdicts as in Judgement.as_dict."""
         # The outcome is of coins and checks together; the verdict of the coins alone stays in ``verdicts``.
         of_coins = {name: value for name, value in self.result.as_dict().items() if name != "verdict"}
         return {
@@ -235,19 +235,20 @@ def audit_trainer(
 
     Args:
         mechanism: the stated mechanism, Poisson-sampled and with a guarantee (see ``set_stage``).
-        keys: a fresh secret key for each training, never used before.
-        canaries: canary users per training, each included by a fair coin.
-        directions: "coordinate": tight against the accountant; "random": over all parameters.
-        trainer: heldin's own loop, ``stepwise(step)`` for a foreign step function, or a whole trainer, which states its
-            optimizer by a method ``optimizer`` (``white_box.trainers.StatedOptimizer``).
-        effort: number of steps watched for sampling and for carried-over state, as a multiple of a short audit's.
+        keys: a fresh, unused secret key for each training.
+        canaries: number of canary users per training, each included by a fair coin.
+        directions: "coordinate": tight against the accountant; "random": directions over all parameters.
+        trainer: heldin's own loop, ``stepwise(step)`` for another step function, or a whole trainer, which states its
+            optimizer in a method ``optimizer`` (``white_box.trainers.StatedOptimizer``).
+        effort: number of steps that test sampling and carried-over state, as a multiple of a short audit's.
         processes: also run in two processes, for which the trainer must be importable; takes about 20 seconds.
         alpha: error probability of bounds and verdict.
-        advance: called with 1 after each of the ``parts`` parts.
-        accepted: kinds of alarms that do not count towards the exit code.
+        advance: called with 1 after each part of the audit (see ``parts``).
+        accepted: kinds of alarms that do not affect the exit code.
 
     Raises:
-        InputError: no keys, a repeated key, a mechanism that cannot be tested here, or too few or too many canaries.
+        InputError: there are no keys, a key is repeated, the mechanism is not testable here, or canaries are too few or
+            many.
     """
     if not keys or len(set(keys)) != len(keys):
         raise InputError("a white-box audit needs at least one training, and a key of its own for each")
@@ -298,7 +299,7 @@ def audit_trainer(
 
 
 def training_checks(seen: Sequence[Observation], ceiling: float) -> list[Check]:
-    """Checks of whole trainings: AUROCs against the accountant's ceiling, noise, and weights."""
+    """Check whole trainings: AUROCs against the accountant's ceiling, noise, and weights."""
     noise, furthest = np.concatenate([s.noise for s in seen]), [s.recomputed for s in seen]
     stated = [value for value in furthest if value is not None]
     weights = recomputed_check(max(stated) if stated else None, len(noise))
@@ -311,7 +312,7 @@ def parts(trainings: int, *, processes: bool) -> int:
 
 
 def directions_of(text: str) -> Directions:
-    """The directions that ``--directions`` names. Raises InputError for anything but "coordinate" and "random"."""
+    """Return the directions in the option ``--directions``. Raises InputError unless "coordinate" or "random"."""
     match text:
         case "coordinate" | "random":
             return text
@@ -320,7 +321,7 @@ def directions_of(text: str) -> Directions:
 
 
 def table(audit: TrainerAudit, width: int = WIDTH) -> str:
-    """The findings as plain text: estimate, bounds, AUROC against the ceiling, checks, and the outcome."""
+    """Return the findings as plain text: estimate, bounds, AUROC against the ceiling, checks, and the outcome."""
     lines = [f"audited on: {audit.model}"]
     if audit.estimate is not None:
         estimate = audit.estimate

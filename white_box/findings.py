@@ -1,4 +1,4 @@
-"""An audit's findings in words: what was tested, what would have been seen, and what was not tested."""
+"""An audit's findings in words: what was tested, what would have been detected, and what was not tested."""
 
 import textwrap
 from collections.abc import Sequence
@@ -50,7 +50,8 @@ _NOT_ACCEPTED = (
 
 
 def tested_lines(checks: Sequence[Check]) -> dict[str, str]:
-    """By class of mistakes, the number of checks and the smallest deviations they would have seen."""
+    """Return, for each class of mistakes, the number of checks and the smallest deviations that they would have
+    detected."""
     lines = {}
     for subject in SUBJECTS:
         of_subject = [check for check in checks if check.subject == subject and not check.untested]
@@ -66,14 +67,14 @@ def untested_lines(checks: Sequence[Check]) -> list[str]:
 
 
 def closing_lines(checks: Sequence[Check], width: int = WIDTH) -> list[str]:
-    """The last lines of the output: exactly what was tested, and what was not."""
+    """Return the last lines of the output: exactly what was tested, and what was not."""
     lines = [f"tested: {title}: {deviations}" for title, deviations in tested_lines(checks).items()]
     lines += [f"not tested: {text}" for text in untested_lines(checks)]
     return wrapped(lines, width)
 
 
 def check_lines(checks: Sequence[Check]) -> list[str]:
-    """The table of the checks that were made."""
+    """Return the table of the checks that were made."""
     lines = [f"{'check':<{_NAME}} {'measured':>9} {'stated':>8} {'p-value':>8}"]
     for check in checks:
         if not check.untested:
@@ -84,18 +85,18 @@ def check_lines(checks: Sequence[Check]) -> list[str]:
 
 
 def alarm_text(alarm: Check, accepted: Sequence[AlarmKind]) -> str:
-    """An alarm, its kind, and whether it was accepted in advance."""
+    """Return an alarm in words, with its kind, and whether it was accepted in advance."""
     kind = f"{alarm.kind.value}, accepted" if alarm.kind in accepted else alarm.kind.value
     chance = f" (p = {alarm.p_value:.1g})" if alarm.level else ""
     return f"ALARM ({kind}): {alarm.name}: {alarm.measured:.4g}, stated {alarm.expected:.4g}{chance}"
 
 
 def outcome_text(outcome: TrainerOutcome, checks: Sequence[Check], accepted: Sequence[AlarmKind], of_coins: str) -> str:
-    """The outcome of an audit in a few sentences.
+    """Return the outcome of an audit in a few sentences.
 
     Args:
-        accepted: kinds of alarms that were accepted in advance.
-        of_coins: what the coins of gradient canaries say about the accountant's curve.
+        accepted: kinds of alarms accepted in advance.
+        of_coins: sentence on the accountant's curve, from the coins of gradient canaries.
     """
     made = [check for check in checks if not check.untested]
     raised = [check for check in made if check.alarm]
@@ -108,5 +109,5 @@ def outcome_text(outcome: TrainerOutcome, checks: Sequence[Check], accepted: Seq
 
 
 def wrapped(lines: Sequence[str], width: int) -> list[str]:
-    """The lines, each broken at ``width`` with its continuation indented."""
+    """Return the lines, each wrapped at ``width`` with an indented continuation."""
     return [part for line in lines for part in textwrap.wrap(line, width, subsequent_indent="    ")]

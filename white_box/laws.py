@@ -1,7 +1,7 @@
-"""P-values that hold at any level, and the smallest deviation that each would have seen with probability 0.99.
+"""P-values that hold at any level, and the smallest deviation that each would have detected with probability 0.99.
 
-Every p-value is exact under the stated null, or an upper bound (Chernoff), since a check rejects far out in the tail,
-where approximations fail first. Several values at once are corrected for their number (Bonferroni).
+Every p-value is exact under the stated null, or an upper bound (Chernoff), because a check rejects far out in the tail,
+where approximations fail first. Several values together are corrected for their number (Bonferroni).
 """
 
 import functools
@@ -28,8 +28,8 @@ class LawResult:
     Attributes:
         p_value: the p-value, corrected for the number of values.
         measured: the most deviant value.
-        smallest: the deviation that would have been seen with probability 0.99.
-        below: the same for deviations to the other side, where it differs; NaN if there is none, or none would be seen.
+        smallest: the deviation that would have been detected with probability 0.99.
+        below: the detected deviation to the other side, if it differs; NaN if there is none, or none would be detected.
         from_count: for counts, the smallest count that is rejected as too large.
     """
 
@@ -41,15 +41,17 @@ class LawResult:
 
     @property
     def times(self) -> str:
-        """For a factor: what would have been seen, in words."""
+        """Return the detectable deviation of a factor, in words."""
         below = "" if math.isnan(self.below) else f" or {self.below:.3g}"
         return f"{self.smallest:.3g}{below} times"
 
 
 def deviations(sums: Array, freedom: int, level: float) -> LawResult:
-    """Sums of ``freedom`` squares of N(0, 1) each: is any standard deviation not 1? Chi-squared, two-sided, exact.
+    """Test whether any standard deviation differs from 1, given sums of ``freedom`` squares of N(0, 1) each.
 
-    ``smallest`` and ``below``: the larger and the smaller deviation of one of them that would have been seen.
+    The test is chi-squared, two-sided and exact.
+
+    ``smallest`` and ``below``: the larger and the smaller deviation of one of them that would have been detected.
     """
     values = np.asarray(sums, dtype=np.float64).ravel()
     ends = (float(values.min()), float(values.max()))  # the least likely of all is one of the two
@@ -59,7 +61,8 @@ def deviations(sums: Array, freedom: int, level: float) -> LawResult:
 
 
 def means(sums: Array, terms: int, level: float) -> LawResult:
-    """Sums of ``terms`` N(0, 1) each: is any mean not zero? ``smallest`` is in standard deviations."""
+    """Test whether any mean differs from zero, given sums of ``terms`` N(0, 1). ``smallest`` is in standard
+    deviations."""
     values = np.abs(np.asarray(sums, dtype=np.float64)).ravel()
     worst = float(values.max())
     threshold = -float(special.ndtri(level / (2 * values.size)))
@@ -68,15 +71,15 @@ def means(sums: Array, terms: int, level: float) -> LawResult:
 
 
 def correlations(values: Array, sizes: Array, level: float, tests: int | None = None) -> LawResult:
-    """Correlations about zero of pairs of independent vectors of n normals: r^2 is Beta(1/2, (n - 1)/2), exact.
+    """Test correlations about zero of pairs of independent vectors of n normals: r^2 is Beta(1/2, (n - 1)/2), exact.
 
-    ``smallest`` and ``below``: what would have been seen in the longest and in the shortest vectors, by Fisher's
-    approximation.
+    ``smallest`` and ``below``: the correlations that would have been detected in the longest and the shortest vectors,
+    by Fisher's approximation.
 
     Args:
-        values: the correlations, or the largest of each size.
-        sizes: length n of the vectors of each.
-        tests: number of correlations, if ``values`` has only the largest ones.
+        values: the correlations, or the largest correlation for each size.
+        sizes: length n of the vectors for each value.
+        tests: number of correlations, if ``values`` has only the largest.
     """
     r: Array = np.minimum(np.abs(np.ravel(values)), 1.0)
     n: Array = np.ravel(sizes).astype(np.float64)
@@ -91,17 +94,18 @@ def correlations(values: Array, sizes: Array, level: float, tests: int | None = 
 
 
 def products(sums: Array, pairs: Array, level: float, least: float | None = None) -> LawResult:
-    """Sums of products x_i x_(i + lag) of independent N(0, 1), ``pairs`` of them each: is any correlation not zero?
+    """Test whether any correlation differs from zero, given sums of ``pairs`` products x_i x_(i + lag) of N(0, 1).
 
-    A Chernoff bound for every number of pairs. In chains of neighbours the eigenvalues a of the quadratic form lie in
-    [-1, 1] and their squares add up to pairs / 2, so that the cumulant generating function at s, the sum of
-    -log(1 - 4 s^2 a^2) / 4, is at most -(pairs / 8) log(1 - 4 s^2); its transform is largest at
-    s = (sqrt(n^2 + 16 q^2) - n) / 8 q. ``smallest`` is the correlation at a lag with ``least`` pairs.
+    The numbers are independent under the null. A Chernoff bound holds for every number of pairs. In chains of
+    neighbours the eigenvalues a of the quadratic form lie in [-1, 1] and their squares add up to pairs / 2. So the
+    cumulant generating function at s, the sum of -log(1 - 4 s^2 a^2) / 4, is at most -(pairs / 8) log(1 - 4 s^2); its
+    transform is largest at s = (sqrt(n^2 + 16 q^2) - n) / 8 q. ``smallest`` is the correlation at a lag with ``least``
+    pairs.
 
     Args:
         sums: the sum of products at each lag.
-        pairs: number of products in each sum.
-        least: number of pairs that ``smallest`` is for; None: half of the largest number.
+        pairs: number of products per sum.
+        least: number of pairs for ``smallest``; None: half of the largest number.
     """
     q, n = np.abs(np.asarray(sums, dtype=np.float64)), np.asarray(pairs, dtype=np.float64)
     rate = _chernoff(q, n)
@@ -112,9 +116,10 @@ def products(sums: Array, pairs: Array, level: float, least: float | None = None
 
 
 def counts(observed: Array, trials: NDArray[Any] | int, rate: float, level: float) -> LawResult:
-    """Binomial counts: is any rate not the stated one? Two-sided, exact.
+    """Test whether any rate of binomial counts differs from the stated rate; two-sided, exact.
 
-    ``smallest`` and ``below``: the higher and the lower rate that would have been seen in the count with most trials.
+    ``smallest`` and ``below``: the higher and the lower rate that would have been detected in the count with most
+    trials.
     """
     values = np.asarray(observed, dtype=np.float64).ravel()
     n = np.broadcast_to(np.asarray(trials, dtype=np.float64), values.shape)
@@ -127,9 +132,10 @@ def counts(observed: Array, trials: NDArray[Any] | int, rate: float, level: floa
 
 
 def squares(observed: Array, trials: int, rate: float, level: float) -> LawResult:
-    """The spread of independent binomial counts about their mean, two-sided, by the exact law of the sum of squares.
+    """Test the spread of independent binomial counts about their mean, two-sided, by the exact law of the sum of
+    squares.
 
-    ``smallest`` and ``below``: the factors of the variance that would have been seen.
+    ``smallest`` and ``below``: the factors of the variance that would have been detected.
     """
     values = np.asarray(observed, dtype=np.float64).ravel()
     centre, law = law_of_squares(trials, rate, values.size)
@@ -148,7 +154,7 @@ def squares(observed: Array, trials: int, rate: float, level: float) -> LawResul
 
 
 def distances(samples: list[Array], level: float) -> LawResult:
-    """Kolmogorov-Smirnov of each sample against N(0, 1). ``smallest`` is a distance of distribution functions."""
+    """Compare each sample with N(0, 1) (Kolmogorov-Smirnov). ``smallest`` is a distance of distribution functions."""
     comparisons = [stats.kstest(sample, "norm") for sample in samples]
     p_value = min(1.0, len(samples) * min(float(f.pvalue) for f in comparisons))
     fewest = min(sample.size for sample in samples)  # in the smallest sample a distance is hardest to see
@@ -159,7 +165,7 @@ def distances(samples: list[Array], level: float) -> LawResult:
 def tails(values: Array, beyond: tuple[float, ...], level: float) -> LawResult:
     """Test the number of N(0, 1) numbers beyond each of ``beyond`` deviations from zero. Binomial, exact.
 
-    ``smallest`` and ``below``: the multiples of the stated number beyond the last that would have been seen.
+    ``smallest`` and ``below``: the detectable multiples of the stated number beyond the last deviation.
     """
     size = np.abs(values)
     each = level / len(beyond)
@@ -173,7 +179,7 @@ def tails(values: Array, beyond: tuple[float, ...], level: float) -> LawResult:
 def of_cosines(cosines: Array, size: int) -> Array:
     """Map cosines of vectors of ``size`` normals with directions independent of them to squares of N(0, 1); exact.
 
-    A cosine's square is Beta(1/2, (n - 1)/2) whatever the deviation; quantiles of that law are mapped to quantiles.
+    A cosine's square is Beta(1/2, (n - 1)/2) for any deviation; quantiles of that law are mapped to quantiles.
     """
     # The tail beyond, as 1 minus the distribution function has no digits left far out.
     beyond = special.betainc((size - 1) / 2.0, 0.5, 1.0 - np.minimum(np.square(cosines), 1.0))
@@ -183,7 +189,7 @@ def of_cosines(cosines: Array, size: int) -> Array:
 def of_ratios(first: Array, second: Array, size: int) -> Array:
     """Map pairs of sums of ``size`` squares of normals of one deviation to squares of N(0, 1), by their ratio; exact.
 
-    The share of either is Beta(n/2, n/2) whatever the deviation. Equal sums give 0.
+    The share of either sum is Beta(n/2, n/2) for any deviation. Equal sums give 0.
     """
     total = first + second
     share = np.where(total > 0.0, np.minimum(first, second) / np.maximum(total, _TINY), 0.5)  # two zeros are equal
@@ -192,9 +198,11 @@ def of_ratios(first: Array, second: Array, size: int) -> Array:
 
 
 def of_spans(outside: Array, before: Array, size: int) -> Array:
-    """Map shares of a vector's square outside the span of ``before`` others of ``size`` normals to N(0, 1); exact.
+    """Map shares of a vector's square outside the span of ``before`` other vectors of ``size`` normals to N(0, 1);
+    exact.
 
-    The share is Beta((n - b)/2, b/2), independent of the shares of earlier vectors. Positive: more is inside the span.
+    The share is Beta((n - b)/2, b/2), independent of earlier vectors' shares. Positive: a larger share is inside the
+    span.
     """
     inner, outer = before / 2.0, (size - before) / 2.0
     low = special.betainc(inner, outer, 1.0 - outside)
@@ -205,20 +213,21 @@ def of_spans(outside: Array, before: Array, size: int) -> Array:
 
 
 def either(findings: Sequence[LawResult]) -> LawResult:
-    """Combine tests that share a level: the most deviant one, and what the first would have seen."""
+    """Combine tests that share a level: return the most deviant result, with the first test's detectable deviations."""
     worst = min(findings, key=lambda f: f.p_value)
     p_value = min(1.0, len(findings) * worst.p_value)
     return LawResult(p_value, worst.measured, findings[0].smallest, findings[0].below)
 
 
 def areas(measured: float, error: float, limit: float, number: int, level: float) -> LawResult:
-    """One-sided: is an AUROC above ``limit``? The p-value is exp(-n KL(measured || limit)), n the smaller group's size.
+    """Test whether an AUROC is above ``limit``, one-sided. The p-value is exp(-n KL(measured || limit)).
 
-    Hoeffding (1963), section 5b: a two-sample U-statistic is a mean over pairings of means of n independent terms, so
-    his Theorem 1 holds for it. ``smallest`` is an AUROC; NaN if none up to 1 would be seen.
+    n is the smaller group's size. Hoeffding (1963), section 5b: a two-sample U-statistic is a mean over pairings of
+    means of n independent terms, so his Theorem 1 holds. ``smallest`` is an AUROC; NaN if none up to 1 would be
+    detected.
 
     Args:
-        limit: the largest AUROC allowed.
+        limit: the largest allowed AUROC.
         number: size of the smaller group, n.
     """
     p_value = math.exp(-number * _divergence(measured, limit)) if measured > limit else 1.0
@@ -232,9 +241,10 @@ def areas(measured: float, error: float, limit: float, number: int, level: float
 
 
 def close_pairs(values: Array, within: float, level: float) -> LawResult:
-    """Test if more N(0, 1) numbers are within ``within`` above another than by chance, as on a grid. A Poisson bound.
+    """Test whether more N(0, 1) numbers are within ``within`` above another than by chance, as on a grid. A Poisson
+    bound.
 
-    P(|X - Y| < w) is at most w / sqrt(pi). ``smallest`` is the width of a grid, ``below`` the largest expected number.
+    P(|X - Y| < w) is at most w / sqrt(pi). ``smallest`` is a grid's width, ``below`` the largest expected number.
     """
     number = values.size
     # Between neighbours in order, of which there are at most as many as close pairs.
@@ -245,7 +255,8 @@ def close_pairs(values: Array, within: float, level: float) -> LawResult:
 
 
 def lag_sums(rows: Array) -> tuple[Array, Array]:
-    """Sums of products at lags 1 .. L - 1 along the last axis, summed over the others, and the number of products."""
+    """Return the sums of products at lags 1 .. L - 1 along the last axis, over all other axes, and the number of
+    products."""
     size = rows.shape[-1]
     spectrum = np.fft.rfft(rows.reshape(-1, size), 2 * size, axis=1)  # padded with zeros, or lags would wrap around
     sums = np.fft.irfft(np.square(np.abs(spectrum)).sum(axis=0), 2 * size)[1:size]
@@ -257,7 +268,7 @@ def lag_sums(rows: Array) -> tuple[Array, Array]:
 
 @functools.lru_cache(maxsize=1024)
 def _seen_deviations(freedom: int, each: float) -> tuple[float, float]:
-    """The larger and the smaller deviation that ``deviations`` would have seen at the level of each sum."""
+    """Return the larger and the smaller deviation that ``deviations`` would have detected at the level of each sum."""
     high, low = float(stats.chi2.isf(each / 2, freedom)), float(stats.chi2.ppf(each / 2, freedom))
     # A deviation t makes the sum t^2 times chi-squared, of which the share SEEN lies beyond the quantile used here.
     up = math.sqrt(high / float(stats.chi2.isf(SEEN, freedom)))
@@ -266,14 +277,15 @@ def _seen_deviations(freedom: int, each: float) -> tuple[float, float]:
 
 @functools.lru_cache(maxsize=1024)
 def _seen_between(size: float, each: float) -> float:
-    """The correlation of vectors of this size that ``correlations`` would have seen at the level of each."""
+    """Return the correlation of vectors of this size that ``correlations`` would have detected at level ``each``."""
     threshold = math.sqrt(float(stats.beta.isf(each, 0.5, (size - 1) / 2)))
     return math.tanh(math.atanh(min(threshold, 1.0 - 1e-15)) + _Z / math.sqrt(size - 1))
 
 
 @functools.lru_cache(maxsize=1024)
 def _seen_correlation(pairs: float, target: float) -> float:
-    """The correlation that ``products`` would have seen over so many pairs, where its rate has to reach ``target``."""
+    """Return the correlation that ``products`` would have detected over ``pairs`` pairs, if its rate must reach
+    ``target``."""
     highest = pairs + 10.0 * target  # where the rate is above the target
     threshold = optimize.brentq(lambda x: float(_chernoff(np.array([x]), np.array([pairs]))[0]) - target, 0.0, highest)
     return float((threshold + _Z * math.sqrt(pairs)) / pairs)
@@ -281,10 +293,11 @@ def _seen_correlation(pairs: float, target: float) -> float:
 
 @functools.lru_cache(maxsize=1024)
 def _seen_rates(trials: int, rate: float, each: float) -> tuple[float, float, int]:
-    """The higher and the lower rate that ``counts`` would have seen, and the smallest count rejected as too large.
+    """Return the higher and the lower rate that ``counts`` would have detected, and the smallest count rejected as too
+    large.
 
     Args:
-        each: level of either side of the count.
+        each: level of each side of the count.
     """
     high = int(stats.binom.isf(each, trials, rate)) + 1
     low = int(stats.binom.ppf(each, trials, rate)) - 1
@@ -296,7 +309,7 @@ def _seen_rates(trials: int, rate: float, each: float) -> tuple[float, float, in
 
 @functools.lru_cache(maxsize=1024)
 def _seen_distance(size: int, each: float) -> float:
-    """The distance of distribution functions that ``distances`` would have seen in a sample of this size."""
+    """Return the distance of distribution functions that ``distances`` would have detected in a sample of this size."""
     # P(D_n < distance - x) <= 2 exp(-2 n x^2), Massart
     slack = math.sqrt(math.log(2.0 / (1.0 - SEEN)) / (2.0 * size))
     return float(stats.kstwo.isf(each, size)) + slack
@@ -304,12 +317,13 @@ def _seen_distance(size: int, each: float) -> float:
 
 @functools.lru_cache(maxsize=1024)
 def _seen_width(number: int, within: float, expected: float, level: float) -> float:
-    """The width of a grid that ``close_pairs`` would have seen; NaN if none."""
+    """Return the width of a grid that ``close_pairs`` would have detected; NaN if none."""
     least = float(stats.poisson.isf(level, expected)) + 1.0
     at = stats.norm.pdf(np.linspace(-6.0, 6.0, 2401))
 
     def seen(width: float) -> float:
-        """Numbers that share a cell with a lower one, minus the smallest rejected number and their spread."""
+        """Return how many numbers share a grid cell with a lower number, minus the smallest rejected number and their
+        spread."""
         of_cell = number * width * at
         shared = float((of_cell + np.expm1(-of_cell)).sum() * 0.005 / width)  # 0.005: step of the points in ``at``
         return shared - _Z * math.sqrt(shared) - least
@@ -318,14 +332,14 @@ def _seen_width(number: int, within: float, expected: float, level: float) -> fl
 
 
 def _chernoff(q: Array, n: Array) -> Array:
-    """The rate of ``products`` at sums q over n pairs."""
+    """Return the rate of ``products`` at sums q over n pairs."""
     safe = np.maximum(q, _TINY)
     s = (np.sqrt(np.square(n) + 16.0 * np.square(safe)) - n) / (8.0 * safe)
     return np.asarray(np.where(q > 0.0, s * q + n / 8.0 * np.log1p(-np.minimum(4.0 * s * s, 1.0 - 1e-15)), 0.0))
 
 
 def _divergence(a: float, b: float) -> float:
-    """KL divergence of two Bernoulli laws, nats."""
+    """Return the KL divergence of two Bernoulli laws, in nats."""
     return float(special.rel_entr(a, b) + special.rel_entr(1.0 - a, 1.0 - b))
 
 
@@ -335,9 +349,9 @@ def _chi2_tails(value: float, freedom: int) -> tuple[float, float]:
 
 @functools.lru_cache(maxsize=32)
 def law_of_squares(trials: int, rate: float, number: int) -> tuple[int, Array]:
-    """The integer nearest the mean, and the law of the sum of ``number`` squared distances from it, at 0, 1, ...
+    """Return the integer nearest the mean, and the law of the sum of ``number`` squared distances from it, at 0, 1, ...
 
-    Computed by powers of the discrete Fourier transform, exact to about 1e-15.
+    The law is computed by powers of the discrete Fourier transform, exact to about 1e-15.
     """
     centre = round(trials * rate)  # a whole number, so that squared distances are whole too
     whole = stats.binom.pmf(np.arange(trials + 1), trials, rate)
@@ -351,7 +365,7 @@ def law_of_squares(trials: int, rate: float, number: int) -> tuple[int, Array]:
 
 
 def _reach(law: Array, number: int) -> int:
-    """A length beyond which the sum of ``number`` such variables lies with probability below 1e-15 (Bernstein)."""
+    """Return a length that the sum of ``number`` such variables exceeds with probability below 1e-15 (Bernstein)."""
     at = np.arange(law.size)
     mean = float(law @ at)
     variance = float(law @ np.square(at)) - mean**2

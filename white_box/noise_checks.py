@@ -1,4 +1,5 @@
-"""Is the noise of whole trainings as stated, in coordinates without gradients: size, law and independence."""
+"""Checks whether the noise of whole trainings is as stated, in coordinates without gradients: size, law,
+independence."""
 
 import math
 
@@ -14,14 +15,15 @@ _ROWS = 1000  # of a block of correlations
 
 
 def noise_checks(noise: NDArray[np.float32], trainings: int = 1) -> tuple[Check, ...]:
-    """Check for N(0, 1), independent between trainings, steps and coordinates. Two-sided: too little and too much fail.
+    """Check that the noise is N(0, 1), independent between trainings, steps and coordinates. Two-sided: both too little
+    and too much noise fail.
 
-    The first check is of the stated deviation, the others of the noise divided by its measured deviation, so that a
-    wrong deviation raises one alarm and not all; the measured deviation is taken as exact (T P is in the thousands).
+    The first check tests the stated deviation. The others test the noise divided by its measured deviation, so that a
+    wrong deviation raises only one alarm. The measured deviation is taken as exact (T P is in the thousands).
 
     Args:
         noise: noise divided by the stated deviation, shape (trainings x T, P).
-        trainings: number of trainings, one after the other, T steps each.
+        trainings: number of consecutive trainings with T steps each.
     """
     z = noise.astype(np.float64)
     rows, places = z.shape
@@ -88,7 +90,7 @@ def _between_places(u: Array) -> list[Check]:
 
 
 def _largest(u: Array) -> float:
-    """The largest correlation between two rows, a block of rows at a time."""
+    """Return the largest correlation between two rows, computed for a block of rows at a time."""
     unit = u / np.maximum(np.linalg.norm(u, axis=1, keepdims=True), 1e-300)
     largest = 0.0
     for start in range(0, len(unit), _ROWS):
@@ -98,5 +100,6 @@ def _largest(u: Array) -> float:
 
 
 def _share(times: float, number: int) -> float:
-    """The share of variance, common to ``number`` values, that makes their sum's deviation so many times as large."""
+    """Return the share of variance, common to ``number`` values, that multiplies the deviation of their sum by
+    ``times``."""
     return min(1.0, (times**2 - 1.0) / max(1, number - 1))

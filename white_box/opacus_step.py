@@ -1,10 +1,10 @@
-"""Opacus as a private step, so that a white-box audit can take it apart (Yousefpour et al. 2021).
+"""Opacus as a private step, to be examined by a white-box audit (Yousefpour et al. 2021).
 
-What is Opacus' own: gradients of single records by its hooks, or their clipped sum by fast gradient and ghost clipping,
-and clip, sum, noise and division by its optimizers. What is not: the draw of the cohort (as by Poisson sampling, or in
-shuffled batches), and the gradients of gradient canaries, which are put beside the records' (under fast gradient and
-ghost clipping they are clipped here). A user with several records is what Opacus has no word for: each record is
-clipped by itself, so that a plan for users is run as people run it who take examples for users.
+These parts are Opacus' own: gradients of single records by its hooks, or their clipped sum by fast gradient and ghost
+clipping; and clip, sum, noise and division by its optimizers. Two parts are heldin's. First, heldin draws the cohort
+(by Poisson sampling, or in shuffled batches). Second, heldin adds the gradients of gradient canaries to the records'
+gradients, and clips them under fast gradient and ghost clipping. Opacus has no users with several records: it clips
+each record separately. So a plan for users runs as it does for people who mistake examples for users.
 """
 
 import warnings
@@ -30,12 +30,13 @@ class OpacusStep:
 
     Attributes:
         mode: how gradients of single records are clipped: by hooks that keep them; "fast" and "ghost" by two backward
-            passes, of which the second is weighted. Ghost clipping refuses a model with tied weights.
-        poisson: draw the cohort as the plan says; False: equal batches of a shuffled epoch, which is what
-            ``make_private(poisson_sampling=False)`` leaves to the data loader.
-        positions: give each record its own row of position ids, as the hooks need them; without, a model that makes one
-            row for the whole batch has one gradient of its position embeddings for all records, and Opacus stops.
-        passes: physical batches of a step, as ``BatchMemoryManager`` cuts it.
+            passes, the second of which is weighted. Ghost clipping refuses a model with tied weights.
+        poisson: whether to draw the cohort by the plan; False: equal batches of a shuffled epoch, as
+            ``make_private(poisson_sampling=False)`` takes them from the data loader.
+        positions: whether to give each record its own row of position ids, as the hooks require. Without it, a model
+            that makes one row for the whole batch has one gradient of its position embeddings for all records, and
+            Opacus stops.
+        passes: number of physical batches per step, as ``BatchMemoryManager`` divides it.
     """
 
     mode: Literal["hooks", "fast", "ghost"] = "hooks"
@@ -46,13 +47,13 @@ class OpacusStep:
     def __call__(
         self, model: PreTrainedModel, training: PrivateTraining, step: int, sequences: Sequence[Tokens]
     ) -> float | None:
-        """Leave in ``.grad`` what the optimizer would see.
+        """Put the gradient for the optimizer into ``.grad``.
 
         Args:
-            model: whose ``.grad`` is set.
+            model: the model; its ``.grad`` is set.
 
         Raises:
-            InputError: the mechanism's clip or divisor is none that Opacus has, or Opacus is not installed.
+            InputError: Opacus lacks the mechanism's clip or divisor, or is not installed.
         """
         optimizer = self._optimizer(model, training, step)
         drawn = training.drawn(step) if self.poisson else shuffled_batch(training, step)
@@ -105,7 +106,7 @@ class OpacusStep:
         records: Sequence[Tokens],
         canaries: Sequence[Mapping[str, torch.Tensor]],
     ) -> None:
-        """Leave on the parameters what the optimizer takes: gradients of records, or their clipped sum."""
+        """Put the inputs of the optimizer on the parameters: gradients of records, or their clipped sum."""
         from opacus import GradSampleModule
         from opacus.grad_sample import GradSampleModuleFastGradientClipping
         from opacus.utils.fast_gradient_clipping_utils import DPTensorFastGradientClipping
@@ -154,7 +155,7 @@ class OpacusStep:
 
 @dataclass(frozen=True)
 class _WithPositions:
-    """A model that is called with a row of position ids for each record."""
+    """A model that gets a row of position ids for each record."""
 
     hooked: Any
 
@@ -164,7 +165,7 @@ class _WithPositions:
 
 
 def shuffled_batch(training: PrivateTraining, step: int) -> list[SampledUnit]:
-    """A batch of a shuffled epoch, of the size that the plan expects."""
+    """Return a batch of a shuffled epoch, of the size that the plan expects."""
     units, rate = training.units, training.mechanism.sampler.rate
     size = max(1, round(rate * len(units)))
     epoch, place = divmod(step, max(1, len(units) // size))
@@ -178,7 +179,7 @@ def _seed(key: bytes, purpose: str, number: int) -> int:
 
 
 def _of_records(parameter: torch.nn.Parameter) -> torch.Tensor:
-    """Gradients by record, shape (records, ...); none where no record was drawn."""
+    """Return gradients per record, shape (records, ...); empty if no record was drawn."""
     gradients: torch.Tensor | None = getattr(parameter, "grad_sample", None)
     return torch.zeros((0, *parameter.shape), device=parameter.device) if gradients is None else gradients
 

@@ -1,8 +1,8 @@
-"""The contribution of a unit by one plain backward pass, and, from that, the units that took part in a step.
+"""The contribution of a unit, by one plain backward pass, and the units in a step, computed from contributions.
 
-Slow and obviously right: none of heldin's engine, no batch, no padding. Units' contributions at the weights of a step
-are linearly independent except for units with equal texts, so a step without noise shows which of them it summed, and
-anything else it contains.
+The code is slow and simple: it uses no part of heldin's engine, no batches and no padding. Units' contributions at the
+weights of a step are linearly independent, except for units with equal texts. So a step without noise shows which units
+it summed, and whether it contains anything else.
 """
 
 import functools
@@ -26,10 +26,10 @@ Texts = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """One step, decomposed.
+    """One step, decomposed into contributions.
 
     Attributes:
-        taken: how often each column's contribution was found, unrounded, shape (columns,).
+        taken: number of times each column's contribution was found, unrounded, shape (columns,).
         off: distance of the step from the nearest whole numbers of contributions, divided by the largest contribution.
     """
 
@@ -38,22 +38,23 @@ class Reading:
 
     @property
     def odd(self) -> float:
-        """Largest distance of a column from a whole number."""
+        """Return the largest distance of a column from a whole number."""
         return float(np.abs(self.taken - np.rint(self.taken)).max(initial=0.0))
 
 
 @dataclass(frozen=True)
 class _Weights:
-    """A model; equal to another if the weights are."""
+    """A model that equals another model if their weights are equal."""
 
     digest: bytes  # all that equality and hash look at: training changes a model in place
     base: LanguageModel = field(compare=False)
 
 
 def gradient(base: LanguageModel, texts: Texts) -> Array:
-    """The gradient of the mean over records of the record's mean loss over its own tokens, (d,); zero without records.
+    """Return the mean over records of the gradient of the mean loss over a record's own tokens, (d,); zero without
+    records.
 
-    Charles et al. 2024, Algorithm 2. Cached by weights and records: do not write to the result.
+    Charles et al. 2024, Algorithm 2. The result is cached by weights and records: do not write to it.
     """
     weights = hashlib.sha256()
     for parameter in base.model.parameters():
@@ -78,7 +79,7 @@ def _gradient(weights: _Weights, texts: Texts) -> Array:
 
 
 def contribution(base: LanguageModel, texts: Texts, clip_norm: float) -> Array:
-    """The clipped gradient of a unit with these records, divided by the clip norm, (d,); zero if it is not finite."""
+    """Return the clipped gradient of a unit with these records over the clip norm, (d,); zero if it is not finite."""
     whole = gradient(base, texts)
     norm = math.sqrt(float(whole @ whole))
     return whole / max(norm, clip_norm) if math.isfinite(norm) else np.zeros_like(whole)  # min(1, C / norm) / C
@@ -86,10 +87,10 @@ def contribution(base: LanguageModel, texts: Texts, clip_norm: float) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class ContributionColumns:
-    """The contributions that a step can be composed of.
+    """The contributions of which a step can be composed.
 
     Attributes:
-        names: names of the units of each column; several if their texts are equal.
+        names: names of the units in each column; several if their texts are equal.
         matrix: the contributions, shape (columns, d).
     """
 
@@ -98,7 +99,7 @@ class ContributionColumns:
 
     @functools.cached_property
     def _inverse(self) -> Array:
-        """Pseudo-inverse, shape (d, columns); zeros for a column of zeros."""
+        """The pseudo-inverse, shape (d, columns); zeros for a column of zeros."""
         return np.asarray(np.linalg.pinv(self.matrix), dtype=np.float64)
 
     def read(self, released: Array) -> Reading:
@@ -107,13 +108,15 @@ class ContributionColumns:
         return Reading(taken, self.off(released, np.rint(taken)))
 
     def off(self, released: Array, taken: Array) -> float:
-        """Distance of a step from these numbers of contributions, divided by the largest one (by 1 if all are zero)."""
+        """Return the distance of a step from these numbers of contributions, over the largest contribution (1 if all
+        are zero)."""
         largest = float(np.linalg.norm(self.matrix, axis=1).max(initial=0.0))
         return float(np.linalg.norm(released - taken @ self.matrix)) / (largest or 1.0)
 
 
 def columns_of(base: LanguageModel, alike: Mapping[Texts, Sequence[str]], clip_norm: float) -> ContributionColumns:
-    """The columns of units by what they contribute (``alike_in``), at the current weights of ``base``."""
+    """Return the columns of units, grouped by equal contributions (``alike_in``), at the current weights of
+    ``base``."""
     parts = [contribution(base, texts, clip_norm) for texts in alike]
     return ContributionColumns(tuple(tuple(names) for names in alike.values()), np.stack(parts))
 
@@ -121,7 +124,7 @@ def columns_of(base: LanguageModel, alike: Mapping[Texts, Sequence[str]], clip_n
 def alike_in(
     training: PrivateTraining, units: Sequence[SampledUnit], step: int, sequences: Sequence[Tokens]
 ) -> dict[Texts, list[str]]:
-    """Names of the units with texts, by the token ids of the records that they contribute to a step."""
+    """Return names of the units with texts, by the token ids of the records that they contribute to a step."""
     names: dict[Texts, list[str]] = {}
     for unit in units:
         records = training.contribution(unit, step, sequences)
@@ -135,6 +138,7 @@ def alike_in(
 
 
 def furthest(readings: Sequence[Reading]) -> float:
-    """Largest distance of a step from what it should be, over the largest contribution; infinite if one is NaN."""
+    """Return the largest distance of a step from its stated value, over the largest contribution; infinite if one is
+    NaN."""
     apart = [distance for each in readings for distance in (each.off, each.odd)]
     return max((math.inf if math.isnan(distance) else distance for distance in apart), default=math.inf)

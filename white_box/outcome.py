@@ -1,6 +1,6 @@
-"""The possible findings of an audit of a trainer, as enumerations, and those that a user may accept in advance.
+"""The possible findings of an audit of a trainer, as enumerations, and the findings that a user may accept in advance.
 
-Imports neither torch nor numpy, for the command line's help.
+This module imports neither torch nor numpy, for the command line's help.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ class Acceptable(StrEnum):
 
 
 class TrainerOutcome(StrEnum):
-    """The outcome of an audit of a trainer, the gravest first."""
+    """The outcome of an audit of a trainer, the most serious first."""
 
     CURVE_CONTRADICTED = "curve contradicted"  # the coins of canaries reject the accountant's curve
     MECHANISM_CONTRADICTED = "mechanism contradicted"  # a check rejects the stated mechanism on finite input
@@ -34,7 +34,7 @@ class TrainerOutcome(StrEnum):
 
 
 def accepted_kinds(accept: Sequence[str]) -> tuple[AlarmKind, ...]:
-    """The kinds of alarms that were accepted in advance. Raises InputError for what cannot be accepted."""
+    """Return the kinds of alarms accepted in advance. Raises InputError for a kind that cannot be accepted."""
     choices = [kind.value for kind in Acceptable]
     # A string is a sequence too, of letters.
     if isinstance(accept, str) or not set(accept) <= set(choices):

@@ -1,4 +1,4 @@
-"""The power of a white-box audit of a trainer, before it runs, and the mechanism that it runs under."""
+"""The power of a white-box audit of a trainer, before the audit runs, and the audited mechanism."""
 
 import bisect
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ class WeakerTrainer:
     """The power of the one-run test against a trainer with too little noise.
 
     Attributes:
-        noise: its noise as a share of the stated noise.
+        noise: noise of the trainer, as a share of the stated noise.
         auroc: the largest AUROC that this noise allows.
     """
 
@@ -54,10 +54,10 @@ class TrainerPower:
 
     Attributes:
         canaries: number of canary users over all trainings.
-        auroc_ceiling: the largest AUROC that the claim allows.
-        max_certifiable_epsilon: lower bound on epsilon that perfect guessing would certify.
-        weaker: how often trainers with too little noise are rejected.
-        noise_error: relative error of the noise deviation that the noise test sees with probability 0.99.
+        auroc_ceiling: the largest AUROC under the claim.
+        max_certifiable_epsilon: lower bound on epsilon if all guesses are right.
+        weaker: power against trainers with too little noise.
+        noise_error: relative error of the noise deviation that the noise test detects with probability 0.99.
     """
 
     canaries: int
@@ -84,22 +84,22 @@ def chosen_mechanism(
     noise_multiplier: float | None = None,
     target_epsilon: float | None = None,
 ) -> Mechanism:
-    """The mechanism of a plan file, or of the options of ``heldin white-box``.
+    """Return the mechanism of a plan file, or of the options of ``heldin white-box``.
 
     Args:
-        plan: a plan.json; excludes all options but the group size.
+        plan: a plan.json; excludes all options other than the group size.
         kind: "uls", "els" or "example".
         users: public number of users, for uls.
-        cohort: expected number of them per step.
+        cohort: expected number of users per step.
         examples: public number of examples, for els and example.
-        batch: expected number of them per step.
-        sampling_rate: probability that a unit is sampled in a step, instead of a number of units and of those drawn.
+        batch: expected number of examples per step.
+        sampling_rate: probability that a unit is sampled in a step; replaces the numbers of units and of drawn units.
         group_size: maximum number of examples per user.
         noise_multiplier: noise standard deviation / clip norm.
-        target_epsilon: epsilon that the noise is calibrated to, instead of the noise multiplier.
+        target_epsilon: epsilon for which the noise is calibrated; replaces the noise multiplier.
 
     Raises:
-        InputError: a plan together with options, too few or contradicting options, or an invalid mechanism.
+        InputError: a plan is given together with options, options are missing or conflict, or the mechanism is invalid.
     """
     given = (kind, users, cohort, examples, batch, sampling_rate, steps, delta, noise_multiplier, target_epsilon)
     if plan is not None:
@@ -145,17 +145,17 @@ def trainer_mechanism(
     noise_multiplier: float | None = None,
     target_epsilon: float | None = None,
 ) -> Mechanism:
-    """The mechanism of ``heldin white-box`` without a plan: clip norm 0.1, divided by the expected cohort.
+    """Return the mechanism of ``heldin white-box`` without a plan: clip norm 0.1, divided by the expected cohort.
 
     Args:
-        kind: "uls" (users sampled), "els" (examples sampled, at most ``group_size`` of a user), "example".
+        kind: "uls" (users sampled), "els" (examples sampled, at most ``group_size`` per user), "example".
         sampler: sampler of users, or of examples.
-        group_size: maximum number of examples per user G; in ULS a user's records per step, which cost nothing.
+        group_size: maximum number of examples per user G; in ULS a user's records per step, which cost no privacy.
         noise_multiplier: noise standard deviation / clip norm; exactly one of this and ``target_epsilon``.
-        target_epsilon: epsilon that the noise is calibrated to.
+        target_epsilon: epsilon for which the noise is calibrated.
 
     Raises:
-        InputError: another kind, or what ``Mechanism`` refuses.
+        InputError: the kind is unknown, or ``Mechanism`` refuses.
     """
     if kind not in KINDS:
         raise InputError(f"--kind {kind}: choose {', '.join(KINDS)}")
@@ -178,10 +178,10 @@ def trainer_mechanism(
 
 
 def trainer_power(mechanism: Mechanism, canaries: int, *, alpha: float = 0.05) -> TrainerPower:
-    """Return what an audit with this many canary users in all trainings together could certify or falsify.
+    """Return what an audit with this many canary users, over all trainings, could certify or falsify.
 
-    The attacker of a trainer with less noise is the accountant's own for that noise, approximated as Gaussian with its
-    AUROC. Raises InputError for too few canaries, and for a mechanism without a guarantee.
+    The attacker of a trainer with less noise is the accountant's own for that noise, approximated as Gaussian with the
+    same AUROC. Raises InputError for too few canaries, and for a mechanism without a guarantee.
     """
     claim, event = claim_of(mechanism)
     # As if the coins fell evenly.
@@ -189,7 +189,7 @@ def trainer_power(mechanism: Mechanism, canaries: int, *, alpha: float = 0.05) -
     tries = one_run.paid_tries(canaries, alpha=alpha)
 
     def least(attempt: Try) -> int:
-        """The smallest number of right guesses that the test rejects; made + 1 if it rejects none."""
+        """Return the smallest number of right guesses that the test rejects; made + 1 if there is none."""
         # By bisection: what rejects some number of right guesses rejects any larger number of them.
         return bisect.bisect_left(
             range(attempt.made + 1),
@@ -215,7 +215,7 @@ def trainer_power(mechanism: Mechanism, canaries: int, *, alpha: float = 0.05) -
 
 
 def power_table(power: TrainerPower) -> str:
-    """The power as plain text, printed before the run."""
+    """Return the power as plain text, printed before the run."""
     lines = [
         f"claim: epsilon {power.epsilon:.4g} at delta {power.delta:g}; no attacker's AUROC is above "
         f"{power.auroc_ceiling:.4f}",
@@ -232,7 +232,7 @@ def power_table(power: TrainerPower) -> str:
 
 
 def claim_of(mechanism: Mechanism) -> tuple[Claim, PoissonGaussian]:
-    """The accountant's curve of the mechanism as a claim, and one step's event. Raises InputError without either."""
+    """Return the accountant's curve as a claim, and one step's event. Raises InputError if the mechanism has none."""
     check_auditable(mechanism)
     promise, event = mechanism.guarantee(), mechanism.assumed_event
     if not isinstance(promise, Guarantee):
@@ -243,10 +243,10 @@ def claim_of(mechanism: Mechanism) -> tuple[Claim, PoissonGaussian]:
 
 
 def coin_design(alpha: float, *, gaussian: bool = False) -> Design:
-    """Independent fair coins, drawn and witnessed here; ``gaussian`` where nothing is sampled."""
+    """Return a design of independent fair coins, drawn and witnessed here; set ``gaussian`` if nothing is sampled."""
     return Design(Assignment.COIN, alpha=alpha, gaussian=gaussian)
 
 
 def quiet_places(steps: int, trainings: int) -> int:
-    """Number of coordinates for the noise test, limited by memory."""
+    """Return the number of coordinates for the noise test, limited by memory."""
     return max(50, min(_QUIET, _NOISE_VALUES // (steps * trainings)))

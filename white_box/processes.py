@@ -1,10 +1,10 @@
-"""A trainer in two processes that train together, as ``torchrun`` would start them, here on one machine.
+"""A trainer in two processes that train together, started here on one machine in the way of ``torchrun``.
 
-The checks: noise added once, whole units clipped, one release for all processes.
+The checks: noise is added once, whole units are clipped, all processes see one release.
 
-Each process is a new interpreter with torch.distributed's default group (gloo, connected through a file, so that no
-port is needed), and does every run. The trainer is pickled, so it must be importable: a function or a dataclass of a
-module, not a function made by another.
+Each process is a new interpreter with torch.distributed's default group (gloo, connected through a file, so no port is
+needed), and does every run. The trainer is pickled, so it must be importable: a function or a dataclass of a module,
+not a function made by another.
 """
 
 import contextlib
@@ -47,10 +47,10 @@ _TOGETHER = f"{PROCESSES} processes"
 
 @dataclass(frozen=True)
 class Job:
-    """One run and how it is observed.
+    """One run, and the function that observes it.
 
     Attributes:
-        how: function of ``white_box.trainers`` that observes it.
+        how: name of the observing function of ``white_box.trainers``.
     """
 
     how: How
@@ -60,11 +60,11 @@ class Job:
 
 
 class NotRun(Exception):
-    """Why nothing could be run in several processes, in one line."""
+    """The reason why no run in several processes was possible, in one line."""
 
 
 def together(jobs: Sequence[Job]) -> list[tuple[Any, ...]]:
-    """Run the jobs in several processes; returns the result of each process for each job.
+    """Run the jobs in several processes, and return the result of each process for each job.
 
     Raises NotRun if the trainer cannot be pickled, or a process fails or takes too long.
     """
@@ -118,7 +118,7 @@ def _wait(started: "Sequence[subprocess.Popen[bytes]]", folder: Path) -> None:
 
 
 def _take_part(folder: Path, rank: int) -> None:
-    """Do the work of one process."""
+    """Do the work of one process in the folder."""
     # Both processes share the cores: with more threads than cores each is many times slower than with one thread.
     torch.set_num_threads(1)
     store = f"file://{folder / 'meeting'}"
@@ -135,7 +135,7 @@ def _take_part(folder: Path, rank: int) -> None:
 
 
 def process_checks(stage: Stage, trainer: Trainer, key: bytes, low: float) -> tuple[Check, ...]:
-    """Run the trainer in two processes and compare, or say why that cannot be done."""
+    """Run the trainer in two processes and compare them, or report why that is impossible."""
     try:
         seen = together([job for part in PARTS for job in jobs(part, stage, trainer, key, low)])
     except NotRun as why:
@@ -148,7 +148,8 @@ def process_checks(stage: Stage, trainer: Trainer, key: bytes, low: float) -> tu
 
 
 def jobs(part: Part, stage: Stage, trainer: Trainer, key: bytes, low: float) -> list[Job]:
-    """Return the jobs of the processes: empty steps under two keys; steps with all texts and with some; sampling."""
+    """Return the jobs of the processes: empty steps under two keys; steps with all texts and with some texts;
+    sampling."""
     match part:
         case "noise":
             return [Job("releases", run, stage, trainer) for run in empty_runs(stage, key)]
@@ -163,7 +164,7 @@ def jobs(part: Part, stage: Stage, trainer: Trainer, key: bytes, low: float) -> 
 
 
 def checks_of(part: Part, stage: Stage, seen: Sequence[Sequence[Any]]) -> tuple[Check, ...]:
-    """Checks of what the processes saw of the part's jobs, shape (jobs, processes)."""
+    """Check the observations of the processes in the part's jobs, shape (jobs, processes)."""
     percent = f"{100 * ROUNDING:g} %"
     match part:
         case "noise":

@@ -1,9 +1,11 @@
-"""Noise that is too regular as a whole: each number is as stated, but some function of many of them does not vary.
+"""Noise that is too regular as a whole: each number follows the stated law, but some function of many numbers is
+constant.
 
-Noise with its mean subtracted releases the sum of a tensor without noise, noise scaled to its stated norm reveals how
-long the sum is, and noise in few dimensions leaves the others without, while every coordinate has its stated deviation
-and law. Sums, norms, spans, and cosines with known directions are compared, for tensors, for all numbers, for rows and
-for columns. Each law is exact and holds for any deviation, which other checks compare; every test is two-sided.
+If a trainer subtracts the noise's mean, it releases the sum of a tensor without noise. If a trainer scales noise to the
+stated norm, it reveals the norm of the sum. If noise covers few dimensions, the other dimensions have none. In all
+three cases every coordinate has its stated deviation and law. So these checks compare sums, norms, spans, and cosines
+with known directions, for tensors, for all numbers, for rows and for columns. Each law is exact and holds for any
+deviation, which other checks compare; every test is two-sided.
 """
 
 import math
@@ -25,7 +27,7 @@ _PART = LEVEL / len(PARTS)  # the kinds of parts share the level of their check
 
 
 def regular_checks(tensors: Tensors, name: str) -> tuple[Check, ...]:
-    """Sums, norms and spans of the parts; ``tensors`` is noise of one deviation."""
+    """Check sums, norms and spans of the parts; ``tensors`` is noise of one deviation."""
     parts = {part: list(_blocks(tensors, part)) for part in PARTS}
     every = whole(tensors)
     sums = [_varied(part, [_sums(z) for z in blocks], _sums(every)) for part, blocks in parts.items()]
@@ -42,13 +44,13 @@ def regular_checks(tensors: Tensors, name: str) -> tuple[Check, ...]:
 
 
 def direction_check(tensors: Tensors, directions: Tensors, name: str, along: str) -> Check:
-    """Noise along directions that are independent of it, such as the sum it is added to, earlier noise, or the weights.
+    """Check noise along independent directions, such as the sum to which it is added, earlier noise, or the weights.
 
     Args:
         tensors: the noise by tensor, shape (keys, steps, *shape).
         directions: the directions by tensor, of the same shape.
-        name: where the noise is from, in words.
-        along: what the directions are, in words.
+        name: source of the noise, in words.
+        along: name of the directions, in words.
     """
     findings = []
     for part in PARTS:
@@ -63,12 +65,12 @@ def direction_check(tensors: Tensors, directions: Tensors, name: str, along: str
 
 
 def whole(tensors: Tensors) -> Array:
-    """All numbers of each step, shape (1, keys x steps, d)."""
+    """Return all numbers of each step, shape (1, keys x steps, d)."""
     return np.concatenate([z.reshape(1, z.shape[0] * z.shape[1], -1) for z in tensors.values()], axis=-1)
 
 
 def _blocks(tensors: Tensors, part: Part) -> Iterator[Array]:
-    """The parts with more than one number, of each tensor or of each matrix: (blocks, keys x steps, length)."""
+    """Yield the parts with more than one number, of each tensor or of each matrix: (blocks, keys x steps, length)."""
     for z in tensors.values():
         steps = z.reshape(-1, *z.shape[2:])
         if part == "tensor":
@@ -86,7 +88,7 @@ def _sums(blocks: Array) -> Array:
 
 
 def _norms(blocks: Array) -> Array:
-    """Norms of each step compared with those of the next."""
+    """Return the norms of each step compared with the norms of the next step."""
     size = np.square(blocks).sum(axis=-1)
     # Pairs that share no step, so that their ratios are independent; a ratio knows nothing of the deviation.
     even = size.shape[1] // 2 * 2
@@ -94,7 +96,8 @@ def _norms(blocks: Array) -> Array:
 
 
 def shares_in_spans(blocks: Array) -> Array:
-    """Shares of each vector in the span of those before it, as N(0, 1); in groups of as many vectors as dimensions."""
+    """Return shares of each vector in the span of earlier vectors, as N(0, 1), in groups of as many vectors as
+    dimensions."""
     size = blocks.shape[-1]
     vectors = np.swapaxes(blocks, 0, 1).reshape(-1, size)
     number = min(size, len(vectors))  # more vectors than dimensions always lie in the span
@@ -111,7 +114,8 @@ def _cosines(z: Array, direction: Array) -> Array:
 
 
 def _varied(part: Part, each: Sequence[Array], of_all: Array) -> tuple[LawResult, str]:
-    """Test squares of N(0, 1), (blocks, steps): all parts together, and each; for tensors also all numbers at once."""
+    """Test squares of N(0, 1), (blocks, steps): all parts together, and each part; for tensors also all numbers at
+    once."""
     # those of all numbers follow from those of the tensors, so they are tested alone and not added to the others
     squares = np.concatenate(each)
     if not squares.size:
@@ -124,7 +128,8 @@ def _varied(part: Part, each: Sequence[Array], of_all: Array) -> tuple[LawResult
 
 
 def _spanned(part: Part, each: Sequence[Array], of_all: Array) -> tuple[LawResult, str]:
-    """Test N(0, 1) of each tensor: their mean and spread together, and the mean of each; for tensors also overall."""
+    """Test N(0, 1) of each tensor: mean and spread over all, and the mean of each; for tensors also all numbers at
+    once."""
     numbers = np.concatenate(each)
     every = [*each, of_all] if part == "tensor" else each
     mean = laws.means(numbers.sum(), numbers.size, _PART / 3)
@@ -135,6 +140,6 @@ def _spanned(part: Part, each: Sequence[Array], of_all: Array) -> tuple[LawResul
 
 
 def _check(name: str, findings: Sequence[tuple[LawResult, str]], expected: float, deviation: str) -> Check:
-    """One check over all kinds of parts."""
+    """Return one check over all kinds of parts."""
     seen = f"{deviation} {', '.join(detects for _, detects in findings)}"
     return tested(name, "coordinates", laws.either([finding for finding, _ in findings]), expected, seen)

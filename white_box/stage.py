@@ -1,17 +1,17 @@
-"""The stage of a white-box audit: a tiny model, people who write, and canaries of two kinds.
+"""The stage of a white-box audit: a tiny model, people who write, and two kinds of canaries.
 
-What makes the audit tight: a sequence of n tokens has positions 0 .. n - 1, so the rows of the position embedding above
-the longest sequence have gradient exactly zero for every real user. Whatever changes in those coordinates is a canary
-or noise. A canary along one such coordinate sees, in units of the sensitivity, N(Binom(G, q), s^2) in each step if it
-is in and N(0, s^2) if it is out: exactly the dominating pair of Charles et al. (2024), Theorem 1, without interference
+This makes the audit tight: a sequence of n tokens has positions 0 .. n - 1, so the rows of the position embedding above
+the longest sequence have gradient exactly zero for every real user. Every change in those coordinates is a canary or
+noise. A canary along one such coordinate sees, in units of the sensitivity, N(Binom(G, q), s^2) in each step if it is
+in and N(0, s^2) if it is out: exactly the dominating pair of Charles et al. (2024), Theorem 1, without interference
 from another user or canary. Nothing has to be subtracted. To the trainer the rows are ordinary parameters: clipped,
 noised and updated by the same code as every other tensor. Random directions over all parameters (Andrew et al. 2024)
 interfere with real users and with each other, which costs tightness but never validity.
 
-The writers differ as much as those of a corpus. A text is a list of token ids. Writers differ in how many records they
-have and how long these are; two have the same texts, two nearly the same name, one repeats itself, one is brief, two
-write in tokens that nobody else uses. A text canary repeats one such token, so that the token's embedding row depends
-on it and on hardly anybody else. No text depends on a key.
+The writers differ as much as writers in a corpus. A text is a list of token ids. Writers differ in the number and
+length of their records. Two have the same texts, two have nearly the same name, one repeats a record, one is brief, and
+two write in tokens that nobody else uses. A text canary repeats one such token, so the token's embedding row depends on
+the canary and hardly on anybody else. No text depends on a key.
 """
 
 from collections.abc import Collection, Sequence
@@ -45,23 +45,24 @@ Architecture = Literal["gpt-neo", "gpt2"]
 
 @dataclass(frozen=True)
 class StageModel:
-    """The model on which a trainer is audited. Both name their embeddings and positions alike.
+    """The model on which a trainer is audited. Both architectures use the same names for embeddings and positions.
 
     Attributes:
         architecture: "gpt-neo", or "gpt2", whose layers are Conv1D and whose attention is one product.
-        tied: the head is the embedding table, as in the released models; False: a copy of it, trained by itself.
+        tied: whether the head is the embedding table, as in the released models; False: a copy, trained separately.
     """
 
     architecture: Architecture = "gpt-neo"
     tied: bool = True
 
     def __str__(self) -> str:
-        """Its name in a finding."""
+        """Return the name of the model in a finding."""
         name = {"gpt-neo": "GPT-Neo", "gpt2": "GPT-2"}[self.architecture]
         return f"{name} with {'tied embeddings' if self.tied else 'a head of its own'}"
 
     def new(self, shape: TinyModel, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
-        """The model before training, always the same; without dropout. The head of an untied one is still the table."""
+        """Return the model before training, always the same, without dropout. An untied model's head still equals the
+        table."""
         if self.architecture == "gpt-neo":
             return new_tiny_model(shape, tokenizer, seed=0)
         config = GPT2Config(
@@ -87,7 +88,7 @@ TIED_GPT_NEO = StageModel()
 
 
 def stage_model(architecture: str, *, tied: bool = True) -> StageModel:
-    """The model that an option names. Raises InputError, listing the choices, for any other."""
+    """Return the model with an option's name. Raises InputError, listing the choices, for any other name."""
     for name in get_args(Architecture):
         if architecture == name:
             return StageModel(name, tied)
@@ -95,7 +96,7 @@ def stage_model(architecture: str, *, tied: bool = True) -> StageModel:
 
 
 def untie(model: PreTrainedModel) -> None:
-    """Give a tied model a head of its own, a copy of its embedding table."""
+    """Give a tied model a separate head, a copy of its embedding table."""
     model.config.tie_word_embeddings = False
     model.lm_head.weight = torch.nn.Parameter(model.transformer.wte.weight.detach().clone())
 
@@ -133,13 +134,13 @@ class Person:
 
 @dataclass(frozen=True)
 class TrainedPeople:
-    """Everybody, and the tokens that only some of them use.
+    """All people in the training, and the tokens that only some of them use.
 
     Attributes:
         writers: people who are always in.
         canaries: text canaries, each in by a coin.
-        sick: a person whose gradient is made not finite, for the checks that test it.
-        sick_token: the token that does so.
+        sick: a person whose gradient is made not finite, to test how the trainer handles it.
+        sick_token: the token that makes the gradient not finite.
         own_tokens: the token of each text canary.
         rare: every token that no ordinary mail contains.
     """
@@ -159,7 +160,8 @@ class TrainedPeople:
 
 
 def gather(canaries: int, members: int, seed: int) -> TrainedPeople:
-    """Writers and at most ``canaries`` text canaries of ``members`` records each; a public function of the seed."""
+    """Return writers, and at most ``canaries`` text canaries with ``members`` records each; a public function of the
+    seed."""
     spec = SyntheticCorpus(users=len(_MAILS) + 4, mean_records=max(_MAILS), min_records=max(_MAILS), seed=seed)
     mails = [list(generate_user(spec, user)) for user in range(spec.users)]
     tokenizer = train_tokenizer([mail.text for mailbox in mails for mail in mailbox], VOCABULARY)
@@ -185,7 +187,7 @@ def gather(canaries: int, members: int, seed: int) -> TrainedPeople:
 
 
 def _unlike(name: str, texts: list[list[Text]], start: int, special: list[int]) -> list[Person]:
-    """Writers who differ from the others, each in one respect.
+    """Return writers who each differ from the others in one respect.
 
     Args:
         name: name of an ordinary writer, from which nearly equal names are made.
@@ -212,13 +214,13 @@ def _person(name: str, records: list[Text]) -> Person:
 
 @dataclass(frozen=True)
 class Stage:
-    """Everything public about an audit.
+    """The public parts of an audit.
 
     Attributes:
         people: writers and text canaries.
-        sequences: token ids of everybody's records, by row.
+        sequences: token ids of all records, by row.
         records: ids, users, lengths and losses of the same rows.
-        kind: which model it is.
+        kind: the audited model.
     """
 
     mechanism: Mechanism
@@ -241,19 +243,20 @@ class Stage:
 
     @property
     def all_records(self) -> Mechanism:
-        """The mechanism with a group size that fits every record of a user, so that a user always adds the same."""
+        """The mechanism with a group size that fits every record of a user, so a user's contribution is always the
+        same."""
         if self.mechanism.sampled != "user":
             return self.mechanism
         most = max(len(person.records) for person in self.people.everybody)
         return Mechanism(**{**dict(self.mechanism), "group_size": max(most, self.mechanism.group_size)})
 
     def model(self, weights: Weights = "as made") -> LanguageModel:
-        """The model before training, always the same; rare words are e^-10 times as likely as others.
+        """Return the model before training, always the same; rare words are e^-10 times as likely as others.
 
         Args:
-            weights: "sick": with a head of its own and an embedding row that overflows, so that only the sick person's
-                text has a gradient that is not finite; a number: the logit of the first text canary's token is higher
-                by this number times 10: 0 leaves its texts a high loss, and 3 (``SURE``) hardly any.
+            weights: "sick": with a separate head and an embedding row that overflows, so that only the sick person's
+                text has a gradient that is not finite. A number: raises the logit of the first text canary's token by
+                10 times this number: 0 leaves its texts a high loss, and 3 (``SURE``) hardly any loss.
         """
         sick = weights == "sick"
         model = self.kind.new(self.shape, self.people.tokenizer)
@@ -273,22 +276,23 @@ class Stage:
         return LanguageModel(model, self.people.tokenizer, name, text_sha256(name, repr(self.shape)))
 
     def coins(self, key: bytes) -> NDArray[np.bool_]:
-        """Draw who is in: an independent fair coin for each gradient canary under the secret ``key``, shape (m,)."""
+        """Draw membership: an independent fair coin for each gradient canary under the secret ``key``, shape (m,)."""
         return np.array([fair_coin(key, "white-box coin", f"canary {j}") for j in range(self.canaries.count)])
 
     def text_coins(self, key: bytes) -> NDArray[np.bool_]:
-        """The same for the text canaries."""
+        """Draw membership of the text canaries in the same way, shape (texts,)."""
         return np.array([fair_coin(key, "white-box coin", person.name) for person in self.people.canaries])
 
     def training(
         self, key: bytes, included: NDArray[np.bool_], text_included: NDArray[np.bool_] | None = None
     ) -> PrivateTraining:
-        """The run with the writers and the included canaries, each G units if examples are sampled for users.
+        """Return the run with the writers and the included canaries; each has G units if examples are sampled for
+        users.
 
         Args:
-            key: secret; the run's own key is derived from it, so that coins and noise share nothing.
-            included: which gradient canaries are in, shape (m,).
-            text_included: which text canaries are in; None: none.
+            key: secret key; the run's own key is derived from it, so coins and noise are independent.
+            included: whether each gradient canary is in, shape (m,).
+            text_included: whether each text canary is in, shape (texts,); None: none is.
         """
         nobody = np.zeros(len(self.people.canaries), dtype=np.bool_)
         taking_part = nobody if text_included is None else text_included
@@ -298,7 +302,7 @@ class Stage:
         return replace(planned, units=(*planned.units, *self.gradient_units(np.flatnonzero(included).tolist())))
 
     def planned(self, run_key: bytes, names: Collection[str]) -> PrivateTraining:
-        """The run of the people with these names under its own key, without gradient canaries."""
+        """Return the run of the people with these names under its own key, without gradient canaries."""
         chunk = LONGEST if self.mechanism.record_selection == "random_chunk" else None
         planned = plan_private_training(self.mechanism, run_key, self.records, NoiseGenerator.PHILOX, chunk=chunk)
         wanted = set(names)
@@ -307,18 +311,18 @@ class Stage:
         return replace(planned, units=units, canaries=self.canaries)
 
     def gradient_units(self, numbers: Sequence[int]) -> list[SampledUnit]:
-        """The units of gradient canaries: one each, or G."""
+        """Return the units of gradient canaries: one per canary, or G."""
         members = range(self.mechanism.members)
         # A name, and so a coin, for each member: a canary is drawn Binom(G, q) times a step, as the accountant has it.
         return [SampledUnit(f"canary {j} example {i}", (), canary=int(j)) for j in numbers for i in members]
 
     def with_places(self, number: int) -> "Stage":
-        """The same stage with at most ``number`` gradient canaries, each on one of the quiet coordinates."""
+        """Return the stage with at most ``number`` gradient canaries, each on one of the quiet coordinates."""
         places = self.canaries.quiet[:number]
         return replace(self, canaries=replace(self.canaries, coordinates=places, count=places.size))
 
     def sick_unit(self) -> SampledUnit:
-        """The unit whose gradient is not finite under the sick model."""
+        """Return the unit whose gradient is not finite under the sick model."""
         return SampledUnit(SICK, (self.records.users.index(SICK),))
 
 
@@ -334,14 +338,14 @@ def set_stage(
     """Lay out an audit of ``mechanism``: a model with room for the canaries, writers, text canaries.
 
     Args:
-        mechanism: the stated mechanism: Poisson-sampled, with noise, with a guarantee.
+        mechanism: the stated mechanism: Poisson-sampled, with noise and a guarantee.
         canaries: number of gradient canaries m, each in by a coin; at least two.
         directions: a coordinate per canary (tight), or random directions over all parameters.
         quiet: number of coordinates kept free of canaries for the noise test.
-        kind: the model on which the trainer is audited.
+        kind: model on which the trainer is audited.
 
     Raises:
-        InputError: a mechanism that cannot be tested here, or more canaries than the tiny model has room for.
+        InputError: the mechanism cannot be tested here, or the tiny model has no room for this many canaries.
     """
     check_auditable(mechanism)
     if canaries < 2:
@@ -397,13 +401,13 @@ def check_auditable(mechanism: Mechanism) -> None:
 
 
 def own_rows(stage: Stage) -> Index:
-    """Coordinates of the text canaries' embedding rows among all trainable parameters, shape (texts, hidden)."""
+    """Return coordinates of the text canaries' embedding rows among all trainable parameters, shape (texts, hidden)."""
     tokens = np.array(stage.people.own_tokens, dtype=np.int64)
     return stage.canaries.offsets[EMBEDDING] + tokens[:, None] * _HIDDEN + np.arange(_HIDDEN)
 
 
 def _context(canaries: int, own: int, quiet: int) -> int:
-    """Number of positions of the model: those that texts use, and room for canaries and quiet coordinates."""
+    """Return the number of positions of the model: enough for texts, canaries and quiet coordinates."""
     room = own or _ROOM * canaries  # random directions interfere: included canaries / d of the variance
     context = LONGEST + 1 + -(-(room + quiet) // _HIDDEN)
     if context > _LARGEST_CONTEXT:
@@ -413,6 +417,6 @@ def _context(canaries: int, own: int, quiet: int) -> int:
 
 
 def clip_norm_of(mechanism: Mechanism) -> float:
-    """The clip norm C of a mechanism that clips every unit."""
+    """Return the clip norm C of a mechanism that clips every unit."""
     assert mechanism.clip.unit_norm is not None
     return mechanism.clip.unit_norm

@@ -1,6 +1,6 @@
-"""Single steps without noise: what a gradient canary adds, and what units with texts add, at several clip norms.
+"""Single steps without noise: the contributions of gradient canaries and of units with texts, at several clip norms.
 
-Only who takes part is random here, and that is read from the step; a step is correct up to rounding or it is not.
+Only the sample is random here, and the step shows who was sampled. A step is correct up to rounding, or it is not.
 """
 
 import math
@@ -27,7 +27,8 @@ _PERCENT = f"{100 * ROUNDING:g} %"
 
 
 def norms_of_units(stage: Stage, key: bytes) -> Array:
-    """Norms of the units' gradients before training, from all their records, increasing, shape (units,)."""
+    """Return the norms of the units' gradients before training, over all their records, in ascending order, shape
+    (units,)."""
     base = stage.model()
     units = stage.planned(key, stage.names_of_writers).units
     texts = {tuple(tuple(stage.sequences[row].ids) for row in unit.rows) for unit in units}
@@ -35,7 +36,7 @@ def norms_of_units(stage: Stage, key: bytes) -> Array:
 
 
 def canary_checks(stage: Stage, trainer: Trainer, key: bytes) -> tuple[Check, ...]:
-    """Single steps with everybody drawn, in units of the sensitivity.
+    """Check single steps that draw all units, in units of the sensitivity.
 
     | check       | what is compared                                              | must be   |
     |-------------|---------------------------------------------------------------|-----------|
@@ -85,15 +86,16 @@ def canary_checks(stage: Stage, trainer: Trainer, key: bytes) -> tuple[Check, ..
 def text_checks(
     stage: Stage, trainer: Trainer, key: bytes, norms: Array, low: float, high: float, effort: int = 1
 ) -> tuple[Check, ...]:
-    """Compare steps of units with texts with one backward pass per unit, at the weights of the step.
+    """Compare steps of units with texts to one backward pass per unit, at the weights of the step.
 
-    At clip norms far below every unit's gradient, between them, far above, and as stated: everybody, in one pass or in
-    one pass per record, and then half of them by coins over several steps, in passes of four.
+    The clip norms are far below every unit's gradient, between the gradients, far above, and as stated. First, a step
+    draws all units, in one pass or in one pass per record. Then several steps draw half of them by coins, in passes of
+    four.
 
     Args:
-        norms: norms of the units' gradients, increasing.
-        low: a clip norm below all of them.
-        high: a clip norm above all of them.
+        norms: norms of the units' gradients, in ascending order.
+        low: a clip norm below all norms of units' gradients.
+        high: a clip norm above all norms of units' gradients.
     """
     middle = float(np.median(norms))
     spread = f"gradients of {float(norms[0]) / stage.clip_norm:.2g} to {float(norms[-1]) / stage.clip_norm:.2g} C"
@@ -115,9 +117,10 @@ def text_checks(
 
 
 def unlike_checks(stage: Stage, trainer: Trainer, key: bytes, low: float) -> tuple[Check, ...]:
-    """Unusual units: one whose gradient is not finite, one without records. A trainer that stops has revealed them.
+    """Check unusual units: one whose gradient is not finite, one without records. A trainer that stops reveals such a
+    unit.
 
-    An alarm about the first is of the kind "non-finite", unless the step is as wrong without that unit.
+    An alarm about the first unit has the kind "non-finite", unless the step is equally wrong without that unit.
     """
     alone = _alone(stage, key)
     base = replace(alone, mechanism=changed(stage.all_records, rate=1.0, steps=1, noise_multiplier=0.0, clip_norm=low))
@@ -139,10 +142,10 @@ def unlike_checks(stage: Stage, trainer: Trainer, key: bytes, low: float) -> tup
 
 
 def followed(stage: Stage, key: bytes, norm: float, *, rate: float, steps: int, most: int = _SOME) -> Run:
-    """A run of units with texts and some gradient canaries, without noise.
+    """Return a run of units with texts and some gradient canaries, without noise.
 
     Args:
-        key: the run's key is derived from it.
+        key: key from which the run's key is derived.
         rate: sampling rate of a unit.
         most: maximum number of records in a pass.
     """
@@ -159,7 +162,7 @@ def followed(stage: Stage, key: bytes, norm: float, *, rate: float, steps: int, 
 
 
 def _alone(stage: Stage, key: bytes) -> PrivateTraining:
-    """One step without noise, with all units with texts."""
+    """Return a run of one step without noise, with all units that have texts."""
     training = stage.planned(keyed_digest(key, "white-box step", ""), stage.names_of_writers)
     return replace(training, mechanism=changed(stage.mechanism, rate=1.0, steps=1, noise_multiplier=0.0))
 

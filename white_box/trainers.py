@@ -1,21 +1,21 @@
-"""The trainer that a white-box audit watches: its interface, and what its runs show: releases, or who took part.
+"""The trainer watched by a white-box audit: its interface, and the results of its runs: releases, or who was sampled.
 
-A foreign trainer is passed as a ``PrivateStep``, with the signature of ``finetune.private.private_gradient``: from the
-model, the training (mechanism, key, units, canaries), the number of the step and the tokens of all records it leaves
-in ``.grad`` of every trainable parameter what its optimizer would see. It
+A trainer can be passed as a ``PrivateStep``, with the signature of ``finetune.private.private_gradient``: it takes the
+model, the training (mechanism, key, units, canaries), the number of the step and the tokens of all records, and puts
+the gradient for its optimizer into ``.grad`` of every trainable parameter. It
 
 * samples ``training.units`` at the rate of ``training.mechanism``, by coins that nobody knows without ``training.key``;
 * uses the records ``training.contribution(unit, step, sequences)`` of a sampled unit (``Tokens``: their ``ids``, and
   which of them count) or, for a gradient canary (``unit.canary``), the gradient that ``training.canaries`` gives for
   its number;
-* clips, sums, adds noise and divides as ``training.mechanism`` says, in full precision; its clip norm, rate, noise
+* clips, sums, adds noise and divides by ``training.mechanism``, in full precision; its clip norm, rate, noise
   multiplier (which may be zero) and number of steps differ between the runs of an audit.
 
-A trainer as a whole is a ``Trainer``: it trains ``base.model`` in place and calls ``training.watch`` with each step's
-gradients before its optimizer changes the weights. They are best the tensors that its optimizer reads, not copies:
-``white_box.weight_checks`` puts other numbers into them. A trainer states its optimizer by a method ``optimizer``, a
-``StatedOptimizer``. A step that leaves no gradient has released zeros. Under torch.distributed
-(``white_box.processes``) every process is called in the same way, and each shows what its optimizer sees.
+A whole trainer is a ``Trainer``: it trains ``base.model`` in place and calls ``training.watch`` with each step's
+gradients before its optimizer changes the weights. These gradients should be the tensors that its optimizer reads, not
+copies, because ``white_box.weight_checks`` overwrites them. A trainer states its optimizer in a method ``optimizer``, a
+``StatedOptimizer``. A step without a gradient counts as releasing zeros. Under torch.distributed
+(``white_box.processes``) every process is called in the same way, and each shows the input of its optimizer.
 """
 
 import importlib
@@ -70,7 +70,7 @@ class LoopTrainer:
     def optimizer(
         self, parameters: Mapping[str, torch.nn.Parameter], steps: int
     ) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
-        """The optimizer and the schedule of its recipe, made without the loop."""
+        """Return the optimizer and the schedule of the recipe, made without the loop."""
         recipe = self._recipe(steps)
         optimizer = torch.optim.Adam(parameters.values(), _RATE)
 
@@ -93,14 +93,14 @@ loop_trainer = LoopTrainer()
 
 
 def stated_optimizer(trainer: Trainer) -> StatedOptimizer | None:
-    """The optimizer that a trainer states by its method ``optimizer``; None if it states none."""
+    """Return the optimizer stated by a trainer's method ``optimizer``; None if it has no such method."""
     stated: StatedOptimizer | None = getattr(trainer, "optimizer", None)
     return stated
 
 
 @dataclass(frozen=True)
 class Stepwise:
-    """Runs ``step`` and then Adam for each step of the mechanism, and shows what Adam saw."""
+    """Runs ``step`` and then Adam for each step of the mechanism, and shows Adam's inputs."""
 
     step: PrivateStep
 
@@ -125,12 +125,12 @@ class Stepwise:
             optimizer.step()
 
     def optimizer(self, parameters: Mapping[str, torch.nn.Parameter], steps: int) -> tuple[torch.optim.Optimizer, None]:
-        """Adam at a constant rate."""
+        """Return Adam at a constant rate."""
         return torch.optim.Adam(parameters.values(), _RATE), None
 
 
 def _raised(error: Exception, number: int) -> str:
-    """Describe the error that a step function raised, and the place."""
+    """Describe the error that a step function raised, and its place."""
     where = traceback.extract_tb(error.__traceback__)[-1]
     place = f"{'/'.join(Path(where.filename).parts[-2:])}, line {where.lineno}"
     message = " ".join(str(error).split())
@@ -138,14 +138,14 @@ def _raised(error: Exception, number: int) -> str:
 
 
 def stepwise(step: PrivateStep) -> Trainer:
-    """A trainer from a step function; it can run in other processes if ``step`` can be imported there."""
+    """Make a trainer from a step function; it can run in other processes if they can import ``step``."""
     return Stepwise(step)
 
 
 def imported_step(name: str) -> PrivateStep:
-    """The step function that MODULE:NAME names; modules of the current folder are found first.
+    """Return the step function named MODULE:NAME; modules in the current folder are found first.
 
-    Raises InputError if there is none.
+    Raises InputError if there is no such function.
     """
     module, _, function = name.partition(":")
     if not module or not function:
@@ -165,19 +165,20 @@ def imported_step(name: str) -> PrivateStep:
 def watched(
     trainer: Trainer, base: LanguageModel, training: PrivateTraining, sequences: Sequence[Tokens], see: See
 ) -> None:
-    """Train, and show ``see`` the number of each step and what it released, shape (d,), in units of the sensitivity.
+    """Train, and pass to ``see`` the number and release of each step, shape (d,), in units of the sensitivity.
 
-    If the mechanism has noise that is correlated over steps, C^-1 z, ``see`` is shown C times the releases: independent
-    noise, and contributions that reach into as many steps as there are bands. A run without noise is shown as it is.
+    If the mechanism's noise is correlated over steps, C^-1 z, then ``see`` gets C times the releases: independent
+    noise, and contributions that extend over as many steps as there are bands. A run without noise is passed unchanged.
 
-    These units are gradient times the stated divisor over the stated sensitivity: a unit clipped at the norm changes it
-    by 1, and the noise has the noise multiplier as deviation. d counts the trainable parameters in the model's order. A
-    tensor without gradient is zeros, and so is a step that was never shown, which is shown at the end.
+    In these units, the gradient is multiplied by the stated divisor and divided by the stated sensitivity: a unit
+    clipped at the norm changes it by 1, and the noise has the noise multiplier as deviation. d counts the trainable
+    parameters in the model's order. A tensor without gradient counts as zeros. So does a step that was never shown; it
+    is passed at the end.
 
     Args:
         base: the model, trained in place.
         training: mechanism, key, units and canaries.
-        see: called with each step's number and what it released.
+        see: called with each step's number and release.
     """
     mechanism = training.mechanism
     assert mechanism.divisor.constant is not None
@@ -204,7 +205,7 @@ def watched(
 
 
 def _whitened(see: See, coefficients: Sequence[float]) -> See:
-    """Show ``see`` C times what is shown, as soon as all earlier steps are there."""
+    """Pass C times the shown values to ``see``, as soon as all earlier steps are known."""
     if len(coefficients) == 1:
         return see
     released: dict[int, NDArray[np.float32]] = {}
@@ -248,13 +249,13 @@ class Run:
 
 @dataclass(frozen=True, eq=False)
 class ObservedDraws:
-    """The units that took part in the steps of one run.
+    """The units sampled in the steps of one run.
 
     Attributes:
-        texts: how often each column of texts was found, shape (T, columns).
-        names: units of each column.
-        canaries: the same for gradient canaries with their own coordinate, shape (T, canaries).
-        odd: largest distance of any of these numbers from a whole one.
+        texts: number of times each column of texts was found, shape (T, columns).
+        names: units in each column.
+        canaries: number of times each gradient canary with its own coordinate was found, shape (T, canaries).
+        odd: largest distance of any of these numbers from a whole number.
     """
 
     texts: Array
@@ -266,12 +267,12 @@ class ObservedDraws:
 def changed(
     mechanism: Mechanism, *, clip_norm: float | None = None, rate: float | None = None, **other: Any
 ) -> Mechanism:
-    """The mechanism with another clip norm, rate, or other field.
+    """Return the mechanism with another clip norm, rate, or other field.
 
     Args:
-        clip_norm: its new clip norm; None: as before.
-        rate: its new sampling rate, at which every unit may be drawn in every step, and noise is independent; None: as
-            before.
+        clip_norm: the new clip norm; None: unchanged.
+        rate: the new sampling rate, at which every unit may be drawn in every step, and noise is independent; None:
+            unchanged.
         other: other fields to replace, by name.
     """
     if clip_norm is not None:
@@ -303,8 +304,8 @@ def releases(stage: Stage, trainer: Trainer, run: Run) -> NDArray[np.float32]:
 def readings(stage: Stage, trainer: Trainer, run: Run) -> list[Reading]:
     """Compare each step of a run without noise with the contributions at the weights of that step.
 
-    If everybody takes part (rate 1) every unit must be there once, otherwise a whole number of times; the same holds
-    for gradient canaries, which are read from their own coordinates.
+    If all units are drawn (rate 1), every unit must occur once, otherwise a whole number of times. The same holds for
+    gradient canaries, whose own coordinates show them.
     """
     base, training = stage.model(run.weights), run.training
     units = [unit for unit in training.units if unit.canary is None]
@@ -337,9 +338,9 @@ def readings(stage: Stage, trainer: Trainer, run: Run) -> list[Reading]:
 def draws(stage: Stage, trainer: Trainer, run: Run) -> ObservedDraws:
     """Find the units that took part in each step of a run without noise.
 
-    The weights are restored after each step, so that contributions hardly change: they are computed once, and again if
-    units contribute something else, or if a step cannot be decomposed with the old ones. Raises InputError if a step
-    released something that is not finite.
+    The weights are restored after each step, so contributions hardly change. They are computed once, and again if units
+    contribute other texts, or if the old contributions do not explain a step. Raises InputError if a release is not
+    finite.
     """
     base, training = stage.model(), run.training
     places, reader = _places(training), _Reader(base, training, stage.sequences)
@@ -362,10 +363,10 @@ def draws(stage: Stage, trainer: Trainer, run: Run) -> ObservedDraws:
 
 
 class _Reader:
-    """Finds who took part in steps, and restores the weights after each.
+    """Finds who was sampled in each step, and restores the weights after each step.
 
     ``names`` groups the units with the same texts; ``odd`` is the largest distance of a number of contributions from a
-    whole one.
+    whole number.
     """
 
     def __init__(self, base: LanguageModel, training: PrivateTraining, sequences: Sequence[Tokens]) -> None:
@@ -382,7 +383,7 @@ class _Reader:
         self._known: tuple[Mapping[Texts, Sequence[str]], ContributionColumns] | None = None
 
     def read(self, step: int, released: Array) -> Array:
-        """Return the number of units of each group that took part, shape (groups,)."""
+        """Return the number of sampled units in each group, shape (groups,)."""
         alike = alike_in(self._training, self._units, step, self._sequences)
         if not self._weights:
             self._weights = [p.detach().clone() for p in self._base.model.parameters()]
@@ -405,7 +406,7 @@ class _Reader:
 
 
 def _places(training: PrivateTraining) -> Index:
-    """Coordinates of the gradient canaries that take part."""
+    """Return the coordinates of the run's gradient canaries."""
     canaries = training.canaries
     assert isinstance(canaries, Canaries)
     if not any(unit.canary is not None for unit in training.units):

@@ -1,8 +1,8 @@
-"""A hand-written private update as a private step, so that a white-box audit can take it apart.
+"""A hand-written private update as a private step, to be examined by a white-box audit.
 
-The author of a plain PyTorch loop has gradients of single examples or users in hand, clips and sums them, adds noise
-and divides. That is what is theirs here. What is not: the draw of the cohort and the gradients, which heldin makes by
-one plain backward pass for each unit.
+The author of a plain PyTorch loop has gradients of single examples or users, clips and sums them, adds noise and
+divides. The update does exactly this. heldin draws the cohort, and computes the gradients by one plain backward pass
+per unit.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,11 +28,11 @@ Update = Callable[[Sequence[Tensor], Mechanism, torch.Generator], Sequence[Tenso
 class UpdateStep:
     """One step that calls a private update on the gradients of the drawn units, for ``heldin.audit_trainer``.
 
-    ``step = UpdateStep(my_update)`` in a module of yours, and ``heldin white-box --step MODULE:step``.
+    Put ``step = UpdateStep(my_update)`` into a module of yours, and run ``heldin white-box --step MODULE:step``.
 
     Attributes:
-        update: clips, sums, noises and divides; it may draw from the generator alone, whose seed nobody can foretell
-            without the key. A step that draws nobody gives it tensors of no rows.
+        update: clips, sums, adds noise and divides. It may only draw from the generator, whose seed nobody can predict
+            without the key. A step that draws no unit passes it tensors without rows.
     """
 
     update: Update
@@ -40,10 +40,10 @@ class UpdateStep:
     def __call__(
         self, model: PreTrainedModel, training: PrivateTraining, step: int, sequences: Sequence[Tokens]
     ) -> float | None:
-        """Leave in ``.grad`` what the optimizer would see.
+        """Put the gradient for the optimizer into ``.grad``.
 
         Args:
-            model: whose ``.grad`` is set.
+            model: the model; its ``.grad`` is set.
         """
         named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         drawn = [self._gradient(model, named, training, unit, step, sequences) for unit in training.drawn(step)]
@@ -66,7 +66,7 @@ class UpdateStep:
         step: int,
         sequences: Sequence[Tokens],
     ) -> list[Tensor]:
-        """The gradient of a unit's loss, the mean over its records, or that of a gradient canary."""
+        """Return the gradient of a unit's loss, the mean over its records, or the gradient of a gradient canary."""
         if unit.canary is not None:
             assert training.canaries is not None
             planted = training.canaries.gradient(unit.canary)

@@ -1,9 +1,9 @@
-"""Do the weights follow from what was released, and from nothing else?
+"""Checks whether the weights follow from the released gradients, and from nothing else.
 
-A guarantee is about released gradients. It holds for the weights only if the optimizer sees nothing but released
-gradients. Two checks compare weights. In whole trainings a second copy of the weights is moved by the optimizer that
-the trainer states, with the gradients that the trainer showed. In short runs the shown gradients are overwritten with
-the same numbers whoever takes part, so that the weights must be equal too.
+A guarantee covers released gradients. It holds for the weights only if the optimizer sees nothing but released
+gradients. Two checks compare weights. In whole trainings, the trainer's stated optimizer moves a second copy of the
+weights, with the gradients that the trainer showed. In short runs, the shown gradients are overwritten with the same
+numbers for any sample, so the weights must be equal too.
 """
 
 import contextlib
@@ -35,10 +35,10 @@ Show = Callable[[int, Gradients], None]
 
 
 class Replay:
-    """A second copy of the weights, moved by the stated optimizer and by what the trainer showed.
+    """A second copy of the weights, moved by the stated optimizer with the gradients that the trainer showed.
 
-    After each step the copy is set to the trainer's weights: each step is compared by itself, and rounding does not add
-    up. What the optimizer keeps from step to step is of the copy alone.
+    After each step the copy is set to the trainer's weights, so each step is compared separately and rounding does not
+    accumulate. The optimizer's state belongs to the copy alone.
     """
 
     def __init__(self, base: LanguageModel, stated: StatedOptimizer, steps: int) -> None:
@@ -49,14 +49,14 @@ class Replay:
         self._furthest = 0.0
 
     def show(self, step: int, gradients: Gradients) -> None:
-        """Take note of what a step released, before the trainer's optimizer sees it."""
+        """Record a step's release, before the trainer's optimizer sees it."""
         # A step that is shown twice counts as shown last.
         if self._shown is None or self._shown[0] != step:
             self._compare()
         self._shown = step, {name: gradient.detach().clone() for name, gradient in gradients.items()}
 
     def furthest(self) -> float:
-        """Compare the last step too; the largest deviation of any weight in any step, over its rounding."""
+        """Compare the last step too, and return the largest deviation of any weight in any step, over its rounding."""
         self._compare()
         self._shown = None
         return self._furthest
@@ -84,7 +84,7 @@ class Replay:
 
 
 def _roundings(before: torch.Tensor, expected: torch.Tensor, seen: torch.Tensor) -> float:
-    """The largest distance of a weight from the expected one, over what rounding may do to it."""
+    """Return the largest distance of a weight from its expected value, over the possible rounding."""
     unit = torch.finfo(expected.dtype).eps
     old, new, shown = (tensor.double() for tensor in (before, expected, seen.to(expected)))
     size = torch.maximum(old.abs(), new.abs())
@@ -114,10 +114,10 @@ def recomputed_check(furthest: float | None, steps: int) -> Check:
 
 
 def given_checks(stage: Stage, trainer: Trainer, key: bytes) -> tuple[Check, ...]:
-    """Train on different people with the same gradients put in place of the released ones: the weights must be equal.
+    """Train on different people with the same gradients instead of the released ones: the weights must be equal.
 
-    The gradients go forth and back, so that the loss of anybody's texts rises in some steps and falls in others. Where
-    the trainer shows copies of its gradients, or two runs on the same people differ, nothing can be compared.
+    The gradients alternate in sign, so the loss of anybody's texts rises in some steps and falls in others. If the
+    trainer shows copies of its gradients, or two runs on the same people differ, the comparison is impossible.
     """
     rng = np.random.default_rng(int.from_bytes(keyed_digest(key, "white-box given", "")[:8], "big"))
     forth = rng.standard_normal((GIVEN_STEPS // 2, stage.canaries.dimension)) * stage.mechanism.noise_multiplier
@@ -144,7 +144,7 @@ def given_checks(stage: Stage, trainer: Trainer, key: bytes) -> tuple[Check, ...
 
 
 def watching(trainer: Trainer, show: Show) -> Trainer:
-    """The trainer, whose gradients are handed to ``show`` before anybody else sees them."""
+    """Return the trainer with its gradients passed to ``show`` before anybody else sees them."""
 
     def run(base: LanguageModel, training: PrivateTraining, sequences: Sequence[Tokens]) -> None:
         watch = training.watch
@@ -162,10 +162,10 @@ def watching(trainer: Trainer, show: Show) -> Trainer:
 def _weights(
     stage: Stage, trainer: Trainer, training: PrivateTraining, given: NDArray[np.float32]
 ) -> Mapping[int, Array]:
-    """The weights before each step, and after the last, of a training whose gradients are overwritten.
+    """Return the weights before each step, and after the last, of a training whose gradients are overwritten.
 
     Args:
-        given: what each step releases, in units of the sensitivity, shape (T, d).
+        given: release of each step, in units of the sensitivity, shape (T, d).
     """
     base, weights = stage.model(), dict[int, Array]()
     mechanism = training.mechanism
@@ -186,7 +186,7 @@ def _weights(
 
 
 def _apart(first: Mapping[int, Array], second: Mapping[int, Array]) -> float:
-    """The largest difference of a weight at the same time; infinite if other steps were shown."""
+    """Return the largest difference of a weight at the same time; infinite if other steps were shown."""
     if first.keys() != second.keys():
         return math.inf
     worst = max(float(np.abs(first[step] - second[step]).max()) for step in first)

@@ -4,7 +4,7 @@ from heldin.words.statement import Code
 
 
 class Headline(Code):
-    """The answer; ``audited`` names whose words are used."""
+    """The answer; ``audited`` selects the words for the audited people."""
 
     LEAKS = "Leaks{standing}: {finding}."
     NO_LEAK = (
@@ -30,7 +30,7 @@ class Headline(Code):
 
 
 class TrainingsCertify(Code):
-    """What independent trainings certify."""
+    """The certificate of independent trainings."""
 
     WHOLE = "{trainings} independent trainings{target} {least}{threshold}; {claims}."
     WITHOUT_DEFENSE = " without any defense"
@@ -45,7 +45,7 @@ class TrainingsCertify(Code):
 
 
 class LeakFound(Code):
-    """What tells of a leak."""
+    """The evidence of a leak."""
 
     BY_AUROC = "{score} distinguishes {what.sides} with AUROC {interval}"
     BY_RATES = (
@@ -62,7 +62,7 @@ class AurocInterval(Code):
 
 
 class Scores(Code):
-    """The scores that were tested."""
+    """The tested scores."""
 
     ONE = "this score"
     SEVERAL = "these {count} scores"
@@ -76,7 +76,7 @@ class IndicativeReason(Code):
 
 
 class Violation(Code):
-    """Whose scores contradict a claim."""
+    """The people whose scores contradict a claim."""
 
     CERTIFIED = "the scores certify more than was claimed"
     CERTIFIED_BY = "the scores of {subjects} certify more than was claimed"
@@ -85,7 +85,7 @@ class Violation(Code):
 
 
 class Left(Code):
-    """What an inconclusive audit leaves open."""
+    """The open questions after an inconclusive audit."""
 
     AUROC = "an AUROC of up to {auroc:.2f} is not ruled out"
     RATE = (
@@ -106,7 +106,7 @@ class Left(Code):
 
 
 class Note(Code):
-    """What a reader must know first."""
+    """Facts that a reader must know first."""
 
     PROMISE_BROKEN = "A guarantee is contradicted: {violation}."
     PROMISE_SEEMS_BROKEN = "A guarantee seems to be contradicted: {violation}."
@@ -130,7 +130,7 @@ class Note(Code):
 
 
 class ComparisonFlaw(Code):
-    """Why a comparison of the two sides is not valid."""
+    """Reasons why a comparison of the two groups is not valid."""
 
     GROUPS_DIFFER = "the two groups differ even without the audited model ({baseline}: AUROC {auroc:.2f}, p = {p:.1g})"
     SAME_SCORE = "{score} gives every user the same score: are these the users' texts?"

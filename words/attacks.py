@@ -4,7 +4,7 @@ from heldin.words.statement import Code
 
 
 class AttackUses(Code):
-    """What an attack learns from besides the text at hand."""
+    """The data that an attack learns from, in addition to the scored text."""
 
     MODEL = "the model and fixed texts"
     OTHER_TEXTS = "other users' texts"

@@ -1,10 +1,10 @@
-"""Sentences about what is done to records before training."""
+"""Sentences about the steps on records before training."""
 
 from heldin.words.statement import Code
 
 
 class DataStepText(Code):
-    """What a step does to the records before training. Several are listed with commas."""
+    """The effect of a step on the records before training. Several steps are joined by commas."""
 
     DEDUPLICATED_USERS = ("deduplication within users ({alike})", ", ")
     DEDUPLICATED_CORPUS = ("deduplication across users ({alike})", ", ")
@@ -32,7 +32,7 @@ class DataStepText(Code):
 
 
 class PresetText(Code):
-    """What a preset of a paper does to the published rows."""
+    """The effect of a paper's preset on the published rows."""
 
     NO_BOTS = 'drop users with "bot" or "mod" in the name, and [deleted]'
     FEW_COMMENTS = "drop users with over 2,000 comments in the period, of any length"

@@ -1,10 +1,10 @@
-"""Sentences about evidence: whom it is about, claims, bounds that a design does not support, and verdicts."""
+"""Sentences about evidence: the people concerned, claims, bounds that a design does not support, and verdicts."""
 
 from heldin.words.statement import Code, Statement
 
 
 class Subjects(Code):
-    """The people, or trainings, that bounds and verdicts are about."""
+    """The people, or trainings, whom bounds and verdicts concern."""
 
     REAL_USERS = "real users"
     ENTITIES = "entities"
@@ -17,7 +17,7 @@ class Subjects(Code):
 
 
 class Sees(Code):
-    """What an attacker sees of a model; named like ``attacks.access.Access``."""
+    """The outputs of a model that an attacker sees; the names match ``attacks.access.Access``."""
 
     LOG_PROBABILITIES = "log-probabilities"
     TOP_K = "the likeliest next tokens"
@@ -36,14 +36,14 @@ SUBJECTS = {
 
 
 class CountedUnits(Code):
-    """What a test counts."""
+    """The units that a test counts."""
 
     USERS = "users"
     TRAININGS = "trainings"
 
 
 class ClaimLabel(Code):
-    """What is claimed; ``NONE`` labels the verdict if nothing is."""
+    """The label of a claim; ``NONE`` labels the verdict if there is no claim."""
 
     NONE = "none"
     STATED = "epsilon {epsilon:g} at delta {delta:g}"
@@ -54,7 +54,7 @@ class ClaimLabel(Code):
 
 
 class Flaw(Code):
-    """Why a result is not certified."""
+    """Reasons why a result is not certified."""
 
     BLIND_DIFFERS = "the groups differ without the model (blind baseline, p = {p:.1g})"
     SPLIT_FIXED = "the split was fixed, not drawn by independent fair coins"
@@ -74,7 +74,7 @@ class Flaw(Code):
 
 
 class Caution(Code):
-    """What is printed with a verdict."""
+    """Cautions printed with a verdict."""
 
     BLIND_UNDER_COINS = (
         "a blind baseline distinguishes the groups (p = {p:.1g}), which fair coins allow with probability {level:g}:"
@@ -98,7 +98,7 @@ class Caution(Code):
 
 
 class Finding(Code):
-    """What the test of a claim found."""
+    """The result of testing a claim."""
 
     REJECTED = "{claim} is rejected at level {level:g} by {test}"
     NOT_REJECTED = "{claim} is not rejected; a perfect attack would have rejected it"
@@ -110,7 +110,7 @@ class Finding(Code):
 
 
 class Test(Code):
-    """The one test of a design."""
+    """The single test of a design."""
 
     ONE_RUN = "the one-run test"
     FIXED_THRESHOLDS = "Clopper-Pearson at thresholds fixed beforehand"
@@ -118,14 +118,14 @@ class Test(Code):
 
 
 class CertifiedCondition(Code):
-    """What a certified verdict rests on."""
+    """The conditions of a certified verdict."""
 
     INDEPENDENT_TRAININGS = "independent trainings"
     FAIR_COINS = "independent fair coins"
 
 
 class Refusal(Code):
-    """Why a bound is not valid for a design, or why there is none at all."""
+    """Reasons why a bound is not valid for a design, or why there is no bound at all."""
 
     NEEDS_COINS = "needs membership drawn by independent fair coins; the split was fixed"
     NEEDS_TRAININGS = "needs independent trainings, one for each score; scores of one run share one model"
@@ -162,7 +162,7 @@ def delta_of(claim: Statement) -> float | None:
 
 
 def about_canaries(subjects: Statement) -> bool:
-    """Return whether these people are canary users, all of them or a part."""
+    """Return whether these people are canary users, in whole or in part."""
     inner = subjects.values.get("subjects")
     if isinstance(inner, Statement):
         return about_canaries(inner)
@@ -170,6 +170,7 @@ def about_canaries(subjects: Statement) -> bool:
 
 
 def units_of(subjects: Statement) -> Statement:
-    """Return what a test on these people counts: users, whether real or canary users, else the people themselves."""
+    """Return the units that a test on these people counts: users, whether real or canary users, else the people
+    themselves."""
     of_users = (Subjects.REAL_USERS, Subjects.CANARIES, Subjects.CANARIES_OF_KIND)
     return CountedUnits.USERS() if any(map(subjects.states, of_users)) else subjects

@@ -1,4 +1,5 @@
-"""The glossary: terms that reports explain, and further ones for docs/glossary.md, which is made from both."""
+"""The glossary: the terms that reports explain, and further terms for docs/glossary.md, which is generated from
+both."""
 
 # Reports explain those that they use, so there are at most twenty.
 TERMS = {

@@ -1,4 +1,4 @@
-"""Sentences about what a mechanism promises, what that depends on, and why there is no guarantee."""
+"""Sentences about a mechanism's guarantee and its conditions, and reasons why there is no guarantee."""
 
 from typing import Literal, TypeAlias
 
@@ -6,7 +6,7 @@ from heldin.words.statement import Code, Statement, code_named
 
 
 class Relation(Code):
-    """Which data sets count as neighbours."""
+    """The data sets that count as neighbours."""
 
     ADD_REMOVE = "add/remove"
     ZERO_OUT = "zero-out"
@@ -15,7 +15,7 @@ class Relation(Code):
 
 
 class GuaranteeText(Code):
-    """What is promised, and to whom."""
+    """The guarantee, and the people protected by it."""
 
     EPSILON = "epsilon {epsilon:.4g}, delta {delta:g} per {unit} ({relation})"
     DECLARED = "epsilon {epsilon:.4g}, delta {delta:g} per {unit} ({relation}), as declared by {package}"
@@ -52,7 +52,7 @@ class GuaranteeText(Code):
 
 
 class ReleasesText(Code):
-    """What several releases about the same people promise together, and under which conditions."""
+    """The guarantee of several releases about the same people together, and its conditions."""
 
     ONE = "1 release"
     MANY = "{releases:,} releases together"
@@ -68,7 +68,7 @@ class ReleasesText(Code):
 
 
 class EarlierText(Code):
-    """What a report and a model card say of earlier releases about the same people."""
+    """Sentences in a report and a model card about earlier releases about the same people."""
 
     NOT_STATED = "Earlier releases about these people: not stated."
     NONE = "Earlier releases about these people: none, by the developer's statement."
@@ -83,7 +83,7 @@ class EarlierText(Code):
 
 
 class NoGuaranteeReason(Code):
-    """Why there is no DP guarantee (docs/theory.md#rules-of-a-private-step)."""
+    """Reasons why there is no DP guarantee (docs/theory.md#rules-of-a-private-step)."""
 
     NO_UNIT = "a privacy unit is missing"
     NO_NOISE = "noise is missing (noise multiplier 0)"
@@ -108,7 +108,7 @@ class NoGuaranteeReason(Code):
 
 
 class DeclaredAudit(Code):
-    """Whether somebody looked at a step whose epsilon a package declares."""
+    """Whether somebody checked a step whose epsilon a package declares."""
 
     PASSED = "the white-box audit of its step passed"
     FAILED = "the white-box audit of its step failed"
@@ -126,7 +126,7 @@ AUDITS: dict[Watched, DeclaredAudit] = {
 
 
 class GuaranteeCondition(Code):
-    """What a guarantee assumes or depends on."""
+    """The conditions and assumptions of a guarantee."""
 
     AFTER_PREPROCESSING = "adjacency after preprocessing ({steps})"
     NOT_OF_USERS = "says nothing finite about a user without a cap on records per user"
@@ -150,7 +150,7 @@ class GuaranteeCondition(Code):
 
 
 class Assumption(Code):
-    """What a guarantee takes for granted."""
+    """The facts that a guarantee assumes."""
 
     BASE_UNSEEN = "assuming that the base model and its tokenizer saw no protected user{entities}"
     PRETRAINING_CORPUS_UNSEEN = (
@@ -167,7 +167,7 @@ class Assumption(Code):
 
 
 class ModelText(Code):
-    """Which model a record is about."""
+    """The model that a record describes."""
 
     NAMED = "{name}"
     FINE_TUNED = "fine-tuned in this run"
@@ -177,14 +177,14 @@ class ModelText(Code):
 
 
 class PromiseCaution(Code):
-    """What is printed with a guarantee."""
+    """Cautions printed with a guarantee."""
 
     LARGE_DELTA = "delta {delta:g} is above 1/{units}: one unit may be published outright; use at most {most:.2g}"
     NO_NOISE = "noise multiplier 0 adds no noise: epsilon is infinite, so there is no guarantee"
 
 
 class DeltaText(Code):
-    """How delta follows from a public number."""
+    """The public number from which delta follows."""
 
     OVER_UNITS = (
         "delta is N^-1.1 for N = {number:,} protected units, since a delta above 1/N would allow a unit to be published"
@@ -197,7 +197,7 @@ class DeltaText(Code):
 
 
 class PlanFitText(Code):
-    """How many of the units that a plan states a training has, and what follows where others are there."""
+    """How many of the plan's units a training has, and the consequences of a difference."""
 
     UNITS = "{units:,} {unit} for a stated population of {population:,}"
     GRADIENTS = "{gradients:,.0f} gradients a step, {planned:,.0f} by the plan"
@@ -212,7 +212,7 @@ _NOT_COVERED = "It does not cover losses, gradient norms, cohort sizes or attack
 
 
 class Covers(Code):
-    """What a plan's guarantee covers, by how the released checkpoint is chosen."""
+    """The coverage of a plan's guarantee, by how the released checkpoint is chosen."""
 
     LAST_STEP = f"the model after the last step. {_NOT_COVERED}"
     PUBLIC_VALIDATION = f"the model of the step with the lowest loss on separate public users. {_NOT_COVERED}"
@@ -220,12 +220,12 @@ class Covers(Code):
 
 
 def relation_of(label: Statement) -> str | None:
-    """Return the name of the relation that a guarantee is about, as plans have it; None without a guarantee."""
+    """Return the name of a guarantee's neighbouring relation, as plans write it; None without a guarantee."""
     relation = without_conditions(label).values.get("relation")
     return code_named(relation.code).name.lower() if isinstance(relation, Statement) else None
 
 
 def without_conditions(label: Statement) -> Statement:
-    """Return what is promised alone, or why nothing is."""
+    """Return the guarantee without its conditions, or the reason why there is none."""
     promise = label.values.get("promise")
     return promise if isinstance(promise, Statement) else label

@@ -1,10 +1,10 @@
-"""Sentences of page one, the same in PDF, web page and terminal: what was found, in people, and how sure it is."""
+"""Sentences of page one, the same in PDF, web page and terminal: the finding, in people, and its certainty."""
 
 from heldin.words.statement import Code
 
 
 class Label(Code):
-    """What a line of page one is about."""
+    """The labels of the lines on page one."""
 
     PEOPLE = "In people"
     ATTACK = "Attack"
@@ -20,7 +20,7 @@ class Label(Code):
 
 
 class Handling(Code):
-    """Who may see a report, at the foot of each page."""
+    """The people who may see a report, at the foot of each page."""
 
     TRAINED = (
         "Internal: contains exact statistics about private users. Do not publish. Use heldin export for the files that"
@@ -30,7 +30,7 @@ class Handling(Code):
 
 
 class LeftOut(Code):
-    """Attacks of the audit's plan that did not run."""
+    """Attacks in the audit's plan that did not run."""
 
     OTHER_TOKENIZER = (
         "Attacks that compare tokens ({attacks}), because the reference model has another tokenizer than the target. A"
@@ -106,7 +106,7 @@ class HowOften(Code):
 
 
 class Texts(Code):
-    """The texts that an attacker has."""
+    """The attacker's texts."""
 
     FRESH = "other texts"
     TRAINING = "training texts"
@@ -114,7 +114,7 @@ class Texts(Code):
 
 
 class AuditedPeople(Code):
-    """The people whom an audit looks for."""
+    """The people whose membership an audit tests."""
 
     USERS = "real users"
     ENTITIES = "people who are named"
@@ -124,7 +124,7 @@ class AuditedPeople(Code):
 
 
 class PlainFlaw(Code):
-    """Why a comparison is not valid, in a few words; named like ``ComparisonFlaw``."""
+    """A short reason why a comparison is not valid; the names match ``ComparisonFlaw``."""
 
     GROUPS_DIFFER = "members and non-members differ even without it"
     SAME_SCORE = "an attack gives every user the same score"
@@ -138,7 +138,7 @@ class PlainFlaw(Code):
 
 
 class Attacking(Code):
-    """How the attack was chosen whose flagged people are counted; named like ``audit.flagged.AttackChoice``."""
+    """How the attack with the counted people was chosen; the names match ``audit.flagged.AttackChoice``."""
 
     PRIMARY = "The primary attack (chosen in advance), {attack},"
     DECIDING = "The deciding attack (strongest of {among}), {attack},"
@@ -146,7 +146,7 @@ class Attacking(Code):
 
 
 class People(Code):
-    """How many people an attack flags; ``audited`` names whose words are used."""
+    """How many people an attack flags; ``audited`` selects the words for the audited people."""
 
     COUNTED = (
         "{which} at this threshold flags {rate:.0f} of every 100 members ({what.members}; 95 % confidence interval (CI)"
@@ -178,7 +178,7 @@ class People(Code):
 
 
 class AttackNeeds(Code):
-    """What the attack needs whose people are counted, and whether those who get the model will have it."""
+    """The inputs of the attack with the counted people, and whether people who get the model will have them."""
 
     NEEDS = "It needs {asked}, and about {texts} a person.{held}"
     OF_TRAININGS = "It needs the model of a training, the base model, and every text of the planted user.{held}"
@@ -187,7 +187,7 @@ class AttackNeeds(Code):
 
 
 class WhichAttacker(Code):
-    """Which attackers were tested, and which were not."""
+    """The attackers that were tested, and those that were not."""
 
     DECIDES = "The answer is about an attacker who sees {sees}."
     DECIDES_TOO_WEAK = "The answer is about an attacker who sees {sees}, less than those who get the model."
@@ -198,7 +198,7 @@ class WhichAttacker(Code):
 
 
 class AskedOfModels(Code):
-    """What an attack asks of which models."""
+    """The questions of an attack, and the models that it asks."""
 
     OF_TEXT = "text probabilities under {models}"
     OF_VOCABULARY = "the probabilities of all tokens at each position of a text under {models}"
@@ -209,7 +209,7 @@ class AskedOfModels(Code):
 
 
 class Released(Code):
-    """What will be given away; named like the words of ``release.access``."""
+    """The parts that will be released; the names match the words of ``release.access``."""
 
     WEIGHTS = "the weights"
     LOG_PROBABILITIES = "log-probabilities of texts"
@@ -248,7 +248,7 @@ class Evidence(Code):
 
 
 class Learned(Code):
-    """What a model that shows no learning on people outside its training data means; the table has the numbers."""
+    """The meaning of a model that shows no learning on people outside its training data; the table has the numbers."""
 
     NOTHING = "No: nothing measurable, so {follows}."
     NOTHING_FOR_OTHERS = "Not for others: it gained nothing measurable on people outside its training data."
@@ -258,14 +258,14 @@ class Learned(Code):
 
 
 class Follows(Code):
-    """What a model that learned nothing does not show."""
+    """What an audit of a model that learned nothing cannot show."""
 
     OF_DEFENSE = "low leakage does not show that the defense works"
     OF_TRAINING = "low leakage says nothing about a training that learns"
 
 
 class Guaranteed(Code):
-    """A guarantee of the plan, or a claim that was typed, and what this audit can say about it."""
+    """A guarantee of the plan, or a claim that a user typed, and what this audit can conclude about it."""
 
     NONE = "None was claimed."
     NO_GUARANTEE = "None: {reasons}."
@@ -282,7 +282,7 @@ class Guaranteed(Code):
 
 
 class NotTested(Code):
-    """What no test looked at."""
+    """The facts that no test checked."""
 
     ALL = "{kinds}."
     EXTRACTION = ("text extraction", ", ")
@@ -293,7 +293,7 @@ class NotTested(Code):
 
 
 class Limit(Code):
-    """A limit that a valid comparison, the answer, or the organisation that asked for the audit sets."""
+    """A limit set by a valid comparison, by the answer, or by the organisation that requested the audit."""
 
     AT_MOST = ("{measure} at most {value:g}", ", ")
     AT_LEAST = ("{measure} at least {value:g}", ", ")
@@ -310,14 +310,14 @@ class Limit(Code):
 
 
 class Measured(Code):
-    """What was measured for a limit that is no number."""
+    """The measured value for a limit that is not a number."""
 
     NONE_SEPARATES = "0 of {of}"
     SEPARATING = "{count} of {of}: {names}"
 
 
 class LimitOutcome(Code):
-    """Whether a limit is met; named like ``record.requirements.LimitStatus``."""
+    """Whether a limit is met; the names match ``record.requirements.LimitStatus``."""
 
     MET = "met"
     NOT_SHOWN = "not shown to be met"
@@ -327,7 +327,7 @@ class LimitOutcome(Code):
 
 
 class Advice(Code):
-    """The recommendation, and its reason."""
+    """The recommendation, and the reason for it."""
 
     RELEASE_NEVER = "Do not release the model: the guarantee is contradicted. {next}"
     BROKEN = "Do not release the model: it exceeds your limit ({limits}). {next}"
@@ -350,14 +350,14 @@ class Advice(Code):
 
 
 class Subject(Code):
-    """What must not be given away."""
+    """The things that must not be released."""
 
     MODEL = "this model"
     MODELS = "models trained this way"
 
 
 class Secret(Code):
-    """What an attacker would learn."""
+    """The facts that an attacker would learn."""
 
     USERS = "whose texts trained it"
     ENTITIES = "who is named in its training texts"
@@ -365,7 +365,7 @@ class Secret(Code):
 
 
 class Next(Code):
-    """What to do next."""
+    """The next steps."""
 
     ROWS = "Find out why, and audit files that were made in the same way."
     CHECK_TRAINER = "Check noise, clipping, sampling and keys, in this order; heldin white-box tests each."
@@ -407,7 +407,7 @@ class Next(Code):
 
 
 class Change(Code):
-    """What would change the answer."""
+    """The facts that would change the answer."""
 
     LEAKS = "Only another training."
     NO_LEAK = "A stronger attack, more texts, or further training."

@@ -1,20 +1,20 @@
-"""Words for those whose membership is audited: users, entities, both, canary users, or trainings."""
+"""Words for the units whose membership is audited: users, entities, both, canary users, or trainings."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Wording:
-    """Words for what is separated.
+    """Words for the units that an attack distinguishes.
 
     Attributes:
-        audited: key in ``AUDITED``.
+        audited: the key of these words in ``AUDITED``.
         sides: the two groups, as in "distinguishes members from non-members".
         member: the group in the training data.
-        other: the group outside it.
+        other: the group outside the training data.
         unit: the statistical unit, plural.
-        singular: one of them.
-        members: who the members are, for readers who do not know the term.
+        singular: a single unit.
+        members: explanation of the members, for readers who do not know the term.
     """
 
     audited: str

@@ -1,10 +1,10 @@
-"""Sentences on rows that cannot be used, and on how a file was read."""
+"""Sentences about unusable rows, and about how a file was read."""
 
 from heldin.words.statement import Code
 
 
 class RowFault(Code):
-    """What is wrong with a row; ``place`` names file and line."""
+    """The fault in a row; ``place`` gives file and line."""
 
     AT = "{place}: {fault}"
     NO_TEXT = "no text in column '{column}'"
@@ -29,7 +29,7 @@ class RowFault(Code):
 
 
 class RowRemedy(Code):
-    """What to do about a row that cannot be used."""
+    """The remedy for an unusable row."""
 
     SKIP = "correct the row, or skip such rows with --skip-bad-rows"
     NAME_COLUMN = "name the column with --{role} (in a config, columns.{role}), or skip such rows with --skip-bad-rows"
@@ -43,7 +43,7 @@ class RowRemedy(Code):
 
 
 class FileText(Code):
-    """What heldin found out about the form of a file."""
+    """The form of a file, as heldin detected it."""
 
     DELIMITER = "{file}: fields are separated by {delimiter}"
     ENCODING = "{file}: read as {encoding}, which its first bytes state"

@@ -1,10 +1,11 @@
-"""Sentences on how membership was decided and is known, on conditions of planted audits, and on what is scored."""
+"""Sentences about how membership was decided and is known, about conditions of planted audits, and about scored
+text."""
 
 from heldin.words.statement import Code
 
 
 class SplitReason(Code):
-    """Why a split supports certified statements, or why it does not."""
+    """The reason why a split supports certified statements, or why it does not."""
 
     FAIR_COINS = (
         "an independent fair coin flip under a fresh secret key decided for each audited {what.singular} whether it"
@@ -30,7 +31,7 @@ class SplitReason(Code):
 
 
 class ConditionStated(Code):
-    """What must hold, named as ``record.planted_facts.ConditionName``."""
+    """The conditions of a planted audit; the names match ``record.planted_facts.ConditionName``."""
 
     FAIR_COINS = "an independent fair coin under a fresh key decided each audited user and canary user"
     FIXED_BEFORE_COINS = (
@@ -53,7 +54,7 @@ class ConditionStated(Code):
 
 
 class ScoringRule(Code):
-    """What part of a text every model scores."""
+    """The part of a text that every model scores."""
 
     WHOLE = (
         "every model scores the same characters of a text, its first {characters:,}: {tokens}, in windows of as many"
@@ -68,7 +69,7 @@ class ScoringRule(Code):
 
 
 class ScoredTokens(Code):
-    """Which tokens count."""
+    """The tokens that count."""
 
     ALL = "all tokens"
     ANSWERS = "of these the tokens of {part}, each after all that precedes it"
@@ -84,7 +85,7 @@ class ScoredPart(Code):
 
 
 class AtEndpoint(Code):
-    """What differs for a model behind an endpoint."""
+    """The differences for a model behind an endpoint."""
 
     SHORTER_WINDOWS = "; behind the endpoint windows are two tokens shorter than the context"
     TEXTS_AS_THEY_ARE = (

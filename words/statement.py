@@ -20,7 +20,7 @@ _CAPITAL = re.compile("(?<!^)(?=[A-Z])")
 
 
 class Statement(Facts):
-    """A code with values, from which a document makes a sentence; no code compares or parses it.
+    """A code with values, from which a document makes a sentence. No code compares or parses the sentence.
 
     Attributes:
         code: the code of the sentence.
@@ -42,17 +42,18 @@ class Statement(Facts):
 
 
 class Code(Enum):
-    """What can be stated, each with its sentence: a format string over the values. Call one to make a statement.
+    """The possible statements, each with its sentence: a format string over the values. Call a member to make a
+    statement.
 
     Attributes:
-        separator: what stands between several of them.
+        separator: text between several of these statements.
     """
 
     sentence: str
     separator: str
 
     def __new__(cls, sentence: str, separator: str = "; ") -> Self:
-        """Make a member. Its value is a number, since two members may have the same sentence."""
+        """Make a member. Its value is a number, because two members may have the same sentence."""
         member = object.__new__(cls)
         member._value_ = len(cls.__members__)
         member.sentence, member.separator = sentence, separator
@@ -60,11 +61,11 @@ class Code(Enum):
 
     @property
     def code(self) -> str:
-        """The name in documents: class and member, as in "relation.add_remove"."""
+        """Name in documents: class and member, as in "relation.add_remove"."""
         return f"{_CAPITAL.sub('_', type(self).__name__)}.{self.name}".lower()
 
     def __call__(self, **values: Any) -> Statement:
-        """Return the statement with these values. JSON has no infinite numbers: they are kept by name."""
+        """Return the statement with these values. JSON has no infinite numbers, so they are stored by name."""
         kept = {name: str(v) if isinstance(v, float) and not math.isfinite(v) else v for name, v in values.items()}
         return Statement(code=self.code, values=kept)
 
@@ -78,9 +79,9 @@ class _Formatter(string.Formatter):
 def render(statement: Statement) -> str:
     """Return the sentence of a statement. A list of statements is joined, and None is left out.
 
-    A value ``audited`` gives the sentence the words for whose membership is audited, as ``what``.
+    A value ``audited`` is passed to the sentence as ``what``: the words for the units whose membership is audited.
 
-    Raises InputError for a code that this version does not have.
+    Raises InputError for a code that this version does not know.
     """
     values: dict[str, Any] = {
         name: joined(value) if isinstance(value, list) else "" if value is None else value
@@ -106,7 +107,7 @@ _known: dict[str, Code] = {}
 
 
 def code_named(name: str) -> Code:
-    """Return a code by its name. Raises InputError for one that this version does not have."""
+    """Return the code with this name. Raises InputError for a code that this version does not know."""
     if name not in _known:
         _known.update({code.code: code for code in all_codes()})
     if name not in _known:

@@ -1,4 +1,4 @@
-"""Sentences of page one of a sweep: which defense to use, what each leaks, and what the comparison rests on."""
+"""Sentences of page one of a sweep: which defense to use, how much each leaks, and the basis of the comparison."""
 
 from heldin.words.statement import Code
 
@@ -33,7 +33,7 @@ class Chosen(Code):
 
 
 class SweepLabel(Code):
-    """What a line of page one is about."""
+    """The labels of the lines on page one."""
 
     LEAKS = "Which leak"
     PEOPLE = "In people"
@@ -47,7 +47,7 @@ class SweepLabel(Code):
 
 
 class Compared(Code):
-    """What the variants have in common, and how they differ."""
+    """The common properties of the variants, and their differences."""
 
     ANSWER = ("{answer}: {variants}.", " ")
     PEOPLE = ("{variant} {rate:.0f}{interval} and {wrong:.0f}", "; ")
@@ -79,7 +79,7 @@ class Compared(Code):
 
 
 class SweepAdvice(Code):
-    """What to do next."""
+    """The next steps."""
 
     NOT_VALID = "Release no model yet: the comparison for {variant} is not valid. Read the report in {folder}."
     EXPORT = (
@@ -102,7 +102,7 @@ class SweepAdvice(Code):
 
 
 class SweepNote(Code):
-    """What a reader of the comparison must know."""
+    """Facts that a reader of the comparison must know."""
 
     TUNING_CONTRADICTED = "A claim is contradicted in {folder}, certified for all of its training runs at once."
     FEW_BLOCKS = (
@@ -145,7 +145,7 @@ class SweepNote(Code):
 
 
 class RuleReason(Code):
-    """What the decision rule gives, and why."""
+    """The result of the decision rule, and the reason for it."""
 
     SELECTED = (
         "The rule selects {variant} (the model of repetition {block}): it keeps every limit, at {percent:g} % for all"

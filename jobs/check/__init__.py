@@ -1,1 +1,1 @@
-"""What ``heldin run --check`` says of a run before it begins: mistakes, duration, space and memory."""
+"""The checks of ``heldin run --check`` before a run begins: mistakes, duration, space and memory."""

@@ -1,4 +1,4 @@
-"""Check a run before anything is read, made or trained: what is wrong with it, and what it would do."""
+"""Check a run before anything is read, made or trained: its mistakes, and what it would do."""
 
 import functools
 import os
@@ -44,10 +44,10 @@ class Checked:
     """The result of a check.
 
     Attributes:
-        problems: what would stop the run before it starts, one line each; may be empty.
-        would: what the run would do, by name.
-        cost: what it would cost on this machine; None if that is not known.
-        fit: the plan held against the numbers to expect; None without noise, or if a check cannot know them.
+        problems: problems that would stop the run before it starts, one line each; may be empty.
+        would: actions of the run, by name.
+        cost: cost of the run on this machine; None if unknown.
+        fit: comparison of the plan with the expected numbers; None without noise, or if the numbers are unknown.
     """
 
     problems: tuple[str, ...]
@@ -70,14 +70,14 @@ def check_run(
     *,
     costs: bool = True,
 ) -> Checked:
-    """Check everything that a run of this config in this folder names, and change nothing.
+    """Check everything that a run of this config in this folder refers to, and change nothing.
 
-    The hub is asked whether it has a model, as the run would; only a model's config is downloaded.
+    The hub is asked whether it has a model, as in the run, but only the model's config is downloaded.
 
     Args:
-        gpu: where the run would be; with one, what it would hold in memory is found, and must fit.
-        say: receives a line about what takes long.
-        costs: whether steps are timed to find the cost.
+        gpu: GPU of the run; if given, the run's memory is computed, and must fit.
+        say: receives a line about each slow step.
+        costs: whether to time steps to compute the cost.
     """
     # Each look raises InputError for what is wrong: all are taken, so that all problems are told at once.
     mechanisms: list[Mechanism] = []
@@ -130,7 +130,7 @@ def check_run(
 
 
 def _held_against(mechanism: Mechanism, fit: PlanFit | None, unknown: str, would: Mapping[str, str]) -> dict[str, str]:
-    """Return how the plan fits the users and records to expect: the numbers, and a line for each difference."""
+    """Return how the plan fits the expected users and records: the numbers, and a line for each difference."""
     if not mechanism.protects:
         return {}
     if fit is None:
@@ -143,7 +143,7 @@ def _held_against(mechanism: Mechanism, fit: PlanFit | None, unknown: str, would
 
 
 def _with_earlier(config: RunConfig, mechanism: Mechanism, out: Path) -> dict[str, str]:
-    """Return what ``previous`` states, and what all releases promise together, where page one says so."""
+    """Return the content of ``previous``, and the guarantee of all releases together if page one prints it."""
     if not config.previous:
         if not isinstance(mechanism.guarantee(), Guarantee):
             return {}
@@ -156,7 +156,7 @@ def _with_earlier(config: RunConfig, mechanism: Mechanism, out: Path) -> dict[st
 
 
 def lines(checked: Checked) -> list[str]:
-    """Return what the run would do, as lines for a terminal."""
+    """Return the actions of the run, as lines for a terminal."""
     return [f"{name:<12}{meaning}".replace("\n", "\n" + 12 * " ") for name, meaning in checked.would.items()]
 
 
@@ -177,9 +177,9 @@ def _sources(config: RunConfig) -> Iterator[Callable[[], object]]:
 
 
 def try_source(where: str, named: EntitySourceConfig) -> None:
-    """Search one word, which loads all that a search needs: the list, the pipeline, the extra.
+    """Search for one word, which loads everything that a search needs: the list, the pipeline, the extra.
 
-    Raises InputError, with ``where`` in front, if something is missing.
+    Raises InputError, prefixed by ``where``, if something is missing.
     """
     try:
         source = named.source()
@@ -194,7 +194,7 @@ def _model(name: str) -> Callable[[], object]:
 
 
 def _require_context(config: RunConfig) -> None:
-    """Check that a named base model exists, and that its context holds the training sequences."""
+    """Check that a base model in the config exists, and that its context is long enough for the training sequences."""
     name = config.model.base
     if name is None:
         return
@@ -219,7 +219,8 @@ def _require_context(config: RunConfig) -> None:
 
 
 def _require_users(config: RunConfig) -> None:
-    """The number of users is known for a made-up corpus; for others only the requested maximum is."""
+    """Check the number of users, which is known for a made-up corpus; for others only the requested maximum is
+    known."""
     there, most = config.corpus.source.most_users(), config.corpus.users.max_users
     most = most if there is None else min(there, most or there)
     if most is None:

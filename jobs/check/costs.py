@@ -1,10 +1,10 @@
-"""The cost of a run on this machine, before it starts: steps, tokens and seconds of each part, and what dominates.
+"""The cost of a run on this machine, before it starts: steps, tokens and seconds of each part, and the largest part.
 
-Small corpora are read, as the run would read them; of larger ones the size is assumed. A step is timed on a model of
-the run's shape with random weights, or assumed from the speed of a matrix product where that takes too long.
+Small corpora are read as in the run; for larger ones the size is assumed. A step is timed on a model of the run's shape
+with random weights. If timing takes too long, its duration is assumed from the speed of a matrix product.
 
-What grows with users, records, parameters and processes, next to the passes of the model, follows from constants that
-were measured on two cores. benchmarks/RESULTS.md has the commands, and what follows for four sizes.
+Costs other than the passes of the model grow with users, records, parameters and processes. They follow from constants
+measured on two cores. benchmarks/RESULTS.md has the commands, and the results for four sizes.
 """
 
 import copy
@@ -51,11 +51,11 @@ STATES = {Optimizer.SGD: 0, Optimizer.ADAM: 2, Optimizer.ADAMW: 2, Optimizer.ADA
 
 @dataclass(frozen=True)
 class Cost:
-    """One constant.
+    """One measured constant.
 
     Attributes:
-        item: what has this cost.
-        size: per item.
+        item: name of the item with this cost.
+        size: cost per item.
     """
 
     item: str
@@ -79,7 +79,7 @@ AES = Cost("noise, AES-256: a number, on one core", 28e-9, "s")
 
 @dataclass(frozen=True)
 class CorpusSize:
-    """The size of a corpus that decides costs: records, and characters and tokens of each."""
+    """The size of a corpus that determines costs: number of records, and characters and tokens of each."""
 
     records: int
     characters: int
@@ -87,13 +87,13 @@ class CorpusSize:
 
     @property
     def disk(self) -> int:
-        """Return bytes of store and tokens."""
+        """Number of bytes of store and tokens."""
         return int(self.records * (STORED.size + self.characters + SEQUENCE.size + self.tokens * TOKEN.size))
 
 
 @dataclass(frozen=True)
 class Cohort:
-    """The size of a sampler that decides costs: units, expected number drawn in a step, records of each and of all."""
+    """The size of a sampler that determines costs: units, expected units per step, records per unit and in all."""
 
     units: int
     drawn: float
@@ -102,54 +102,55 @@ class Cohort:
 
     @property
     def start_seconds(self) -> float:
-        """At each start: every unit's first step."""
+        """Seconds at each start, which draws every unit's first step."""
         return self.units * DRAW.size
 
     @property
     def step_seconds(self) -> float:
-        """Return the seconds of a step: units that take part are drawn for a later one, and their records chosen."""
+        """Seconds per step, which draws each sampled unit's next step, and chooses its records."""
         return self.drawn * (DRAW.size + self.records * CHOICE.size)
 
     @property
     def memory(self) -> int:
-        """Return bytes in each process."""
+        """Number of bytes in each process."""
         return int(self.units * UNIT.size + self.records_in_all * OWNED.size)
 
 
 @dataclass(frozen=True)
 class Weights:
-    """The size of a model that decides costs: parameters, and tensors of the optimizer like each."""
+    """The size of a model that determines costs: parameters, and optimizer tensors of the same size."""
 
     parameters: int
     states: int
 
     @property
     def training(self) -> int:
-        """Return bytes of weights, gradients, sum of clipped gradients and optimizer, over a whole shard group."""
+        """Number of bytes of weights, gradients, sum of clipped gradients and optimizer, over a whole shard group."""
         return self.parameters * FLOAT * (3 + self.states)
 
     @property
     def checkpoint(self) -> int:
-        """Return bytes of weights and optimizer."""
+        """Number of bytes of weights and optimizer."""
         return self.parameters * FLOAT * (1 + self.states)
 
     @property
     def replica_step(self) -> int:
-        """Return bytes that a further process holding all of the model sends in a step: the sum, there and back."""
+        """Number of bytes per step for each further process with the whole model: the sum, there and back."""
         return 2 * self.parameters * FLOAT
 
     @property
     def sharded_pass(self) -> int:
-        """Return bytes that a shard group moves in a pass over a unit: weights forward and backward, gradients once."""
+        """Number of bytes per pass over a unit that a shard group moves: weights forward and backward, gradients
+        once."""
         return 3 * self.parameters * FLOAT
 
     def noise_seconds(self, secure: bool) -> float:
-        """Return the seconds of a core, for a step; shards draw theirs at the same time."""
+        """Return the seconds of a core per step; shards draw their noise at the same time."""
         return self.parameters * (AES if secure else PHILOX).size
 
 
 def cost_lines(config: RunConfig, mechanism: Mechanism) -> list[str]:
-    """Return what a run would cost next to the passes of the model, as far as the config tells."""
+    """Return the costs of a run other than the passes of the model, as far as the config determines them."""
     rows: list[str] = []
     if mechanism.sampler.draws_by_gaps:
         rows += filter(None, [_of_draws(mechanism)])
@@ -213,7 +214,7 @@ def _of_carried_noise(config: RunConfig, mechanism: Mechanism) -> Sequence[str]:
 
 
 def parameters_of(config: RunConfig) -> int | None:
-    """Return trained weights; None with adapters, and where a model's shape is not known before it is loaded."""
+    """Return the number of trained weights; None with adapters, or if the model's shape is unknown before loading."""
     shape = None if config.finetune.lora is not None else shape_of(config)
     if shape is None:
         return None
@@ -233,12 +234,12 @@ SHARE = 0.3  # of a matrix product's speed, where a step is not measured
 
 @dataclass(frozen=True)
 class CostPart:
-    """One training of a run, or its scoring.
+    """One training of a run, or the run's scoring.
 
     Attributes:
-        steps: optimizer steps; 0 for scoring.
-        tokens: tokens of all passes.
-        seconds: on this machine; None: not known.
+        steps: number of optimizer steps; 0 for scoring.
+        tokens: number of tokens of all passes.
+        seconds: seconds on this machine; None: unknown.
     """
 
     name: str
@@ -252,12 +253,12 @@ class RunCost:
     """The cost of a run.
 
     Attributes:
-        records: records of the corpus, read or assumed.
-        corpus_read: whether they were counted; otherwise every part is at most as large as stated.
-        tokens_per_record: mean, at most the training's sequence length.
-        steps_measured: how many steps were timed; 0: seconds are assumed.
-        device: where.
-        disk: bytes of corpus store and tokens.
+        records: number of records of the corpus, counted or assumed.
+        corpus_read: whether the records were counted; otherwise every part is at most as large as stated.
+        tokens_per_record: mean number of tokens per record, at most the training's sequence length.
+        steps_measured: number of timed steps; 0: seconds are assumed.
+        device: device of the run.
+        disk: number of bytes of corpus store and tokens.
     """
 
     parts: tuple[CostPart, ...]
@@ -270,7 +271,7 @@ class RunCost:
 
     @property
     def seconds(self) -> float | None:
-        """Return the time of all parts; None if that of one is not known."""
+        """Seconds of all parts; None if the seconds of a part are unknown."""
         known = [part.seconds for part in self.parts if part.seconds is not None]
         return sum(known) if len(known) == len(self.parts) else None
 
@@ -279,7 +280,7 @@ class RunCost:
         return {**asdict(self), "seconds": self.seconds}
 
     def lines(self) -> list[str]:
-        """Return the parts in words, the most expensive named."""
+        """Return the parts in words, with the name of the most expensive part."""
         how = "counted" if self.corpus_read else "assumed from its size, since it is too large to be read for a check"
         at_most = "" if self.corpus_read else "at most "
         rows = [f"corpus: {self.records:,} records of about {self.tokens_per_record} tokens, {how}"]
@@ -299,7 +300,7 @@ class RunCost:
 
 
 def cost_of_run(config: RunConfig, mechanism: Mechanism, sizes: "Sizes | None") -> RunCost | None:
-    """Return the cost of a run; None if the model's shape or the corpus's size is not known before it is loaded."""
+    """Return the cost of a run; None if the model's shape or the corpus's size is unknown before loading."""
     shape = shape_of(config)
     if shape is None or sizes is None:
         return None
@@ -348,12 +349,13 @@ def cost_of_run(config: RunConfig, mechanism: Mechanism, sizes: "Sizes | None") 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Numbers of records: of the corpus, of its users, public, of each reference, scored; and tokens of a record.
+    """Numbers of records: in the corpus, per user, public, for each reference, scored; and tokens per record.
 
     Attributes:
-        counts: expected records of each user if the user is in training, before data-side defenses but for their caps.
-        present: probability that each is trained on; canary users are the last.
-        unknown: why ``counts`` do not say what is trained on; "" if they do.
+        counts: expected records of each user if the user is in training, after caps but before other data-side
+            defenses.
+        present: probability that each user is trained on; canary users come last.
+        unknown: reason why ``counts`` may differ from the trained records; "" if there is none.
     """
 
     records: int
@@ -368,16 +370,16 @@ class Sizes:
 
     @property
     def users(self) -> float:
-        """Return the expected number of users who are trained on."""
+        """The expected number of users who are trained on."""
         return float(self.present.sum())
 
     @property
     def training(self) -> int:
-        """Return the expected number of their records."""
+        """The expected number of records that are trained on."""
         return int(self.present @ self.counts)
 
     def fit(self, config: RunConfig, mechanism: Mechanism) -> PlanFit | None:
-        """Hold the plan against these sizes; None without noise, or if they do not say what is trained on."""
+        """Return the plan compared with these sizes; None without noise, or if the trained records are unknown."""
         return None if self.unknown else plan_fit(config, mechanism, self.counts, self.present)
 
 
@@ -387,10 +389,10 @@ def _assumed(records: int, length: int) -> Sizes:
 
 
 def sizes_of(config: RunConfig) -> Sizes | None:
-    """Return the sizes of a run's corpus, read or assumed; None for a data set on the hub.
+    """Return the sizes of a run's corpus, counted or assumed; None for a data set on the hub.
 
     Raises:
-        InputError: the corpus was read, and cannot be used.
+        InputError: the corpus was read, and is unusable.
     """
     size, split, length = config.corpus.source.size(), config.split, config.finetune.sequence_length
     if size is None:
@@ -434,7 +436,8 @@ def sizes_of(config: RunConfig) -> Sizes | None:
 
 
 def _by_names(config: RunConfig, corpus: CorpusData) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Return the expected records of each user whom caps leave any, and the probability that the user is trained on."""
+    """Return the expected number of records of each user with records after caps, and the probability of training on
+    each."""
     layout, slots = laid_out(config, corpus, corpus.store, {}, _SILENT)
     stays = np.ones(len(corpus.store)) if slots is None else slots.kept.astype(np.float64)
     for parts in layout.pool.entities.values():  # no two of which share a record
@@ -446,7 +449,7 @@ def _by_names(config: RunConfig, corpus: CorpusData) -> tuple[npt.NDArray[np.flo
 
 
 def _caps(config: RunConfig) -> list[int]:
-    """Return the most records of a user that data-side defenses and text sampling leave."""
+    """Return the maximum numbers of records per user after each data-side defense and text sampling."""
     caps = config.defense.caps
     return [*(caps[:1] if caps else ()), *(step.most_records for step in config.data_defenses if step.most_records)]
 
@@ -457,7 +460,7 @@ def _tokens_of(store: CorpusStore) -> int:
 
 
 def _own_steps(config: RunConfig, mechanism: Mechanism, sizes: Sizes) -> tuple[int, float]:
-    """Steps of fine-tuning, and records of each."""
+    """Return the number of steps of fine-tuning, and the number of records per step."""
     if not mechanism.protects:
         return config.finetune.steps(sizes.training), config.finetune.batch_size
     if (fit := sizes.fit(config, mechanism)) and fit.gradients is not None:
@@ -471,7 +474,7 @@ def _own_steps(config: RunConfig, mechanism: Mechanism, sizes: Sizes) -> tuple[i
 
 
 def _seconds_per_token(shape: PretrainedConfig, recipe: Recipe, step: Step) -> tuple[float | None, int]:
-    """Return the seconds of a token of a training step here, and how many steps were timed; 0 if it is assumed."""
+    """Return the seconds per token of a training step here, and the number of timed steps; 0 if assumed."""
     if recipe.shard is not None:
         return None, 0
     device = default_device()
@@ -487,7 +490,7 @@ def _seconds_per_token(shape: PretrainedConfig, recipe: Recipe, step: Step) -> t
 
 
 def _measured(shape: PretrainedConfig, recipe: Recipe, step: Step, device: torch.device) -> tuple[float, int]:
-    """Return the seconds of a token over some steps of a model with random weights, and how many steps."""
+    """Return the seconds per token over some steps of a model with random weights, and the number of steps."""
     model: PreTrainedModel = AutoModelForCausalLM.from_config(copy.deepcopy(shape), dtype=torch.float32).to(device)
     use_exact_attention(model)
     model = with_adapters(model, recipe).train()
@@ -516,7 +519,7 @@ def _measured(shape: PretrainedConfig, recipe: Recipe, step: Step, device: torch
 
 @functools.cache
 def _flops(device: torch.device) -> float:
-    """Return the operations a second of a matrix product on this device; measured once for each process."""
+    """Return the operations per second of a matrix product on this device, measured once per process."""
     a = torch.randn(1024, 1024, device=device)
     a @ a
     return 2 * 1024**3 * 4 / _timed(lambda: [a @ a for _ in range(4)], device)

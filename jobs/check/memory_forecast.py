@@ -34,11 +34,11 @@ def run_memory(config: RunConfig, device: Planned, say: Callable[[str], None] = 
     """Return the peak of each part of a run, with records of full length.
 
     Args:
-        say: receives what is being rehearsed.
+        say: receives a line about each rehearsal.
 
     Returns:
-        Peaks by the part's name, of fine-tuning in each process. Empty for an adapter as base model, and for the
-        filter, which holds all users' gradients.
+        Peaks by the part's name; for fine-tuning, the peak in each process. Empty for an adapter as base model, and for
+            the filter, which holds all users' gradients.
     """
     shape, step = shape_of(config), step_of(config)
     if shape is None or step is None:
@@ -71,7 +71,7 @@ def memory_lines(peaks: dict[str, Peak], device: Planned) -> str:
 
 
 def does_not_fit(peaks: dict[str, Peak], device: Planned) -> list[str]:
-    """Return a line for each part that does not fit, with what takes how much and what to change."""
+    """Return a line for each part that does not fit, with the sizes and what to change."""
     return [
         f"{name} takes {_in_words(peak)}, more than the {in_bytes(device.memory)} of the GPU:"
         f" {_remedy(name, peak, device)}"
@@ -124,7 +124,8 @@ def shape_of(config: RunConfig) -> PretrainedConfig | None:
 
 
 def step_of(config: RunConfig) -> Step | None:
-    """Return the step of a run's fine-tuning, for a rehearsal or a measurement; None for one that is not rehearsed."""
+    """Return the step of a run's fine-tuning, for a rehearsal or a measurement; None for a step that is not
+    rehearsed."""
     defense, recipe = config.defense, recipe_of_rows(config)
     if defense.is_private:
         return None if defense.cohort_size is None else _sampled(recipe, defense, defense.cohort_size)
@@ -136,7 +137,7 @@ def step_of(config: RunConfig) -> Step | None:
 
 
 def recipe_of_rows(config: RunConfig) -> Recipe:
-    """Return the recipe of fine-tuning with the objective that the first row of the corpus asks for."""
+    """Return the recipe of fine-tuning with the objective that the corpus's first row requires."""
     source, stated = config.corpus.source, config.corpus.format
     form, _ = found_format(source.first_row(), source.named_columns(), stated)
     return replace(config.finetune, objective=preference_of(config.finetune).name if form.has_pairs else None)
@@ -201,7 +202,7 @@ def _sampled(recipe: Recipe, defense: DefenseConfig, cohort: int) -> Step:
 
 
 def _sharded(recipe: Recipe, defense: DefenseConfig, unit: int) -> Step:
-    """Return a step of a shard group, which takes one unit at a time and shares out its records."""
+    """Return a step of a shard group, which processes one unit at a time and shares out its records."""
     assert recipe.shard is not None
     most = min(defense.pass_records, math.ceil(unit / recipe.shard))
     # Two units tell what all do: gradients of the second are added to the first one's.
@@ -220,7 +221,7 @@ def _sharded(recipe: Recipe, defense: DefenseConfig, unit: int) -> Step:
 
 
 def records_of_a_unit(defense: DefenseConfig, shard: int | None) -> int:
-    """Return the records of a sampled unit that a step uses."""
+    """Return the number of records of a sampled unit in a step."""
     # All records of a user whom nobody has read yet: as many as a pass, of each process.
     return defense.records_of_a_unit or defense.pass_records * (shard or 1)
 

@@ -1,4 +1,4 @@
-"""Audit a model that someone else trained: two files of users' texts, a target, a reference, no training at all."""
+"""Audit a model that someone else trained, without any training: two files of users' texts, a target, a reference."""
 
 import json
 from dataclasses import replace
@@ -39,10 +39,10 @@ from heldin.stages.run_folder import StageSeconds, take_new_folder
 def audit_checkpoint(job: CheckpointAudit, out: Path, reporter: Reporter, *, command: str) -> Record:
     """Score both groups, and write ``scores.parquet`` and ``record.json`` to ``out``.
 
-    The standing is indicative, since heldin did not draw who is held in.
+    The evidence is indicative, because heldin did not draw who is held in.
 
     Raises:
-        InputError: a user or a record id in both files, fewer than two users on a side, or unusable input.
+        InputError: a user or a record id is in both files, a group has fewer than two users, or an input is unusable.
     """
     # Before the folder is taken: a mistyped name leaves nothing behind.
     _check_models(job)
@@ -114,10 +114,10 @@ def audit_again(folder: Path, record: Record, reporter: Reporter) -> Body:
     """Return the body of an audit's record, from the tables and the files of both groups, without a model.
 
     Args:
-        record: the record of the audit, whose facts about the models are taken as they are.
+        record: record of the audit; its facts about the models are not checked.
 
     Raises:
-        InputError: a table is missing or damaged, or of other models or texts than the record names.
+        InputError: a table is missing or damaged, or belongs to models or texts other than the record's.
     """
     job = audit_job(folder, record)
     models = (record.target, record.reference)
@@ -136,7 +136,7 @@ def _loaded_here(model: ScoredModel, key: str) -> LanguageModel:
 
 
 def _check_models(job: CheckpointAudit) -> None:
-    """Before anything is scored: no reference is given twice, and every model not behind the endpoint exists."""
+    """Check, before scoring, that no reference is given twice, and that every model not behind the endpoint exists."""
     # Twice the same reference would give two equal scores, and every score pays for the others.
     references = (job.reference, *job.others)
     twice = next((name for i, name in enumerate(references) if name in references[:i]), None)
@@ -153,7 +153,7 @@ def _check_models(job: CheckpointAudit) -> None:
 
 
 def _take_folder(job: CheckpointAudit, out: Path) -> None:
-    """Take a new folder, or one that holds exactly this audit."""
+    """Take a new folder, or a folder that contains exactly this audit."""
     if (out / "record.json").is_file() and not (out / "config.yaml").exists():
         record = read_record(out / "record.json")
         # The job takes the way through JSON, as the record did: a tuple does not equal a list.
@@ -172,7 +172,7 @@ def _take_folder(job: CheckpointAudit, out: Path) -> None:
 
 
 def _leftovers(out: Path) -> list[Path]:
-    """Return what an audit leaves that was killed while it wrote its tables, before its record."""
+    """Return the files of an audit that was killed before its record was written."""
     if not out.is_dir():
         return []
     names = (INDEX, "plan.json", *tables_in(out))

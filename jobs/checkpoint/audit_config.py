@@ -129,7 +129,7 @@ class CheckpointAttacks(Section):
         return self
 
     def config(self, reference: str | None) -> AttackConfig:
-        """Return the same attacks as in a run's config, with this leading reference."""
+        """Return the same attacks as in a run's config, with this primary reference."""
         precision = "fp32" if self.precision in (None, "auto") else self.precision
         return AttackConfig(**{**self.model_dump(), "precision": precision}, reference=reference)
 
@@ -235,7 +235,7 @@ class CheckpointConfig(MeasureKeys):
 
     @property
     def names_access(self) -> bool:
-        """Whether the level of the attackers is named, or attacks are that have one."""
+        """Whether the config sets the level of the attackers, or attacks that determine it."""
         return bool({"access", "names", "primary"} & self.attack.model_fields_set) or self.endpoint is None
 
     @model_validator(mode="after")
@@ -248,7 +248,7 @@ class CheckpointConfig(MeasureKeys):
         return self
 
     def sources(self) -> dict[str, Source]:
-        """Return the sources of the files of texts, to be looked at; see ``text_sources``."""
+        """Return the sources of the files of texts; see ``text_sources``."""
         first = open_source(self.held_in, self.columns, self.format).first_row()
         for path in (self.held_out, self.training):
             if first is not None and path is not None:
@@ -257,7 +257,7 @@ class CheckpointConfig(MeasureKeys):
         return text_sources(self.held_in, self.held_out, self.training, columns, self.format)
 
     def _require_same_form(self, first: Mapping[str, Any], path: Path) -> None:
-        """Raise InputError if another file's first row holds its text in another form or column than the members'."""
+        """Raise InputError if another file's first row has another form or text column than the members' file."""
         row = open_source(path, self.columns, self.format).first_row()
         form, column = found_format(first, self.columns, self.rows.format)
         other, its_column = found_format(row, self.columns, self.rows.format)
@@ -270,7 +270,7 @@ class CheckpointConfig(MeasureKeys):
             )
 
     def files(self) -> list[Path]:
-        """Return every file that the config names."""
+        """Return every file named in the config."""
         return [path for path in (self.held_in, self.held_out, self.training, self.plan) if path is not None]
 
 
@@ -279,7 +279,7 @@ def text_sources(
 ) -> dict[str, Source]:
     """Return the sources of an audit's files: "held-in", "held-out" and, if there is one, "training".
 
-    Raises InputError for a file that no source reads.
+    Raises InputError for a file that no source can read.
     """
     sources = {"held-in": open_source(held_in, columns, form), "held-out": open_source(held_out, columns, form)}
     if training is not None:
@@ -291,5 +291,5 @@ def text_sources(
 def parse_checkpoint(
     content: Mapping[str, Any], where: str, options: Mapping[str, str] | None = None
 ) -> CheckpointConfig:
-    """Check an audit's content; arguments and errors of ``base.config_errors.checked``."""
+    """Check an audit's content; arguments and errors are those of ``base.config_errors.checked``."""
     return checked(CheckpointConfig, content, where, options)

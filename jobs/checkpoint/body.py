@@ -64,8 +64,8 @@ class AuditMeasures:
     """The measures of an audit.
 
     Attributes:
-        load: loads a further reference by its name.
-        in_full: loads target and leading reference in float32.
+        load: loads a further reference, given its name.
+        in_full: loads target and primary reference in float32.
     """
 
     job: CheckpointAudit
@@ -77,15 +77,15 @@ class AuditMeasures:
     def scores(self) -> TextScores:
         """Return the measure of all scores.
 
-        Each further reference adds a setting of the primary attack to the family, which pays for it in the test of all
-        scores.
+        Each further reference adds a setting of the primary attack. The test of all scores corrects for the added
+        setting.
         """
         job, texts = self.job, scored_texts(self.job, self.groups)
         settings = [Setting(Dial("reference", name), texts, functools.partial(self.load, name)) for name in job.others]
         return TextScores(job.attack, texts, self.models, [*answer_settings(texts), *settings], job.others)
 
     def others(self) -> list[Measure[Any]]:
-        """Return the measures besides the scores."""
+        """Return the measures other than the scores."""
         job, measures = self.job, list[Measure[Any]]()
         if job.attack.precision != "fp32":
             texts = scored_texts(job, self.groups)
@@ -100,12 +100,12 @@ class AuditMeasures:
 
 
 def scored_texts(job: CheckpointAudit, groups: Groups) -> AttackTexts:
-    """Return the scored texts by user."""
+    """Return the scored texts of each user."""
     return AttackTexts(groups.texts, job.attack.max_characters)
 
 
 def subjects_of_audit(job: CheckpointAudit, groups: Groups) -> MeasuredUsers:
-    """Return what a measure may see of the users; draws follow from the public seed."""
+    """Return a measure's view of the users; random draws follow from the public seed."""
     return MeasuredUsers(
         scored_texts(job, groups),
         lambda limit: {user: texts[:limit] for user, texts in groups.texts.items()},
@@ -119,10 +119,10 @@ def _training(job: CheckpointAudit) -> Iterator[tuple[set[str], str]]:
 
 
 def rule_at_endpoint(remote: "Remote | None", *, by_text: bool = False) -> Statement | None:
-    """Return what the scoring rule adds for models behind an endpoint.
+    """Return the addition to the scoring rule for models behind an endpoint.
 
     Args:
-        by_text: whether it continues texts, and scores none.
+        by_text: whether the rule continues texts instead of scoring them.
     """
     if remote is None:
         return None
@@ -132,7 +132,7 @@ def rule_at_endpoint(remote: "Remote | None", *, by_text: bool = False) -> State
 
 
 def drift_flaws(models: Sequence[ModelFacts]) -> list[Statement]:
-    """Return a flaw for each model that changed while it was audited: mixed scores say nothing about either model."""
+    """Return a flaw for each model that changed during its audit: mixed scores describe neither version."""
     served = [(model.name, model.endpoint) for model in models if model.endpoint is not None]
     moved = [(name, at.drift) for name, at in served if at.drift > LARGEST_DRIFT]
     changed = [name for name, at in served if at.answers is not None and at.answers.changed]
@@ -145,11 +145,11 @@ def drift_flaws(models: Sequence[ModelFacts]) -> list[Statement]:
 def audit_body(
     measures: AuditMeasures, models: tuple[ModelFacts, ModelFacts], folder: MeasureFolder, *, per_text: bool
 ) -> Body:
-    """Measure and judge, or read what was measured; the body of the record.
+    """Measure and judge, or read the measurements, and return the body of the record.
 
     Args:
-        models: facts about target and leading reference.
-        per_text: whether the models are not known to share a tokenizer.
+        models: facts about target and primary reference.
+        per_text: whether the models may have different tokenizers.
     """
     job, groups = measures.job, measures.groups
     # Not witnessed, even if coins are declared: two files assert who was held in, and nothing is certified.
@@ -250,7 +250,7 @@ def _training_file(groups: Groups) -> TrainingFile | None:
 
 
 def _overlaps(groups: Groups) -> Overlaps:
-    """Return texts on both sides; overlaps with training only if a training file was given."""
+    """Return texts in both groups; overlaps with training only if a training file was given."""
     seen = groups.seen_turns
     scored = (parts for texts in groups.of_side(False, counted_turns).values() for parts in texts)
     documents = (document for _, chunk in groups.stores["held-in"].document_chunks() for document in chunk)
@@ -266,7 +266,7 @@ def _overlaps(groups: Groups) -> Overlaps:
 
 
 def _scored_texts(job: CheckpointAudit, groups: Groups) -> ScoredTexts:
-    """Return whether the scored texts were trained on; a measurement wins over a declaration."""
+    """Return whether the scored texts were trained on; a measurement takes precedence over a declaration."""
     if groups.seen is not None:
         scored = groups.number(True)
         trained_on = groups.seen[True].anywhere

@@ -1,4 +1,4 @@
-"""Audit of models behind a completions endpoint: which are there, what scoring costs, whether they changed."""
+"""Audit of models behind a completions endpoint: which models exist, what scoring costs, whether they changed."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
@@ -33,17 +33,17 @@ from heldin.stages.measures.measure import named_model
 
 @dataclass(frozen=True)
 class Remote:
-    """The address of the target, and of every reference whose name begins with ``endpoint:``.
+    """The server of the target, and of every reference whose name begins with ``endpoint:``.
 
     Attributes:
         endpoint: address and limits of the server.
-        tokenizer: tokenizer of the models there, by folder or hub name; None: texts are sent as they are.
-        context: tokens of a request; None: the context length that the server reports, at most 2,048.
+        tokenizer: tokenizer of the models at the endpoint, by folder or hub name; None: texts are sent as plain text.
+        context: number of tokens per request; None: the context length that the server reports, at most 2,048.
         price: price per million tokens, in any currency, for the cost estimate.
-        max_tokens_sent: an audit that would send more tokens is refused.
-        chat: whether models there are asked as chats.
+        max_tokens_sent: largest allowed number of sent tokens; an audit that needs more is refused.
+        chat: whether models at the endpoint are asked in chats.
         price_generated: price per million generated tokens; None: ``price``.
-        max_requests, max_price, max_minutes: an audit above one of these is refused.
+        max_requests, max_price, max_minutes: an audit above one of these limits is refused.
     """
 
     endpoint: Endpoint
@@ -58,7 +58,7 @@ class Remote:
     max_minutes: float | None = None
 
     def config(self) -> dict[str, Any]:
-        """Return the part that affects the scores, for the record."""
+        """Return the settings that affect the scores, for the record."""
         return {
             "url": self.endpoint.base,
             "tokenizer": self.tokenizer,
@@ -67,7 +67,7 @@ class Remote:
         }
 
     def attacks(self, attack: AttackConfig, reporter: Reporter) -> AttackConfig:
-        """Return the attacks that the endpoint can answer: see ``attacks_at_endpoint``."""
+        """Return the attacks that are possible at the endpoint: see ``attacks_at_endpoint``."""
         if Access.LOG_PROBABILITIES not in attack.access:
             return attack
         return attacks_at_endpoint(attack, self.tokenizer, reporter)
@@ -75,12 +75,12 @@ class Remote:
     def reached(
         self, names: Sequence[str], texts: AttackTexts, reporter: Reporter, **loading: Any
     ) -> AbstractContextManager["Reached"]:
-        """Open the models of these names: see the function ``reached``, with ``loading`` for models loaded here."""
+        """Open the models with these names: see the function ``reached``; ``loading`` is for models on this machine."""
         return reached(self, names, texts, reporter, **loading)
 
 
 def remote_in(section: EndpointConfig) -> Remote:
-    """Return how to reach the target. Raises InputError for an invalid address."""
+    """Return the connection to the target. Raises InputError for an invalid address."""
     # Limits affect no score, and are not recorded (``Remote.config``).
     pace = section.model_dump(include={"requests_per_minute", "concurrency", "timeout", "max_tries"})
     return Remote(
@@ -98,15 +98,15 @@ def remote_in(section: EndpointConfig) -> Remote:
 
 
 def remote_of(kept: Mapping[str, Any]) -> Remote:
-    """Return the inverse of ``Remote.config``: enough to know what was scored."""
+    """Return the inverse of ``Remote.config``, which suffices to identify the scores."""
     return Remote(Endpoint(kept["url"]), kept["tokenizer"], kept["context"], chat=kept["chat"])
 
 
 def attacks_at_endpoint(attack: AttackConfig, tokenizer: str | None, reporter: Reporter) -> AttackConfig:
-    """Return the attacks that need only log-probabilities of a text's own tokens; those left out are reported.
+    """Return the attacks that need only log-probabilities of a text's own tokens, and report the others.
 
     Raises:
-        InputError: the primary attack needs more, or one needs to know the tokens and there is no tokenizer.
+        InputError: the primary attack needs more, or an attack needs the tokens and there is no tokenizer.
     """
     unknown = next((name for name in attack.names if get_attack(name).needs_ids), None)
     # Before anything is paid for.
@@ -126,12 +126,12 @@ def attacks_at_endpoint(attack: AttackConfig, tokenizer: str | None, reporter: R
 
 @dataclass(frozen=True)
 class Reached(OpenedModels):
-    """The models behind the endpoint by name, and how far each moved while scoring (nats per token).
+    """The models behind the endpoint by name, and how far each moved during scoring (nats per token).
 
     Attributes:
-        remote: how they are reached.
-        models: by name at the endpoint.
-        drifts: by name at the endpoint.
+        remote: connection to the models.
+        models: the endpoint models, by their names at the endpoint.
+        drifts: how far each model moved, by its name at the endpoint.
     """
 
     remote: Remote
@@ -139,10 +139,10 @@ class Reached(OpenedModels):
     drifts: dict[str, float]
 
     def load(self, name: str, precision: ScoringPrecision) -> ScoredModel:
-        """Return the model with this name, in this precision; ``endpoint:NAME`` is one behind the endpoint.
+        """Return the model with this name, in this precision; ``endpoint:NAME`` is a model behind the endpoint.
 
-        One that is loaded here sees as much of a text at a time as those behind the endpoint: a ratio of scores with
-        different windows would be of windows as well.
+        A model on this machine gets windows as long as the endpoint's: otherwise a ratio of scores would also compare
+        the windows.
         """
         if name.startswith(AT_ENDPOINT):
             return self.models[name.removeprefix(AT_ENDPOINT)]
@@ -151,11 +151,11 @@ class Reached(OpenedModels):
         return load_language_model(name, precision=precision, context=window, adapter_base=self.adapter_base)
 
     def pair(self, target: str, reference: str, precision: ScoringPrecision) -> tuple[ScoredModel, ScoredModel]:
-        """Return target and reference, at least one of which is behind the endpoint."""
+        """Return target and reference; at least one of them is behind the endpoint."""
         return self.load(target, precision), self.load(reference, precision)
 
     def facts_of(self, model: ScoredModel, name: str) -> ModelFacts:
-        """Return the record's facts about a model, also how it was reached and how far it moved."""
+        """Return the record's facts about a model, including how it was reached and how far it moved."""
         if not isinstance(model, EndpointModel):
             return super().facts_of(model, name)
         facts = EndpointFacts(
@@ -169,7 +169,7 @@ class Reached(OpenedModels):
 
 
 def served_facts(name: str, fingerprint: str, endpoint: EndpointFacts) -> ModelFacts:
-    """Return the record's facts about a model behind an endpoint, of which nothing else is known."""
+    """Return the record's facts about a model behind an endpoint, whose weights are unknown."""
     return ModelFacts(
         name=named_model(name),
         parameters=None,
@@ -190,19 +190,19 @@ def reached(
     context: int | None = None,
     adapter_base: str | None = None,
 ) -> Iterator[Reached]:
-    """Open those of ``names`` that are behind the endpoint, report what scoring will cost, and watch for changes.
+    """Open the models of ``names`` behind the endpoint, report what scoring will cost, and watch for changes.
 
     Args:
-        remote: how the endpoint is reached.
-        names: models to score with; ``endpoint:NAME`` is one behind the endpoint.
+        remote: connection to the endpoint.
+        names: models for scoring; ``endpoint:NAME`` is a model behind the endpoint.
         texts: the texts that each model scores.
         reporter: receives cost and changes.
-        known_as: gives an opened model another fingerprint, under which its scores are kept.
-        context: most tokens of a pass of a model that is loaded here; None: as many as it states.
-        adapter_base: base of every adapter that is loaded here, in place of the one that its config names.
+        known_as: returns an opened model with another fingerprint, under which its scores are stored.
+        context: maximum number of tokens per pass of a model on this machine; None: the model's own limit.
+        adapter_base: base of every adapter on this machine, instead of the base in its config.
 
     Raises:
-        InputError: a model that gives no log-probabilities of a prompt, or more tokens than may be sent.
+        InputError: a model returns no log-probabilities of a prompt, or the audit needs more tokens than allowed.
     """
     # Each once and in order: a target that is also a reference is opened a single time.
     served = dict.fromkeys(name.removeprefix(AT_ENDPOINT) for name in names if name.startswith(AT_ENDPOINT))
@@ -239,7 +239,7 @@ def cost_line(remote: Remote, load: Load, scored: int) -> str:
 
 
 def price_of(remote: Remote, load: Load) -> float | None:
-    """Return the price of requests; None if no price is stated."""
+    """Return the price of the requests; None if no price is stated."""
     if remote.price is None:
         return None
     generated = remote.price if remote.price_generated is None else remote.price_generated
@@ -247,13 +247,13 @@ def price_of(remote: Remote, load: Load) -> float | None:
 
 
 def minutes_of(remote: Remote, load: Load) -> float | None:
-    """Return the shortest time of requests, minutes; None without a limit of their rate."""
+    """Return the shortest possible duration of the requests, in minutes; None without a rate limit."""
     rate = remote.endpoint.requests_per_minute
     return None if rate is None else load.requests / rate
 
 
 def require_within_limits(remote: Remote, load: Load) -> None:
-    """Raise InputError if requests are above a limit of tokens, requests, price or time."""
+    """Raise InputError if the requests exceed a limit on tokens, requests, price or time."""
     tokens = load.tokens + load.generated
     if remote.max_tokens_sent is not None and tokens > remote.max_tokens_sent:
         raise InputError(
@@ -291,7 +291,8 @@ def _say_cost(
 
 
 def _drift(model: EndpointModel, cache: ScoreCache, reporter: Reporter) -> float:
-    """Return how far the probe text's score moved since the model's first text, nats per token; report it if far."""
+    """Return how far the probe text's score moved since the model's first text, in nats per token, and report a large
+    move."""
     # The probe's first score is in the cache since this model's first text, maybe from an earlier call; the other is
     # asked of the server now, past the cache.
     drift = abs(probe_now(model) - probe_score(cache.scores(model, [PROBE])[0]))

@@ -50,35 +50,36 @@ class CheckpointAudit:
     """An audit: a model folder (or a LoRA adapter's), its reference, and the texts of both groups.
 
     Attributes:
-        model: folder or hub name; with ``remote`` its name at the endpoint.
-        reference: the leading reference model; ``endpoint:NAME`` is one at the same endpoint.
+        model: folder or hub name of the model; with ``remote``, its name at the endpoint.
+        reference: the primary reference model; ``endpoint:NAME`` is a model at the same endpoint.
         held_in: file of texts of held-in users.
         held_out: file of texts of held-out users.
-        columns: which columns of the files hold what.
+        columns: role of each column in the files.
         others: further reference models.
         form: how the files are written.
         bad_rows: which unusable rows are skipped and counted.
         assignment: how users came to be held in or out, as declared.
-        plan: the plan.json among the claims, of which the audit's folder keeps a copy.
+        plan: the plan.json among the claims; the audit's folder keeps a copy.
         training: file of the model's training data, with the same columns; None: overlaps are not checked.
         texts: whether the scored texts were trained on, as declared; None: not declared.
-        asked: what is stated of rows that are turns.
-        template: file of the chat template; None: that of the target's tokenizer.
-        template_options: what else the template is given.
-        reading: how rows become documents; None: not found out yet (``with_reading``).
+        asked: options of the user for rows with turns.
+        template: file of the chat template; None: the template of the target's tokenizer.
+        template_options: further inputs of the template.
+        reading: rule that turns rows into documents; None: not known yet (``with_reading``).
         max_users: maximum number of users, drawn by the seed from both groups together; None: all.
-        max_texts_per_user: maximum number of scored texts per user, the first ones; None: all.
-        context: most tokens of a pass of the models that are loaded here; None: as many as each states.
-        adapter_base: base of every adapter among the models, in place of the one that its config names.
-        choice: who chooses the precision: "asked": ``attack`` has it; "auto" and None as in the config.
-        precision_reason: why ``attack`` has its precision, once it is chosen.
-        left_out: attacks that an endpoint cannot answer.
-        measures: options of each measurement that is asked for, by its key.
-        audit: how evidence is summed up.
-        release: to whom the model will be given; None: not stated.
+        max_texts_per_user: maximum number of scored texts per user, taking the first ones; None: all.
+        context: maximum number of tokens per pass of models on this machine; None: each model's own limit.
+        adapter_base: base of every adapter among the models, instead of the base in its config.
+        choice: how the precision is chosen; "asked": it is in ``attack``; "auto" and None have the config's meaning.
+        precision_reason: reason for the precision in ``attack``, once it is chosen.
+        left_out: attacks that are impossible at the endpoint.
+        measures: options of each measure in the config, by its key.
+        audit: settings that summarise the evidence.
+        release: the planned release of the model; None: not stated.
         seed: seed of bootstrap, redraws and halves.
-        remote: how models behind an endpoint are reached; None: all models are loaded here.
-        names_access: whether the level of the attackers was asked for; else the best that the endpoint offers is taken.
+        remote: how models behind an endpoint are reached; None: all models are loaded on this machine.
+        names_access: whether the user set the level of the attackers; if not, the best level that the endpoint offers
+            is used.
     """
 
     model: str
@@ -116,7 +117,7 @@ class CheckpointAudit:
     names_access: bool = True
 
     def models(self) -> tuple[str, ...]:
-        """Target, leading reference and the others."""
+        """Target, primary reference and the other references."""
         # With an endpoint the target is always there; references are only where their name says so.
         return (f"{AT_ENDPOINT if self.remote else ''}{self.model}", self.reference, *self.others)
 
@@ -126,7 +127,7 @@ class CheckpointAudit:
         return text_sources(self.held_in, self.held_out, self.training, columns, self.form)
 
     def recorded(self) -> dict[str, Any]:
-        """Return what the record stores of the audit."""
+        """Return the part of the audit that the record stores."""
         return {
             "model": self.model,
             "reference": self.reference,
@@ -160,21 +161,21 @@ class CheckpointAudit:
 
 
 def with_reading(job: CheckpointAudit) -> CheckpointAudit:
-    """Find out how the rows of the files become documents.
+    """Add the rule that turns the rows of the files into documents.
 
-    Raises InputError for turns that they have not, or messages without a template.
+    Raises InputError for turns that the rows lack, or for messages without a template.
     """
     first = open_source(job.held_in, job.columns, job.form).first_row()
     return replace(job, reading=reading_of(first, job.columns, job.asked, lambda: _template_of(job)))
 
 
 def say_other_templates(job: CheckpointAudit, models: Sequence[ScoredModel], say: Callable[[str], object]) -> None:
-    """Say which models have a chat template of their own that is not the one that writes the texts.
+    """Report which models have a chat template that differs from the one that writes the texts.
 
     Args:
-        job: with its reading.
-        models: that are scored.
-        say: receives a line for each.
+        job: audit with its ``reading``.
+        models: the scored models.
+        say: receives one line per model.
     """
     used = None if job.reading is None else job.reading.template_source
     if used is None:
@@ -200,9 +201,9 @@ def _template_of(job: CheckpointAudit) -> ChatTemplate:
 
 
 def with_level(job: CheckpointAudit, reporter: Reporter) -> CheckpointAudit:
-    """Choose the best level that the endpoint offers, unless the audit was asked for one.
+    """Choose the best level that the endpoint offers, unless the user set a level.
 
-    Raises InputError if it offers none.
+    Raises InputError if the endpoint offers none.
     """
     if job.remote is None or job.names_access:
         return job
@@ -210,9 +211,9 @@ def with_level(job: CheckpointAudit, reporter: Reporter) -> CheckpointAudit:
 
 
 def with_precision(job: CheckpointAudit, say: Callable[[str], object]) -> CheckpointAudit:
-    """Choose the precision of all models that are loaded here, unless the audit was asked for one.
+    """Choose the precision of all models on this machine, unless the user set one.
 
-    Raises InputError for weights that cannot be loaded here.
+    Raises InputError for weights that cannot be loaded on this machine.
     """
     here = [name for name in job.models() if not name.startswith(AT_ENDPOINT)]
     if job.choice == "asked" or not here:
@@ -304,7 +305,7 @@ def _by_text() -> ModuleType:
 
 
 def audit_job(folder: Path, record: Record) -> CheckpointAudit:
-    """Return the audit that a record describes. Raises InputError if the record does not say how it was done."""
+    """Return the audit that a record describes. Raises InputError if the record lacks its options."""
     kept = record.config
     try:
         columns = Columns(**kept["columns"])
@@ -359,11 +360,12 @@ class Groups:
 
     Attributes:
         stores: store of each file, by "held-in" and "held-out".
-        member: whether each user is held in; sorted by name, so that the order reveals nothing about sides.
-        texts: scored documents by user, in the same order.
-        seen: what of held-in (True) and held-out (False) users is in the training file, whole texts by what counts of
-            them; None without one.
-        seen_turns: the same by turns, of which training reads also those that do not count; that of ``seen`` for texts.
+        member: whether each user is held in; sorted by name, so the order reveals nothing about membership.
+        texts: scored documents of each user, in the same order.
+        seen: matches of held-in (True) and held-out (False) users with the training file, comparing the counted part of
+            whole texts; None without a training file.
+        seen_turns: the same matches by turns, where training also reads uncounted turns; equal to ``seen`` for plain
+            texts.
     """
 
     stores: Mapping[str, CorpusStore]
@@ -373,23 +375,23 @@ class Groups:
     seen_turns: Mapping[bool, Seen] | None
 
     def of_side(self, held_in: bool, part: Callable[[Document], Parts]) -> dict[str, list[Parts]]:
-        """Return parts of the scored texts of one side's users: ``whole_text`` or ``counted_turns``."""
+        """Return parts of the scored texts of one group's users: ``whole_text`` or ``counted_turns``."""
         return {
             user: list(map(part, documents)) for user, documents in self.texts.items() if self.member[user] is held_in
         }
 
     def number(self, held_in: bool) -> int:
-        """Return the number of scored texts of one side's users."""
+        """Return the number of scored texts of one group's users."""
         return sum(len(documents) for user, documents in self.texts.items() if self.member[user] is held_in)
 
 
 def whole_text(document: Document) -> Parts:
-    """Return what counts of a text, as its one part."""
+    """Return the counted part of a text as its only part."""
     return [document.counted]
 
 
 def counted_turns(document: Document) -> Parts:
-    """Return what each turn says that counts, or what counts of a text without turns."""
+    """Return the words of each counted turn, or the counted part of a text without turns."""
     return whole_text(document) if document.layout is None else [words for words, counts in document.said() if counts]
 
 
@@ -439,9 +441,9 @@ def read_groups(job: CheckpointAudit, say: Callable[[str], object] = lambda _: N
 
 
 def _drawn(job: CheckpointAudit, users: Sequence[str]) -> Sequence[str]:
-    """Return at most ``max_users`` of both groups' users, by the public seed.
+    """Return at most ``max_users`` of both groups' users, drawn by the public seed.
 
-    Not so many of each group: that an independent coin decided about each user stays true of those who are drawn.
+    The number is not fixed per group: the drawn users' membership is then still decided by independent coins.
     """
     if job.max_users is None or len(users) <= job.max_users:
         return users
@@ -449,14 +451,14 @@ def _drawn(job: CheckpointAudit, users: Sequence[str]) -> Sequence[str]:
 
 
 def training_records(job: CheckpointAudit) -> Iterator[tuple[str, str]]:
-    """User, and what counts of the text, of every record of the training file."""
+    """Yield the user and the counted text of every record in the training file."""
     for batch in job.sources()["training"].batches(BadRows(job.bad_rows)):
         counted = (document.counted for document in documents_in(batch))
         yield from zip(batch.column("user").to_pylist(), counted, strict=True)
 
 
 def _training_turns(job: CheckpointAudit) -> Iterator[tuple[str, str]]:
-    """User, and what a turn says, of every turn that training reads."""
+    """Yield the user and the words of every turn that training reads."""
     for batch in job.sources()["training"].batches(BadRows(job.bad_rows)):
         for user, document in zip(batch.column("user").to_pylist(), documents_in(batch), strict=True):
             yield from ((user, words) for words, _ in document.said())
@@ -487,13 +489,13 @@ def _require_disjoint(job: CheckpointAudit, held_in: CorpusStore, held_out: Corp
 
 @contextmanager
 def opened_models(job: CheckpointAudit, texts: AttackTexts, reporter: Reporter) -> Iterator[OpenedModels]:
-    """Open the models behind an endpoint, if the audit names one, for the time of scoring.
+    """Open the models behind an endpoint, if the audit has one, while they are scored.
 
     Args:
-        reporter: receives what an endpoint will cost.
+        reporter: receives the expected cost at an endpoint.
 
     Raises:
-        InputError: a reference is behind an endpoint and none is named, or an endpoint gives no log-probabilities.
+        InputError: a reference is behind an endpoint and none is given, or an endpoint returns no log-probabilities.
     """
     if job.remote is None:
         served = next((name for name in job.models() if name.startswith(AT_ENDPOINT)), None)

@@ -1,4 +1,4 @@
-"""The models of an audit, as they were loaded."""
+"""The loaded models of an audit."""
 
 from dataclasses import dataclass
 
@@ -11,11 +11,11 @@ from heldin.stages.measures.measure import loaded_here, model_facts, named_model
 
 @dataclass(frozen=True)
 class OpenedModels:
-    """The models of an audit, and how they were loaded.
+    """The models of an audit, with the options for loading them.
 
     Attributes:
-        context: most tokens of a pass of a model that is loaded here; None: as many as it states.
-        adapter_base: base of every adapter, in place of the one that its config names.
+        context: maximum number of tokens per pass of a model on this machine; None: the model's own limit.
+        adapter_base: base of every adapter, instead of the base in its config.
     """
 
     context: int | None
@@ -26,11 +26,11 @@ class OpenedModels:
         return load_language_model(name, precision=precision, context=self.context, adapter_base=self.adapter_base)
 
     def pair(self, target: str, reference: str, precision: ScoringPrecision) -> tuple[ScoredModel, ScoredModel]:
-        """Return target and reference, from one copy of the base if the target is an adapter on the reference."""
+        """Return target and reference, with one copy of the base if the target is an adapter on the reference."""
         return load_target_and_reference(
             target, reference, precision=precision, context=self.context, adapter_base=self.adapter_base
         )
 
     def facts_of(self, model: ScoredModel, name: str) -> ModelFacts:
-        """Return the record's facts about a model, once scoring has ended."""
+        """Return the record's facts about a model, after scoring."""
         return model_facts(loaded_here(model), named_model(name))

@@ -1,4 +1,4 @@
-"""Audit of models behind an endpoint that generates text: what it offers, what asking costs, how it behaved."""
+"""Audit of models behind an endpoint that generates text: its features, its cost, and its behaviour."""
 
 import contextlib
 import math
@@ -33,9 +33,9 @@ _STRONG = 0.9  # AUROC of an attack that nobody would miss, to say what is left 
 
 
 def best_level(remote: Remote, name: str, attack: AttackConfig, reporter: Reporter) -> AttackConfig:
-    """Return the attacks at the best level that the endpoint offers; public words are sent, and no text of a person.
+    """Return the attacks at the best level that the endpoint offers; only public words are sent, no text of a person.
 
-    Raises InputError: the endpoint gives neither log-probabilities nor text.
+    Raises InputError: the endpoint returns neither log-probabilities nor text.
     """
     with Connection(remote.endpoint) as connection:
         if not remote.chat:
@@ -56,7 +56,7 @@ def best_level(remote: Remote, name: str, attack: AttackConfig, reporter: Report
 
 
 def _say_if_lifted(connection: Connection, name: str, remote: Remote, reporter: Reporter) -> None:
-    """Tell whoever pays that every log-probability can be had, at one or two requests a token."""
+    """Report that every log-probability can be recovered, at one or two requests per token."""
     if remote.tokenizer is not None:
         with contextlib.suppress(InputError):
             open_lifted(connection, name, tokenizer=remote.tokenizer, context=remote.context)
@@ -68,13 +68,13 @@ def _say_if_lifted(connection: Connection, name: str, remote: Remote, reporter: 
 
 @dataclass(frozen=True)
 class ReachedByText(OpenedModels):
-    """The models behind the endpoint by name, and whether each changed while it was asked.
+    """The models behind the endpoint by name, and whether each changed during the audit.
 
     Attributes:
-        remote: how they are reached.
-        prompt: what a chat is told before a text that is no chat.
-        models: by name at the endpoint.
-        changed: by name at the endpoint; None where the server answers differently each time.
+        remote: connection to the models.
+        prompt: request in a chat before a text that is not a chat.
+        models: the endpoint models, by their names at the endpoint.
+        changed: whether each model changed, by its name at the endpoint; None if the server's answers always differ.
     """
 
     remote: Remote
@@ -83,9 +83,9 @@ class ReachedByText(OpenedModels):
     changed: dict[str, bool | None]
 
     def load(self, name: str, precision: ScoringPrecision) -> ScoredModel:
-        """Return the model with this name; one that is loaded here is asked in the same manner as the target.
+        """Return the model with this name; a model on this machine is asked in the same manner as the target.
 
-        Raises InputError for one without a chat template, where the target is asked as a chat.
+        Raises InputError for a model without a chat template if the target is asked in chats.
         """
         if name.startswith(AT_ENDPOINT):
             return self.models[name.removeprefix(AT_ENDPOINT)]
@@ -95,11 +95,11 @@ class ReachedByText(OpenedModels):
         return asked_as_chat(lm, self.prompt, goes_on=all(model.goes_on for model in self.models.values()))
 
     def pair(self, target: str, reference: str, precision: ScoringPrecision) -> tuple[ScoredModel, ScoredModel]:
-        """Return target and reference, the first of which is behind the endpoint."""
+        """Return target and reference; the target is behind the endpoint."""
         return self.load(target, precision), self.load(reference, precision)
 
     def facts_of(self, model: ScoredModel, name: str) -> ModelFacts:
-        """Return the record's facts about a model, also how it was reached and how it behaved."""
+        """Return the record's facts about a model, including how it was reached and how it behaved."""
         if isinstance(model, AskedAsChat):
             # The prompt is a part of what made its answers.
             return super().facts_of(model.lm, name).model_copy(update={"fingerprint": model.fingerprint})
@@ -139,16 +139,16 @@ def reached_by_text(
     context: int | None = None,
     adapter_base: str | None = None,
 ) -> Iterator[ReachedByText]:
-    """Open those of ``names`` that are behind the endpoint, report what asking will cost, and watch for changes.
+    """Open the models of ``names`` behind the endpoint, report the expected cost, and watch for changes.
 
     Args:
-        names: models to ask; ``endpoint:NAME`` is one behind the endpoint.
-        texts: that are cut and continued.
-        context: most tokens of a pass of a model that is loaded here; None: as many as it states.
-        adapter_base: base of every adapter that is loaded here.
+        names: models to ask; ``endpoint:NAME`` is a model behind the endpoint.
+        texts: texts that are cut and continued.
+        context: maximum number of tokens per pass of a model on this machine; None: the model's own limit.
+        adapter_base: base of every adapter on this machine, instead of the base in its config.
 
     Raises:
-        InputError: a model writes no text, a text of a user cannot be cut, or a limit is passed.
+        InputError: a model generates no text, a text of a user cannot be cut, or a limit is exceeded.
     """
     sampling = attack.sampling
     served = dict.fromkeys(name.removeprefix(AT_ENDPOINT) for name in names if name.startswith(AT_ENDPOINT))
@@ -178,7 +178,7 @@ def reached_by_text(
 
 
 def _require_offered(model: TextEndpoint, attack: AttackConfig, reporter: Reporter) -> None:
-    """Check what the levels need, before any text of a person is sent."""
+    """Check the features that the levels need, before any text of a person is sent."""
     if Access.TOP_K in attack.access and not model.offers.top_k:
         raise InputError(
             f"endpoint model '{model.name}' lists no likeliest next tokens, which level top-k needs: name level text"
@@ -245,7 +245,7 @@ def _changed(model: TextEndpoint, before: str | None) -> bool | None:
 
 
 def _conduct_lines(model: TextEndpoint, samples: int, changed: bool | None) -> Iterator[str]:
-    """Yield what somebody who pays for the answers should know about them."""
+    """Yield lines about the answers for the person who pays for them."""
     conduct, name = model.conduct, f"endpoint model '{model.name}'"
     if conduct.refused:
         yield f"{name} refused {conduct.refused:,} of {conduct.samples:,} continuations, or a filter held them back"

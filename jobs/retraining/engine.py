@@ -2,8 +2,8 @@
 
 trainings.json  ledger/key  plan.json  runs/00000.json ...  scores.csv  record.json
 
-Each training runs the config's whole defense with the real trainer under its own key, and yields one number. That makes
-Clopper-Pearson valid for user inference (docs/theory.md#independent-trainings), at the price of many trainings.
+Each training runs the config's whole defense with the real trainer under its own key, and gives one number. This makes
+Clopper-Pearson valid for user inference (docs/theory.md#independent-trainings), but needs many trainings.
 """
 
 import json
@@ -63,16 +63,16 @@ def audit_trainings(
     processes: int | None = None,
     trainer: Trainer = train_one,
 ) -> Record:
-    """Do what is not yet done of the audit in ``out``, write ``record.json``, and return the record.
+    """Complete the audit in ``out``, write ``record.json``, and return the record.
 
     Args:
-        audit: what to do; the same as in an earlier, unfinished call in ``out``.
-        reporter: receives the progress; the first line says what this many trainings can certify at best.
-        processes: trainings in parallel; None: one per core.
+        audit: the audit; the same as in an earlier, unfinished call with ``out``.
+        reporter: receives the progress; the first line states the best possible certificate from this many trainings.
+        processes: number of parallel trainings; None: one per core.
 
     Raises:
-        InputError: ``out`` holds something else, or the input cannot be used.
-        ResumableError: a training failed; the line names it.
+        InputError: ``out`` contains something else, or the input is unusable.
+        ResumableError: a training failed; the message names it.
     """
     # First of all: whoever reads that so few trainings can certify little need not wait for them.
     reporter.say(reach_line(audit.runs))
@@ -93,7 +93,7 @@ def audit_trainings(
 def _stages(
     audit: TrainingsAudit, key: bytes, out: Path, reporter: Reporter, *, processes: int, trainer: Trainer
 ) -> tuple[Body, dict[str, float]]:
-    """Train, score and judge; the body of the record, and the seconds that each stage took."""
+    """Train, score and judge; return the body of the record, and the seconds of each stage."""
     seconds: dict[str, float] = {}
     started = time.monotonic()
     ready = _prepare(audit, key, reporter)
@@ -133,7 +133,7 @@ def body_again(out: Path, reporter: Reporter) -> Body:
     """Recompute the record's body of a finished audit from the folder's files.
 
     Raises:
-        InputError: no such audit, or a training without a result or with a damaged or strange one.
+        InputError: there is no such audit, or a training's result is missing, damaged or from another audit.
     """
     audit, plan = read_audit(out), read_plan(out / "plan.json")
     # The folder's own options, so that taking it changes nothing and returns the key.
@@ -153,7 +153,7 @@ def body_again(out: Path, reporter: Reporter) -> Body:
 
 
 def read_audit(folder: Path) -> TrainingsAudit:
-    """Return the audit that ``folder`` holds. Raises InputError if there is none."""
+    """Return the audit in ``folder``. Raises InputError if there is none."""
     content = read_document(folder / OPTIONS, "name the folder of an audit by independent trainings")
     options = content["options"]
     claims = tuple((epsilon, delta) for epsilon, delta in options["claims"])
@@ -164,7 +164,7 @@ def read_audit(folder: Path) -> TrainingsAudit:
 
 @dataclass(frozen=True)
 class _Ready:
-    """Everything that is fixed before the first training; delta of the bounds is the first claim's."""
+    """All values fixed before the first training; the delta of the bounds is the first claim's."""
 
     corpus: CorpusData
     base: LanguageModel
@@ -212,7 +212,7 @@ def _body(audit: TrainingsAudit, ready: _Ready, trainings: Sequence[Training]) -
 
 
 def _take_folder(audit: TrainingsAudit, out: Path) -> bytes:
-    """Take a new folder, or one that holds exactly this audit; return its key, which is drawn once."""
+    """Take a new folder, or a folder that contains exactly this audit; return its key, which is drawn once."""
     path, secret = out / OPTIONS, out / "ledger" / "key"
     require_not_purged(out)
     content = {"config": audit.config.model_dump(mode="json"), "options": audit.options()}
@@ -242,7 +242,7 @@ def _take_folder(audit: TrainingsAudit, out: Path) -> bytes:
 
 
 def _changed(kept: Any, content: Mapping[str, Any]) -> str:
-    """Return the names of what differs, such as "options.runs, config.defense"."""
+    """Return the names of the differing options, such as "options.runs, config.defense"."""
     pairs = [
         (f"{section}.{name}", kept.get(section, {}).get(name), value)
         for section, part in json.loads(json.dumps(content)).items()
@@ -257,9 +257,9 @@ def trainings_results(
     """Return the results of the trainings' scores.
 
     Args:
-        audit: the audit, whose config says how to evaluate.
-        job: what all trainings share.
-        trainings: the trainings in the order of their numbers.
+        audit: the audit, whose config has the settings of the evaluation.
+        job: the shared part of all trainings.
+        trainings: the trainings in numerical order.
     """
     config = audit.config
     scores = TrainingScores(
@@ -275,7 +275,7 @@ def trainings_results(
 
 
 def split_facts(job: TrainingJob, trainings: Sequence[Training], corpus: CorpusData) -> SplitFacts:
-    """Return the record's facts about which trainings have the worst-case user, and how that was decided."""
+    """Return the record's facts about which trainings include the worst-case user, and how coins decided that."""
     with_user = sum(training.held_in for training in trainings)
     others = len(job.sequences) - len(job.texts)
     return SplitFacts(
@@ -303,7 +303,7 @@ def split_facts(job: TrainingJob, trainings: Sequence[Training], corpus: CorpusD
 
 
 def training_facts(config: RunConfig, job: TrainingJob, trainings: Sequence[Training]) -> TrainingFacts:
-    """Return the record's facts about the mechanism that every training ran."""
+    """Return the record's facts about the mechanism of every training."""
     others = len(job.sequences) - len(job.texts)
     return TrainingFacts(
         defense=config.defense.kind,
@@ -323,7 +323,7 @@ def training_facts(config: RunConfig, job: TrainingJob, trainings: Sequence[Trai
 
 
 def _fit(config: RunConfig, job: TrainingJob) -> PlanFit | None:
-    """Hold the plan against a training with the worst-case user, who is in half of them."""
+    """Return the plan compared with a training that includes the worst-case user, as half of them do."""
     return plan_fit(config, job.mechanism, np.array([*Counter(job.records.users).values()]))
 
 

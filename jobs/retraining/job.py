@@ -1,4 +1,4 @@
-"""The job of independent trainings: the config's, on the config's users, plus one worst-case user by coin."""
+"""The job of independent trainings: the config's training, on the config's users, plus one worst-case user by coin."""
 
 import math
 from collections.abc import Collection, Sequence
@@ -39,10 +39,10 @@ class TrainingsAudit:
 
     Attributes:
         config: corpus, base model, recipe and defense; its seed makes the worst-case user's texts.
-        target: what is trained: the config's defense, or "none", the same without any as a control.
+        target: mechanism to train with: the config's defense, or "none" as a control without any.
         documents: number of documents of the worst-case user; None: the defense's group size.
-        claims: further claims (epsilon, delta), tested besides the plan's curve.
-        threshold: score threshold fixed before looking; None: the first quarter of the trainings picks it.
+        claims: further claims (epsilon, delta), tested in addition to the plan's curve.
+        threshold: score threshold fixed before looking; None: the first quarter of the trainings determines it.
     """
 
     config: RunConfig
@@ -53,9 +53,9 @@ class TrainingsAudit:
     threshold: float | None = None
 
     def trained(self) -> RunConfig:
-        """Return the config of what is trained.
+        """Return the config of the trainings.
 
-        Raises InputError for a config that independent trainings cannot run; the message says what to change.
+        Raises InputError for a config that independent trainings do not support; the message says what to change.
         """
         config = self.config
         if self.target != "defense":
@@ -88,7 +88,7 @@ class TrainingsAudit:
 
 
 def _require_supported(config: RunConfig) -> None:
-    """Raise InputError for a key that asks for what independent trainings do not do."""
+    """Raise InputError for a key that independent trainings do not support."""
     # Canary users would be one more difference between trainings, each by a coin of its own.
     if config.canaries:
         raise InputError("independent trainings plant one worst-case user: take 'canaries' out, see --documents")
@@ -110,7 +110,7 @@ def _require_supported(config: RunConfig) -> None:
 
 
 def target_of(name: str) -> Target:
-    """Return the target that ``--target`` names. Raises InputError for anything else."""
+    """Return the target in the option ``--target``. Raises InputError for any other value."""
     match name:
         case "defense":
             return "defense"
@@ -122,18 +122,18 @@ def target_of(name: str) -> Target:
 def training_job(
     audit: TrainingsAudit, corpus: CorpusData, name: str, base: LanguageModel, key: bytes, reporter: Reporter
 ) -> TrainingJob:
-    """Return what all trainings share: all records of the config's users, and those of the worst-case user.
+    """Return the shared part of all trainings: all records of the config's users, and those of the worst-case user.
 
     Args:
-        audit: the audit, with a config that can be run.
-        corpus: its audited users take part in every training, with all their records.
-        name: name to load ``base`` by.
-        base: the model that all trainings start from.
-        reporter: where the progress of searching texts for entities is shown.
+        audit: the audit, with a supported config.
+        corpus: corpus whose audited users are in every training, with all their records.
+        name: name for loading ``base``.
+        base: the model with which all trainings start.
+        reporter: shows the progress of searching texts for entities.
 
     Raises:
-        InputError: a user with the worst-case user's name, too few tokens for its signature, or sequences longer than
-            the model's context.
+        InputError: a user has the worst-case user's name, there are too few tokens for its signature, or sequences are
+            longer than the model's context.
     """
     config = audit.trained()
     if corpus.reading.format.has_pairs:
@@ -190,7 +190,7 @@ def training_job(
 
 
 def _require_room(recipe: Recipe, base: LanguageModel, users: Collection[str]) -> None:
-    """Raise InputError for sequences longer than the context, and for a user with the worst-case user's name."""
+    """Raise InputError if sequences are longer than the context, or a user has the worst-case user's name."""
     if recipe.sequence_length > base.context:
         raise InputError(f"finetune.sequence_length is above the {base.context} tokens that '{base.name}' takes")
     if WORST_CASE_USER in users:
@@ -198,7 +198,7 @@ def _require_room(recipe: Recipe, base: LanguageModel, users: Collection[str]) -
 
 
 def _parts_of(sequences: Sequence[Tokens]) -> list[str]:
-    """Return what a hash of sequences follows from: their ids, and what counts where not all does."""
+    """Return the inputs of a hash of sequences: their ids, and the counted tokens if not all count."""
     masks = [tokens.counted.tobytes().hex() for tokens in sequences if tokens.counted is not None]
     return [repr([tokens.ids for tokens in sequences]), *masks]
 
@@ -208,14 +208,14 @@ def _named_parts(records: PrivateRecords) -> list[str]:
 
 
 def _named(slots: Slots | None, rows: Sequence[int], documents: int) -> Incidence:
-    """Whom each record names; the worst-case user's documents name nobody."""
+    """Return the entities that each record names; the worst-case user's documents name none."""
     assert slots is not None
     assert slots.named is not None
     return slots.named.of_records(rows).with_records_that_name_nobody(documents)
 
 
 def _worst_case_user(audit: TrainingsAudit, base: LanguageModel, seen: Sequence[str]) -> list[tuple[str, str]]:
-    """(id, text) of each document of a user who writes in tokens that none of the ``seen`` texts has."""
+    """Return (id, text) of each document of a user who writes in tokens that occur in none of the ``seen`` texts."""
     defaults = UnseenTokenCanaries(kind="unseen_token", users=1)
     counts = token_counts(base.tokenizer, seen)
     rarest = rare_tokens(base.tokenizer, counts)

@@ -1,7 +1,7 @@
 """Many small trainings, each with or without the worst-case user: jobs, processes, and one result file per training.
 
-A training is a function of the audit's key and its own number: whether the worst-case user takes part, and the 256-bit
-key for cohorts and noise, are HMACs of both.
+A training depends only on the audit's key and its own number: the coin for the worst-case user, and the 256-bit key for
+cohorts and noise, are HMACs of both.
 """
 
 import contextlib
@@ -41,23 +41,23 @@ from heldin.models.tokens import Tokens
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """The part that all trainings of an audit share; picklable.
+    """The shared part of all trainings of an audit; picklable.
 
     Attributes:
-        base: name or folder of the model that all start from.
+        base: name or folder of the model with which all trainings start.
         revision: branch, tag or commit of ``base`` on the hub; None: the newest.
-        mechanism: the mechanism that runs; a plain one if ``noise`` is None.
-        recipe: public; its seed plus the training's number is the training's seed.
-        sequences: tokens of each record, the worst-case user's last.
+        mechanism: the mechanism of the trainings; a plain one if ``noise`` is None.
+        recipe: public recipe; its seed plus the training's number is the training's seed.
+        sequences: tokens of each record; the worst-case user's records come last.
         records: ids, users, lengths and losses of the same records.
-        texts: the worst-case user's texts, which the score reads.
-        base_scores: log-probability of each of these under the base model, nats.
+        texts: the worst-case user's texts, which are scored.
+        base_scores: log-probability of each of the worst-case user's texts under the base model, in nats.
         noise: noise generator of a private training; None for plain training.
         micro_records: see ``plan_private_training``.
         chunk: see ``plan_private_training``.
         exactly: see ``plan_private_training``.
         clipping: clipping of plain training; None: none.
-        identity: hash of everything above.
+        identity: hash of all other fields.
     """
 
     base: str
@@ -77,19 +77,19 @@ class TrainingJob:
     key: bytes = field(repr=False)
 
     def held_in(self, number: int) -> bool:
-        """Return if the worst-case user is in this training: a separate fair coin for each training."""
+        """Return whether the worst-case user is in this training, by a separate fair coin for each training."""
         # By the audit's key alone: all coins are known before the first training, and interrupting an audit cannot be
         # used to roll the dice again.
         return fair_coin(self.key, "membership", f"training {number}")
 
     def key_of(self, number: int) -> bytes:
-        """Return the training's own 256-bit key, for this job and number only."""
+        """Return the training's own 256-bit key, for this job and number."""
         # No two trainings share a key, and one that is repeated after a kill ends as it would have ended. The identity
         # is in the message, so that a changed job runs under other keys (docs/theory.md#keys-and-coins).
         return keyed_digest(self.key, "key of a training", f"{self.identity} {number}")
 
     def coins(self, runs: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        """Return if the worst-case user is in each training, shape (runs,)."""
+        """Return whether the worst-case user is in each training, shape (runs,)."""
         return np.array([self.held_in(number) for number in range(runs)], dtype=np.bool_)
 
 
@@ -98,8 +98,8 @@ class Training:
     """A finished training.
 
     Attributes:
-        held_in: whether the worst-case user took part.
-        score: higher means more likely with the worst-case user.
+        held_in: whether the worst-case user was in the training.
+        score: a higher score means that the worst-case user is more likely in the training.
     """
 
     number: int
@@ -112,13 +112,13 @@ Trainer = Callable[[TrainingJob, int, Path], Training]
 
 
 def train_one(job: TrainingJob, number: int, work: Path) -> Training:
-    """Train one model under the job's mechanism, score it, and throw it away.
+    """Train one model under the job's mechanism, score it, and delete it.
 
-    The score depends only on that model and on public data: it is the mean over the worst-case user's texts of
-    log p_model - log p_base (Kandpal et al. 2024, equation 4, on training texts, which differential privacy covers).
+    The score depends only on that model and on public data. It is the mean, over the worst-case user's texts, of log
+    p_model - log p_base (Kandpal et al. 2024, equation 4, on training texts, which differential privacy covers).
 
     Args:
-        job: what all trainings share.
+        job: the shared part of all trainings.
         work: an empty folder for this training; the caller removes it.
     """
     started = time.monotonic()
@@ -152,17 +152,17 @@ def run_trainings(
     trainer: Trainer = train_one,
     advance: Callable[[int], object] = lambda _: None,
 ) -> list[Training]:
-    """Do every training that has no result in ``folder`` yet; return all results in the order of their numbers.
+    """Run every training that has no result in ``folder`` yet; return all results in numerical order.
 
     Args:
-        job: what all trainings share.
-        folder: folder of the audit; each result is one file in ``folder``/runs, written whole.
-        processes: trainings in parallel, each with one thread; 1: in this process.
-        advance: called with the number of trainings done.
+        job: the shared part of all trainings.
+        folder: folder of the audit; each result is one file in ``folder``/runs, written completely or not at all.
+        processes: number of parallel trainings, each with one thread; 1: in this process.
+        advance: called with the number of finished trainings.
 
     Raises:
-        InputError: a result that is damaged or of another audit, or a training that the input does not allow.
-        ResumableError: a training failed; the line names it, finished ones are kept.
+        InputError: a result is damaged or belongs to another audit, or the input does not permit a training.
+        ResumableError: a training failed; the message names it, and finished trainings are kept.
     """
     done = read_results(job, runs, folder)
     advance(len(done))
@@ -186,15 +186,16 @@ def run_trainings(
 
 
 def write_result(job: TrainingJob, training: Training, folder: Path) -> None:
-    """Write the training's file, whole or not at all, with a hash of what it is the result of."""
+    """Write the training's file, completely or not at all, with a hash of its job, number and key."""
     content = {**asdict(training), "of": _name(job, training.number)}
     write_document(_path(folder, training.number), content)
 
 
 def read_results(job: TrainingJob, runs: int, folder: Path) -> dict[int, Training]:
-    """Finished trainings by number.
+    """Return finished trainings by number.
 
-    Raises InputError for a file that is damaged, or of another audit: another key, config, corpus or base model.
+    Raises InputError for a file that is damaged, or belongs to another audit: another key, config, corpus or base
+    model.
     """
     trainings = {}
     for number in range(runs):
@@ -259,7 +260,7 @@ def _base(name: str, revision: str | None) -> LanguageModel:
 
 
 def _attempt(trainer: Trainer, job: TrainingJob, work: Path, number: int) -> Training:
-    """Run one training in a folder of its own; errors name the training."""
+    """Run one training in its own folder; errors name the training."""
     try:
         with tempfile.TemporaryDirectory(prefix=f"{number:05d}-", dir=work) as folder:
             return trainer(job, number, Path(folder))
@@ -289,7 +290,8 @@ def _in_this_process(attempt: Callable[[int], Training], todo: Sequence[int]) ->
 def _in_processes(
     attempt: Callable[[int], Training], todo: Sequence[int], *, processes: int
 ) -> Generator[Training, None, None]:
-    """Yield at most ``processes`` at a time; running ones are terminated if anything goes wrong here."""
+    """Yield results, with at most ``processes`` trainings at a time. On any error here, running trainings are
+    terminated."""
     # Processes of whoever called this as a library are not ours to end.
     others = set(multiprocessing.active_children())
     # Spawned, not forked: a fork copies locks that torch's threads may hold, and can wait for them for ever.

@@ -1,1 +1,1 @@
-"""The measures of trained models: one module for each."""
+"""The measures of trained models: one module per measure."""

@@ -1,4 +1,4 @@
-"""The measures that a config asks for, under their names there: those of facts and of tables."""
+"""The measures in a config, under their names there, which are also the names of their facts and tables."""
 
 import math
 import re
@@ -25,19 +25,19 @@ OF_MEASURE = "measure-"  # how the names of tables of measures begin that a conf
 
 @dataclass(frozen=True)
 class AskedMeasure(Measure[V]):
-    """A measure under the name that a config gives it, which is that of its facts and of its table."""
+    """A measure with its name in the config, which is also the name of its facts and of its table."""
 
     measure: Measure[V]
     name: str = ""
 
     @property
     def file(self) -> str:  # type: ignore[override]
-        """The table's name, which no table of heldin's own has."""
+        """Name of the table, different from the names of heldin's own tables."""
         return table_name(self.name)
 
     @property
     def stage(self) -> str:  # type: ignore[override]
-        """The measure's stage."""
+        """Stage of the measure."""
         return self.measure.stage
 
     def made_from(self) -> str:
@@ -56,12 +56,12 @@ class AskedMeasure(Measure[V]):
             return self.measure.columns(values)
 
     def values(self, table: pa.Table) -> V:
-        """Return the measure's values of a table."""
+        """Return the measure's values from a table."""
         with self._in_one_line():
             return self.measure.values(table)
 
     def facts(self, values: V, member: Mapping[str, bool]) -> Facts | None:
-        """Return the measure's facts. Raises InputError for a number that is not finite: a record has none."""
+        """Return the measure's facts. Raises InputError for a number that is not finite, because records have none."""
         with self._in_one_line():
             facts = self.measure.facts(values, member)
         if facts is not None and not is_finite(facts.model_dump()):
@@ -73,7 +73,7 @@ class AskedMeasure(Measure[V]):
 
 
 def is_finite(value: object) -> bool:
-    """Return whether no number in lists and mappings is infinite or "not a number"."""
+    """Return whether all numbers in nested lists and mappings are finite."""
     match value:
         case float():
             return math.isfinite(value)
@@ -85,14 +85,14 @@ def is_finite(value: object) -> bool:
 
 
 def table_name(measure: str) -> str:
-    """Return the name of the table of a measure that a config asks for."""
+    """Return the name of the table of a measure in a config."""
     return f"{OF_MEASURE}{re.sub(r'[^A-Za-z0-9_]', '.', measure)}.parquet"
 
 
 def measures_asked(
     options: Mapping[str, MeasureOptions], subjects: MeasuredUsers, models: tuple[Fingerprinted, Fingerprinted]
 ) -> Sequence[Measure[Any]]:
-    """Return the measures that a config asks for, by name. Raises InputError if one cannot be made."""
+    """Return the measures in a config, by name. Raises InputError if one cannot be made."""
     asked = []
     for name, each in options.items():
         with in_one_line(f"measures.{name}", ours=name in MEASURES.ours):
@@ -101,7 +101,7 @@ def measures_asked(
 
 
 def check_asked(options: Mapping[str, MeasureOptions], subjects: MeasuredUsers | None, model: "LanguageModel") -> None:
-    """Check what can be known before anything takes long. Raises InputError if a measure cannot be made."""
+    """Check what is known before any long computation. Raises InputError if a measure cannot be made."""
     for name, each in options.items():
         with in_one_line(f"measures.{name}", ours=name in MEASURES.ours):
             each.check(subjects, model)

@@ -1,8 +1,9 @@
-"""Extraction: how likely the audited model emits users' training texts, and in which other texts their words are.
+"""Extraction: the probability that the audited model emits users' training texts, and which other texts contain the
+same words.
 
-Which part of a text is asked for follows from a key that is there before training, for another purpose than the coins,
-so that cells of a sweep that share coins ask for the same windows. Membership meets the probabilities only when they
-are counted.
+A key that exists before training, used for another purpose than the coins, decides which part of each text is
+requested. So runs of a sweep that share coins request the same windows. Membership is joined with the probabilities
+only when they are counted.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,13 +40,13 @@ class ExtractionOptions(ExtractionConfig, MeasureOptions):
         return Extraction(self, subjects, models)
 
     def check(self, subjects: MeasuredUsers | None, model: "LanguageModel") -> None:
-        """Check that the model's context and a text are long enough for a window. Raises InputError if they are not."""
+        """Check that the model's context and a text are long enough for a window. Raises InputError if not."""
         require_context(model, self.length)
         if subjects is not None:
             require_a_window(subjects.known(self.texts_per_user), model.tokenizer, self, subjects.visible)
 
     def check_lengths(self, limits: Mapping[str, int]) -> None:
-        """Check that a window fits. Raises ValueError if it does not."""
+        """Check that a window fits. Raises ValueError if not."""
         for name, limit in limits.items():
             if self.length > limit:
                 raise ValueError(
@@ -54,19 +55,19 @@ class ExtractionOptions(ExtractionConfig, MeasureOptions):
                 )
 
     def described(self) -> str:
-        """Return the windows and the queries."""
+        """Return a description of the windows and the queries."""
         queries = ", ".join(f"{count:,}" for count in self.queries)
         return f"{self.suffix} tokens after {self.prefix} of each training text, {queries} queries"
 
 
 @dataclass(frozen=True)
 class Extraction(Measure[TextProbabilities]):
-    """The probability of each window's suffix under both models, and where else the suffix is.
+    """The probability of each window's suffix under both models, and the other texts that contain the suffix.
 
     Attributes:
-        config: what is asked of the models.
-        subjects: users and their texts; the windows' offsets follow from their key.
-        models: the audited model and the reference, whose probabilities are left out if it has other tokens.
+        config: options of the measure.
+        subjects: users and their texts; the windows' offsets follow from the key of these users.
+        models: the audited model and the reference; the reference is left out if its tokens differ.
     """
 
     stage = "extraction"
@@ -86,12 +87,12 @@ class Extraction(Measure[TextProbabilities]):
         return self.subjects.known(self.config.texts_per_user)
 
     def windows(self, model: "LanguageModel") -> Windows:
-        """Return one window of each text. Raises InputError if no text is long enough."""
+        """Return one window per text. Raises InputError if no text is long enough."""
         subjects = self.subjects
         return windows_of(self._texts(), model.tokenizer, self.config, subjects.key, subjects.visible)
 
     def compute(self, reporter: Reporter) -> TextProbabilities:
-        """Compute the probabilities. Raises InputError if no window can be had."""
+        """Compute the probabilities. Raises InputError if there is no window."""
         from heldin.models.continuations import continuation_logprobs  # of torch, which keys of a config do without
 
         target, reference = map(loaded_here, self.models)
@@ -122,7 +123,7 @@ class Extraction(Measure[TextProbabilities]):
         return TextProbabilities(windows.users, under[0], under[1] if compared else None, others, in_public)
 
     def columns(self, values: TextProbabilities) -> Mapping[str, Any]:
-        """Return one row for each text; columns of what is not known are left out."""
+        """Return one row per text; columns of unknown values are left out."""
         columns = {"user": pa.array(list(values.users), pa.string()), "target": pa.array(values.target, pa.float64())}
         if values.reference is not None:
             columns["reference"] = pa.array(values.reference, pa.float64())
@@ -132,11 +133,11 @@ class Extraction(Measure[TextProbabilities]):
         return columns
 
     def values(self, table: pa.Table) -> TextProbabilities:
-        """Return the probabilities of a table."""
+        """Return the probabilities in a table."""
         columns = {name: np.asarray(table[name]) for name in table.column_names if name != "user"}
         others = (columns.get(name) for name in ("reference", *_ELSEWHERE))
         return TextProbabilities(table["user"].to_pylist(), columns["target"], *others)
 
     def facts(self, values: TextProbabilities, member: Mapping[str, bool]) -> ExtractionFacts:
-        """Return counts of people by side."""
+        """Return the numbers of users by membership."""
         return extraction_facts(values, member, self.subjects.canaries, self.config)

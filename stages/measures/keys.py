@@ -1,4 +1,4 @@
-"""The key of a config that asks for measurements: the same for runs, audits and planted audits."""
+"""The config key for measures: the same in runs, audits and planted audits."""
 
 from typing import Annotated
 
@@ -11,7 +11,7 @@ from heldin.stages.measures.measure import MeasureOptions
 
 
 class MeasureKeys(Section):
-    """Measurements that a config asks for."""
+    """The measures in a config."""
 
     measures: Annotated[dict[str, MeasureOptions], KindsByName(MEASURES)] = Field({})
     """What is measured besides the attacks, each by its name: heldin's own, or "package.module:Class" of another

@@ -1,4 +1,4 @@
-"""Losses: of target and base model on test texts of held-out users, on which neither was trained."""
+"""Losses: of target and base model on test texts of held-out users, which neither model was trained on."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -23,12 +23,12 @@ from heldin.stages.measures.tables import LOSSES, losses_of
 
 @dataclass(frozen=True)
 class Losses(Measure[dict[str, UserLoss]]):
-    """Losses by held-out user.
+    """The losses of each held-out user.
 
     Attributes:
-        texts: test texts by held-out user.
-        base: the model before fine-tuning, or what is known of it that is nearest to it.
-        beta: of the loss of preference pairs (``models.preference.DirectPreference``).
+        texts: test texts of each held-out user.
+        base: the model before fine-tuning, or the nearest known model.
+        beta: beta in the loss of preference pairs (``models.preference.DirectPreference``).
     """
 
     name = "utility"
@@ -76,7 +76,7 @@ class Losses(Measure[dict[str, UserLoss]]):
         return UserLoss(user, texts, tokens, loss, base_loss)
 
     def columns(self, values: dict[str, UserLoss]) -> Mapping[str, Any]:
-        """Return one row for each user."""
+        """Return one row per user."""
         users = list(values.values())
         return {
             "user": pa.array([user.user for user in users], pa.string()),
@@ -88,7 +88,7 @@ class Losses(Measure[dict[str, UserLoss]]):
         }
 
     def values(self, table: pa.Table) -> dict[str, UserLoss]:
-        """Return the losses of a table."""
+        """Return the losses in a table."""
         return losses_of(table)
 
     def facts(self, values: dict[str, UserLoss], member: Mapping[str, bool]) -> Utility | None:

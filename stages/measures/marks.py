@@ -1,6 +1,6 @@
-"""Marks: exposure of canary users' marks among marks that were never planted, under target and reference.
+"""Marks: exposure of canary users' marks among marks that were not planted, under target and reference.
 
-No number is about one canary user: a median needs ten of them (docs/decisions/0010-nobody-in-a-report.md).
+No number describes a single canary user: a median needs ten of them (docs/decisions/0010-nobody-in-a-report.md).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -46,12 +46,12 @@ class MarkOptions(MeasureOptions):
         return Marks(subjects.canaries, models, subjects.marks, subjects.marks_from)
 
     def check(self, subjects: MeasuredUsers | None, model: "LanguageModel") -> None:
-        """Check that there are marks. Raises InputError if no canary user has one."""
+        """Check that marks exist. Raises InputError if no canary user has one."""
         if subjects is not None:
             require_marks(subjects)
 
     def described(self) -> str:
-        """Return what is ranked."""
+        """Return a description of the ranked marks."""
         return "the mark of each canary user, among marks that were never planted"
 
 
@@ -71,8 +71,8 @@ class Marks(Measure[MarkScores]):
     Attributes:
         canaries: how each canary user was made.
         models: the audited model and the reference.
-        drawn: draws marks that might have been planted; a function of no coin.
-        drawn_from: what these follow from, for the name of the table.
+        drawn: function that draws marks that might have been planted; its result depends on no coin.
+        drawn_from: values that determine the drawn marks, for the name of the table.
     """
 
     stage = "extraction"
@@ -83,7 +83,7 @@ class Marks(Measure[MarkScores]):
     drawn_from: Sequence[str]
 
     def made_from(self) -> str:
-        """Return a hash of the models and of what the marks follow from."""
+        """Return a hash of the models and of the values that determine the marks."""
         return text_sha256(*(model.fingerprint for model in self.models), *self.drawn_from)
 
     def compute(self, reporter: Reporter) -> MarkScores:
@@ -106,7 +106,7 @@ class Marks(Measure[MarkScores]):
         return MarkScores([recipe for recipe, _, _ in rows], users, is_planted, *(under[row_of] for under in scores))
 
     def columns(self, values: MarkScores) -> Mapping[str, Any]:
-        """Return one row for each mark."""
+        """Return one row per mark."""
         return {
             "recipe": pa.array(list(values.recipes), pa.string()),
             "user": pa.array(list(values.users), pa.string()),
@@ -116,18 +116,18 @@ class Marks(Measure[MarkScores]):
         }
 
     def values(self, table: pa.Table) -> MarkScores:
-        """Return the scores of a table."""
+        """Return the scores in a table."""
         columns = {name: np.asarray(table[name]) for name in ("planted", "target", "reference")}
         return MarkScores(table["recipe"].to_pylist(), table["user"].to_pylist(), **columns)
 
     def facts(self, values: MarkScores, member: Mapping[str, bool]) -> MarkFacts:
-        """Return counts of canary users by kind and side."""
+        """Return numbers of canary users by kind and membership."""
         sides = {user: member[user] for user in sorted(self.canaries)}
         return MarkFacts(groups=mark_groups(ranks(values), sides, self.canaries))
 
 
 def _logprobs(model: "LanguageModel", texts: Sequence[str], advance: Callable[[int], object]) -> NDArray[np.float64]:
-    """Return the log-probability of each text after a start token, nats, shape (n,)."""
+    """Return the log-probability, in nats, of each text after a start token, shape (n,)."""
     from heldin.models.logprobs import score_texts
 
     totals = np.array([scores.total for scores in score_texts(model, texts)], dtype=np.float64)
@@ -136,12 +136,12 @@ def _logprobs(model: "LanguageModel", texts: Sequence[str], advance: Callable[[i
 
 
 def mark_groups(ranks: MarkRanks, member: Mapping[str, bool], canaries: Mapping[str, Canary]) -> list[MarkGroup]:
-    """Groups of canary users by kind and length.
+    """Return groups of canary users by kind and length.
 
     Args:
-        ranks: the rank of every canary user's mark.
-        member: whether each is held in.
-        canaries: how each was made.
+        ranks: rank of every canary user's mark.
+        member: whether each canary user is held in.
+        canaries: how each canary user was made.
     """
     of_group: dict[tuple[str, int], list[int]] = {}
     for row, user in enumerate(ranks.users):

@@ -1,7 +1,8 @@
-"""A measure: a table of values in a job's folder, what it is made from, how it is computed, and what follows from it.
+"""A measure: a table of values in a job's folder, the inputs and computation of the values, and the facts for the
+record.
 
-A job and its verification are the same call: ``MeasureFolder`` computes a table that is missing, or refuses if it may
-only read. Values never know who is held in; facts for the record follow from them and membership.
+A job and its verification make the same call: ``MeasureFolder`` computes a missing table, or refuses if it may only
+read. Values never depend on who is held in; facts for the record follow from values and membership.
 """
 
 from abc import ABC, abstractmethod
@@ -35,7 +36,7 @@ Drawn = dict[str, tuple[list[str], list[str]]]
 
 
 class Fingerprinted(Protocol):
-    """A model, or the record's facts about one: enough to recognise the values of the model."""
+    """A model, or the record's facts about a model: enough to find the values computed with the model."""
 
     @property
     def fingerprint(self) -> str:
@@ -44,12 +45,12 @@ class Fingerprinted(Protocol):
 
 
 class Measure(ABC, Generic[V]):
-    """One measurement of a job.
+    """A measurement of a job.
 
     Attributes:
-        name: key of its facts in the record; of a measure that a config asks for, the name there (``AskedMeasure``).
-        file: name of its table, which is readable by its owner only and is removed by ``heldin purge``.
-        stage: stage of a job whose seconds it adds to.
+        name: key of the facts in the record; for a measure in a config, its name there (``AskedMeasure``).
+        file: name of the table, which only its owner can read and ``heldin purge`` removes.
+        stage: stage of the job to which the measure's seconds are added.
     """
 
     name: str = ""
@@ -58,7 +59,7 @@ class Measure(ABC, Generic[V]):
 
     @abstractmethod
     def made_from(self) -> str:
-        """Return a hash of the models, texts and options that the values follow from."""
+        """Return a hash of the models, texts and options that determine the values."""
 
     @abstractmethod
     def compute(self, reporter: Reporter) -> V:
@@ -70,10 +71,10 @@ class Measure(ABC, Generic[V]):
 
     @abstractmethod
     def values(self, table: pa.Table) -> V:
-        """Return the values of a table; the inverse of ``columns``."""
+        """Return the values in a table; the inverse of ``columns``."""
 
     def facts(self, values: V, member: Mapping[str, bool]) -> Facts | None:
-        """Return what the record keeps, without names and texts; None if nothing can be said.
+        """Return facts for the record, without names and texts; None if there are none.
 
         Args:
             member: whether each audited user and canary user is held in.
@@ -83,18 +84,18 @@ class Measure(ABC, Generic[V]):
 
 @dataclass(frozen=True)
 class MeasuredUsers:
-    """The users of a job and their texts, as a measure may see them: not who is held in.
+    """The users of a job and their texts, in the view of a measure, which does not show who is held in.
 
     Attributes:
-        texts: the attacker's texts by user.
-        known: returns by user at most so many documents (None: all) that training saw or would have seen.
-        key: secret of the job, or public where it has none; draws that a measure makes follow from it.
-        visible: tokens of a text that training sees; None: not known.
-        training: gives, for every training text, its owners and the text; None: not known.
-        public: gives the public texts.
+        texts: the attacker's texts of each user.
+        known: returns, for each user, at most this many documents (None: all) that training saw or would have seen.
+        key: secret of the job, or a public key if it has none; determines a measure's random draws.
+        visible: number of tokens of a text that training sees; None: unknown.
+        training: yields, for every training text, its owners and the text; None: unknown.
+        public: returns the public texts.
         canaries: how each canary user was made.
-        marks: draws marks that might have been planted; None where no canary user has one.
-        marks_from: what these follow from.
+        marks: draws marks that might have been planted; None if no canary user has a mark.
+        marks_from: values that determine the drawn marks.
     """
 
     texts: "AttackTexts"
@@ -109,55 +110,55 @@ class MeasuredUsers:
 
 
 class MeasureOptions(Section, ABC):
-    """A kind of ``measures``: options of a measurement that a config asks for."""
+    """A kind of ``measures``: options of a measure in a config."""
 
     needs_weights: ClassVar[bool] = True
-    """Whether it runs the audited model itself, which a model behind an endpoint does not allow."""
+    """Whether the measure runs the audited model itself, which is impossible for a model behind an endpoint."""
     needs_canaries: ClassVar[bool] = False
-    """Whether it is about canary users alone."""
+    """Whether the measure concerns canary users only."""
     of_training_texts: ClassVar[bool] = False
-    """Whether it is about texts that the model was trained on, so that fresh texts say nothing."""
+    """Whether the measure concerns training texts of the model, so that fresh texts are useless."""
 
     @abstractmethod
     def measure(self, subjects: MeasuredUsers, models: tuple[Fingerprinted, Fingerprinted]) -> Measure[Any]:
         """Return the measure.
 
         Args:
-            models: target and leading reference, or what a record says of them.
+            models: target and primary reference, or the record's facts about them.
         """
 
     def check(self, subjects: MeasuredUsers | None, model: "LanguageModel") -> None:
-        """Check what can be known before anything takes long.
+        """Check what is known before any long computation.
 
         Args:
-            subjects: None: they are not known yet, and the model alone is checked.
-            model: the audited model, or the one that it will be made from.
+            subjects: users of the job; None: they are unknown yet, and only the model is checked.
+            model: the audited model, or the model from which it will be made.
 
         Raises:
-            InputError: this cannot be measured.
+            InputError: the measure is impossible.
         """
 
     def check_lengths(self, limits: Mapping[str, int]) -> None:
-        """Check options against what a config says.
+        """Check options against limits in the config.
 
         Args:
-            limits: numbers of tokens that a text may have, by the key that says so.
+            limits: maximum number of tokens of a text, by the key that sets it.
 
         Raises:
             ValueError: a limit is too low.
         """
 
     def described(self) -> str:
-        """Return what it would do, for ``heldin run --check``."""
+        """Return a description of the measure, for ``heldin run --check``."""
         return "measured"
 
     @classmethod
     def examples(cls, kind: str, folder: Path) -> list["MeasureOptions"]:
-        """Return options to try in its suite; a kind with keys that are required gives its own.
+        """Return options for the test suite of the kind; a kind with required keys returns its own.
 
         Args:
-            kind: the name under which it was found.
-            folder: for files that they need.
+            kind: registered name of the kind.
+            folder: folder for files that the options need.
         """
         return [cls()]
 
@@ -172,10 +173,10 @@ class MeasureFolder:
     """The folder in which a job keeps its tables.
 
     Attributes:
-        read_only: whether a missing table is refused, for ``heldin verify``; else it is computed.
-        afresh: whether everything is computed, whatever tables are there, and written by ``write`` alone: for a job
-            without a ledger or a config in its folder that would tell whose tables they are.
-        timed: measures the seconds of a stage.
+        read_only: whether a missing table is refused, for ``heldin verify``; otherwise it is computed.
+        afresh: whether all values are computed, even if tables exist, and only ``write`` writes them: for a job whose
+            folder has no ledger or config to show to which job the tables belong.
+        timed: measures the seconds of a stage in a block.
     """
 
     path: Path
@@ -186,10 +187,10 @@ class MeasureFolder:
     _computed: dict[str, tuple[Measure[Any], Any]] = field(default_factory=dict, repr=False)
 
     def values_of(self, measure: Measure[V]) -> V:
-        """Return a measure's values, from the table if that was made from the same inputs.
+        """Return a measure's values, from the table if it was made from the same inputs.
 
         Raises:
-            InputError: the table is missing or damaged and must not be made, or the models cannot be used.
+            InputError: the table is missing or damaged and may not be made, or the models cannot be used.
         """
         if self.afresh:
             if measure.file not in self._computed:
@@ -211,17 +212,17 @@ class MeasureFolder:
             return values
 
     def write(self) -> None:
-        """Write the tables of everything that was computed afresh."""
+        """Write the tables of all values computed with ``afresh``."""
         for measure, values in self._computed.values():
             write_table(measure.columns(values), self.path / measure.file, made_from=measure.made_from())
 
     def facts_of(
         self, measures: Sequence[Measure[Any]], member: Callable[[], Mapping[str, bool]]
     ) -> dict[str, dict[str, Any]]:
-        """Return the facts of each measure by name, as the record keeps them; measures without facts are left out.
+        """Return the facts of each measure by name, for the record; measures without facts are left out.
 
         Args:
-            member: asked once all values are there.
+            member: returns membership; called after all values are computed.
         """
         values = [(measure, self.values_of(measure)) for measure in measures]
         with self.timed("statistics"):
@@ -231,12 +232,12 @@ class MeasureFolder:
 
 
 def named_model(name: str | None) -> Statement:
-    """Return what a record calls a model of this name; None: the base model that was pre-trained here."""
+    """Return the record's text for a model with this name; None: the base model pre-trained by this run."""
     return ModelText.PRETRAINED() if name is None else ModelText.NAMED(name=name)
 
 
 def model_facts(model: "LanguageModel", name: Statement) -> ModelFacts:
-    """Return the record's facts about a model that is loaded here."""
+    """Return the record's facts about a locally loaded model."""
     adapter = model.adapter
     return ModelFacts(
         name=name,
@@ -249,14 +250,14 @@ def model_facts(model: "LanguageModel", name: Statement) -> ModelFacts:
 
 
 def loaded(model: Fingerprinted) -> "ScoredModel":
-    """Return a model with which texts can be scored. Raises TypeError for what a record says of a model."""
+    """Return the model, which can score texts. Raises TypeError for a record's facts about a model."""
     if isinstance(model, ModelFacts):
         raise TypeError(f"'{model.name}' was not loaded: a verification runs no model")
     return cast("ScoredModel", model)
 
 
 def loaded_here(model: Fingerprinted) -> "LanguageModel":
-    """Return a model whose weights are here. Raises TypeError for one behind an endpoint."""
+    """Return the model, with weights on this machine. Raises TypeError for a model behind an endpoint."""
     # By what it has: its class would load torch into every process that reads a config.
     if not hasattr(model, "model"):
         raise TypeError(f"{model} is not a model that was loaded")

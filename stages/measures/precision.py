@@ -1,4 +1,4 @@
-"""Precision: how far a lower precision of the models moves the leading statistic, on a sample of the scored texts."""
+"""Precision: how far a lower precision of the models shifts the primary statistic, on a sample of the scored texts."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -31,11 +31,11 @@ Pair = tuple[Fingerprinted, Fingerprinted]
 
 @dataclass(frozen=True, eq=False)
 class Shift:
-    """The leading statistic of a sample.
+    """The primary statistic of a sample.
 
     Attributes:
-        scored: in the precision of the attack, shape (n,).
-        exact: in float32, shape (n,); None if float32 did not fit into memory.
+        scored: statistic in the precision of the attack, shape (n,).
+        exact: statistic in float32, shape (n,); None if float32 did not fit into memory.
     """
 
     scored: npt.NDArray[np.float64]
@@ -44,15 +44,15 @@ class Shift:
 
 @dataclass(frozen=True)
 class PrecisionShift(Measure[Shift]):
-    """The leading statistic of a sample in the precision of the attack and in float32.
+    """The primary statistic of a sample in the precision of the attack and in float32.
 
     Attributes:
-        attack: which attack leads, and the precision, which is not float32.
-        texts: the scored texts, of which the sample is drawn.
-        models: target and reference, as they scored.
-        in_full: loads both in float32.
-        seed: public; the sample is drawn by it, without coins.
-        reason: why the models are not in float32.
+        attack: config with the primary attack, and the precision, which is not float32.
+        texts: the scored texts, from which the sample is drawn.
+        models: target and reference, as used for scoring.
+        in_full: loads both models in float32.
+        seed: public seed that draws the sample, without coins.
+        reason: reason why the models are not in float32.
     """
 
     name = "precision"
@@ -86,17 +86,17 @@ class PrecisionShift(Measure[Shift]):
         return shift
 
     def columns(self, values: Shift) -> Mapping[str, Any]:
-        """Return one row for each text of the sample."""
+        """Return one row per text of the sample."""
         columns = {"scored": pa.array(values.scored, pa.float64())}
         return columns if values.exact is None else {**columns, "exact": pa.array(values.exact, pa.float64())}
 
     def values(self, table: pa.Table) -> Shift:
-        """Return the statistics of a table."""
+        """Return the statistics in a table."""
         exact = np.asarray(table["exact"]) if "exact" in table.column_names else None
         return Shift(np.asarray(table["scored"]), exact)
 
     def facts(self, values: Shift, member: Mapping[str, bool]) -> PrecisionFacts:
-        """Return how far the statistic moves."""
+        """Return how far the statistic shifts."""
         exact = values.exact
         shifts = None if exact is None else values.scored - exact
         return PrecisionFacts(

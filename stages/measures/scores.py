@@ -1,6 +1,6 @@
-"""Scores: every attack's statistic of every text under target and reference, and with one of the dials changed.
+"""Scores: every attack's statistic of every text under target and reference, and with one setting changed.
 
-The attack is given users and texts, but no roles. All statistics are in one table, from which everything else follows.
+The attack gets users and texts, but no roles. All statistics are in one table, from which all results follow.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -44,10 +44,10 @@ PER_TEXT = "compared per text: another tokenizer"
 
 @dataclass(frozen=True)
 class Setting:
-    """One of the attacker's dials set otherwise than for the leading score.
+    """A setting of the attacker that differs from the primary score's.
 
     Attributes:
-        reference: loads the reference model, or trains it; None: the leading one.
+        reference: loads the reference model, or trains it; None: the primary reference.
     """
 
     dial: Dial
@@ -60,11 +60,11 @@ class TextScores(Measure[list[TextStatistic]]):
     """The statistics of all attacks.
 
     Attributes:
-        texts: the leading texts by user.
-        models: target and leading reference.
-        settings: dials that are changed, one at a time: all combinations would be that many more scores to pay for.
-        others: what else the statistics follow from, for the name of the table.
-        further: computes more statistics from those of the leading texts.
+        texts: the primary texts of each user.
+        models: target and primary reference.
+        settings: changed settings, one at a time, because all combinations would cost far more scores.
+        others: other values that determine the statistics, for the name of the table.
+        further: computes more statistics from the statistics of the primary texts.
     """
 
     name = "scores"
@@ -79,7 +79,7 @@ class TextScores(Measure[list[TextStatistic]]):
     further: Callable[[Sequence[TextStatistic], Reporter], list[TextStatistic]] | None = None
 
     def made_from(self) -> str:
-        """Return a hash of models, texts and dials."""
+        """Return a hash of models, texts and settings."""
         target, reference = (model.fingerprint for model in self.models)
         # Another version of a package's attack may give other values.
         code = [origin.sha256 for origin in origins_in(self.attack)]
@@ -93,8 +93,7 @@ class TextScores(Measure[list[TextStatistic]]):
         """Score all texts; token scores are cached.
 
         Raises:
-            InputError: a model cannot be used, or the primary attack compares tokens and the models have different
-                ones.
+            InputError: a model cannot be used, or the primary attack compares tokens and the models' tokens differ.
         """
         target, reference = map(loaded, self.models)
         leading = score_leading(self.attack, self.texts, target, reference, reporter)
@@ -107,16 +106,16 @@ class TextScores(Measure[list[TextStatistic]]):
         return leading + others
 
     def columns(self, values: list[TextStatistic]) -> Mapping[str, Any]:
-        """Return one row for each statistic."""
+        """Return one row per statistic."""
         return columns_of(values)
 
     def values(self, table: pa.Table) -> list[TextStatistic]:
-        """Return the statistics of a table."""
+        """Return the statistics in a table."""
         return statistics_of(table)
 
 
 def answer_settings(texts: AttackTexts) -> list[Setting]:
-    """Return the likelihood ratio of each answer beside that of the margin; none where no pairs are scored."""
+    """Return the likelihood ratio of each answer, in addition to the margin's; empty if no pairs are scored."""
     return [
         Setting(Dial(ANSWER, which), texts.of_answer(number))
         for number, which in enumerate((CHOSEN, REJECTED))
@@ -127,13 +126,13 @@ def answer_settings(texts: AttackTexts) -> list[Setting]:
 def scoring_rule(
     max_characters: int, part: Statement | None = None, *, chats: bool = False, endpoint: Statement | None = None
 ) -> Statement:
-    """Return what part of a text is scored.
+    """Return which part of a text is scored.
 
     Args:
-        max_characters: how many of a text are read.
-        part: names what is scored if it is not the whole text.
+        max_characters: maximum number of characters read from a text.
+        part: name of the scored part, if it is not the whole text.
         chats: whether a chat template wrote the texts.
-        endpoint: what differs behind an endpoint.
+        endpoint: differences behind an endpoint.
     """
     tokens = ScoredTokens.ALL() if part is None else ScoredTokens.ANSWERS(part=part)
     rule = ScoringRule.CHATS if chats else ScoringRule.WHOLE
@@ -141,11 +140,11 @@ def scoring_rule(
 
 
 def scored_part(reading: "RowReading", stores: Iterable["Corpus"]) -> Statement | None:
-    """Return which part of a text is scored; None if all of every text is.
+    """Return which part of a text is scored; None for the whole of every text.
 
     Args:
-        reading: how rows became documents.
-        stores: where these are.
+        reading: rule that turns rows into documents.
+        stores: stores of the documents.
     """
     if not reading.has_turns:
         column = reading.columns.spans
@@ -160,7 +159,7 @@ def scored_part(reading: "RowReading", stores: Iterable["Corpus"]) -> Statement 
 
 
 def turn_facts(reading: "RowReading") -> TurnFacts | None:
-    """Return the record's facts about rows that are turns; None for texts."""
+    """Return the record's facts about rows with turns; None for plain texts."""
     if not reading.has_turns:
         return None
     template = reading.template
@@ -179,7 +178,7 @@ def left_out(names: Sequence[str], *, per_text: bool, served: bool = False, pair
     """Return which of these attacks do not run, and why.
 
     Args:
-        per_text: whether the models have different tokenizers.
+        per_text: whether the models' tokenizers differ.
         served: whether a model is behind an endpoint.
         pairs: whether preference pairs are scored.
     """
@@ -207,8 +206,8 @@ def score_leading(
     """Return the statistics of the configured attacks and of the reference model alone.
 
     Raises:
-        InputError: the primary attack compares tokens, but the models have different tokens; or it means nothing for
-            the preference pairs that are scored.
+        InputError: the primary attack compares tokens, but the models' tokens differ; or it is undefined for the scored
+            preference pairs.
     """
     attacks = [get_attack(name) for name in attack.names]
     if texts.are_pairs:
@@ -242,10 +241,10 @@ def score_leading(
 def score_setting(
     attack: AttackConfig, setting: Setting, target: ScoredModel, reference: ScoredModel, reporter: Reporter
 ) -> list[TextStatistic]:
-    """Return the statistics of the primary attack with one dial changed.
+    """Return the statistics of the primary attack with one setting changed.
 
     Raises:
-        InputError: the reference is the target.
+        InputError: reference and target are the same model.
     """
     dial = setting.dial
     if reference.fingerprint == target.fingerprint:
@@ -268,9 +267,9 @@ def statistics_under(
     sampling: SamplingConfig,
     reporter: Reporter,
 ) -> list[TextStatistic]:
-    """Return each attack's statistics, by what it sees of the models: token scores, or answers.
+    """Return each attack's statistics from token scores or answers, whichever the attack uses.
 
-    Raises InputError if a model does not give that, or every text of a user is too short.
+    Raises InputError if a model does not return these, or every text of a user is too short.
     """
     statistics: list[TextStatistic] = []
     for level in Access:

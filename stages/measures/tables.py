@@ -1,6 +1,6 @@
-"""The tables that measures leave in a job's folder: their names, and how they are read without a model.
+"""The tables that measures write to a job's folder: their names, and functions that read them without a model.
 
-No code of a package is imported to find its tables.
+Finding a package's tables does not import the package's code.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ SHADOW = "shadow"  # folder of the scores of shadow models
 
 
 def tables_in(folder: Path) -> list[str]:
-    """Return the names of the tables that measures may have left in a folder."""
+    """Return the names of the tables that measures may have written to a folder."""
     asked = sorted(path.name for path in folder.glob(f"{OF_MEASURE}*.parquet"))
     return [*sorted((SCORES, LOSSES, PRECISION)), *asked]
 
@@ -39,7 +39,7 @@ def columns_of(statistics: Sequence[TextStatistic]) -> Mapping[str, Any]:
 
 
 def statistics_of(table: pa.Table) -> list[TextStatistic]:
-    """Return the statistics of a table of scores."""
+    """Return the statistics in a table of scores."""
     columns = table.to_pydict()
     rows = zip(columns["user"], columns["text"], columns["attack"], columns["statistic"], strict=True)
     dials = zip(columns["dial"], columns["setting"], strict=True)
@@ -50,7 +50,7 @@ def statistics_of(table: pa.Table) -> list[TextStatistic]:
 
 
 def read_scores(folder: Path) -> list[TextStatistic]:
-    """Return the scores in a job's folder, whatever they belong to. Raises InputError if there are none."""
+    """Return the scores in a job's folder, without checking their inputs. Raises InputError if there are none."""
     path = folder / SCORES
     table = read_table(path)
     if table is None:
@@ -68,5 +68,5 @@ def read_losses(folder: Path) -> dict[str, UserLoss]:
 
 
 def losses_of(table: pa.Table) -> dict[str, UserLoss]:
-    """Return the losses of a table."""
+    """Return the losses in a table."""
     return {row["user"]: UserLoss(**row) for row in table.to_pylist()}

@@ -1,1 +1,1 @@
-"""The held-in and held-out users and texts of a run: everything until the coins."""
+"""The held-in and held-out users and texts of a run: everything up to the coins."""

@@ -1,4 +1,4 @@
-"""The corpus of a run before anything is planted or drawn: the store, audited users, and public rows."""
+"""The corpus of a run before canary users and coins: the store, audited users, and public rows."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -33,16 +33,16 @@ CHOSEN = "chosen_by_fine_tuning_texts"  # a key of the JSON next to a corpus of 
 
 @dataclass(frozen=True)
 class CorpusData:
-    """The corpus of a run before anything is planted or drawn.
+    """The corpus of a run before canary users and coins.
 
     Attributes:
-        audited: the audited users, and how many were dropped.
+        audited: the audited users, and the number of dropped users.
         public_rows: rows of ``public_store`` that pre-training may see.
-        public_users: number of users with such rows.
+        public_users: number of users with rows in ``public_rows``.
         validation_rows: rows of public validation users.
-        text_unit: what a record of the corpus is: a record of the source, or a sentence.
-        reading: how rows became documents.
-        public_store: the corpus that pre-training is from; None: ``store``.
+        text_unit: unit of a record in the corpus: a record of the source, or a sentence.
+        reading: rule that turns rows into documents.
+        public_store: the corpus for pre-training; None: ``store``.
     """
 
     store: CorpusStore
@@ -55,36 +55,37 @@ class CorpusData:
     reading: RowReading = TEXTS
 
     def public_texts(self) -> list[str]:
-        """Return texts that pre-training may see."""
+        """Return the texts that pre-training may see."""
         return [text for texts in self.public_batches() for text in texts]
 
     def bearing_loss(self, documents: Iterable[Document]) -> list[Document]:
-        """Return documents of which what bears the loss counts."""
+        """Return documents whose counted parts are the parts with loss."""
         return counting(documents, self.reading.counting, self.reading.loss)
 
     def under_attack(self, documents: Iterable[Document]) -> list[Document]:
-        """Return documents of which what is scored counts."""
+        """Return documents whose counted parts are the scored parts."""
         return counting(documents, self.reading.counting, self.reading.attack)
 
     def public_batches(self) -> Iterator[list[str]]:
-        """Yield the same in batches."""
+        """Yield the texts that pre-training may see, in batches."""
         # Of a pair what is preferred.
         return ([as_read(document.branches()[0]) for document in documents] for documents in self.public_documents())
 
     def public_documents(self) -> Iterator[list[Document]]:
-        """Yield them with the parts that count, in batches."""
+        """Yield the documents that pre-training may see, with their counted parts, in batches."""
         rows = np.array(self.public_rows, dtype=np.int64)
         for first in range(0, rows.size, ROWS_PER_BATCH):
             yield (self.public_store or self.store).documents_at(rows[first : first + ROWS_PER_BATCH])
 
 
 def counting(documents: Iterable[Document], stored: Counting, wanted: Counting) -> list[Document]:
-    """Return documents of which the wanted turns count, and not those that count as they are stored."""
+    """Return documents in which the wanted turns count, instead of the turns counted in the store."""
     return list(documents) if stored is wanted else [document.counting(wanted) for document in documents]
 
 
 def reading_of_run(config: RunConfig) -> RowReading:
-    """Return how the rows of a run become documents. Raises InputError for turns that they have not, or no template."""
+    """Return the rule that turns a run's rows into documents. Raises InputError if turns or the template are
+    missing."""
     corpus = config.corpus
     asked = StatedRows(corpus.format, corpus.turns, config.finetune.loss_on, config.attack.turns)
     source = corpus.source
@@ -92,7 +93,7 @@ def reading_of_run(config: RunConfig) -> RowReading:
 
 
 def template_of_run(config: RunConfig) -> ChatTemplate:
-    """Return what writes the messages of a run. Raises InputError if the base model's tokenizer has no template."""
+    """Return the template that writes a run's messages. Raises InputError if the base model's tokenizer has none."""
     file, options = config.corpus.template, config.corpus.template_options or {}
     if config.model.pretrain is not None:
         # Its tokenizer is not trained yet.
@@ -107,7 +108,8 @@ def read_corpus(config: RunConfig, reporter: Reporter) -> CorpusData:
     """Build or open the store, and select audited and public users.
 
     Raises:
-        InputError: see ``build_store``, ``select_users`` and ``check_pool``; more canary users than users.
+        InputError: ``build_store``, ``select_users`` or ``check_pool`` raises, or there are more canary users than
+            users.
     """
     aliases = load_aliases(config.corpus.aliases) if config.corpus.aliases else None
     reporter.say("corpus: reading")
@@ -180,7 +182,7 @@ def corpus_facts(corpus: CorpusData) -> CorpusFacts:
 
 
 def _validation_users(config: RunConfig, store: CorpusStore, audited: Selection) -> tuple[str, ...]:
-    """Public users whose loss selects the checkpoint: neither audited nor pre-trained on."""
+    """Return public users whose loss selects the checkpoint; they are neither audited nor used for pre-training."""
     rule = config.corpus.public_validation
     if rule is None:
         return ()
@@ -192,9 +194,9 @@ def _validation_users(config: RunConfig, store: CorpusStore, audited: Selection)
 
 
 def require_unchosen(config: RunConfig) -> None:
-    """Raise InputError for a private run on a base model whose texts were chosen by comparison with private ones.
+    """Raise InputError for a private run if the base model's texts were chosen by comparison with private texts.
 
-    The file next to such a corpus says so (``python -m replication pretraining-without``).
+    A file next to such a corpus states this (``python -m replication pretraining-without``).
     """
     source = config.model.pretrain.source if config.model.pretrain else None
     if source is None or not config.defense.relies_on_base:
@@ -209,7 +211,7 @@ def require_unchosen(config: RunConfig) -> None:
 
 
 def _public_store(config: RunConfig, reporter: Reporter) -> CorpusStore | None:
-    """Return the corpus that the base model is pre-trained on, if it is not the run's."""
+    """Return the corpus for pre-training the base model, if it differs from the run's."""
     if config.model.pretrain is None or config.model.pretrain.source is None:
         return None
     require_unchosen(config)
@@ -224,7 +226,7 @@ def _public_store(config: RunConfig, reporter: Reporter) -> CorpusStore | None:
 
 
 def _public_rows(config: RunConfig, store: CorpusStore, taken: frozenset[str]) -> tuple[tuple[int, ...], int]:
-    """Return rows of ``store`` of public users, who are not among ``taken``, limited per user by the config."""
+    """Return rows of ``store`` of public users who are not in ``taken``, limited per user by the config."""
     if config.model.pretrain is None:
         return (), 0
     rule = config.model.pretrain.users

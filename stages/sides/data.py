@@ -1,4 +1,4 @@
-"""The data side of a run: store, public users, ledger, and the rows and texts that each stage may see."""
+"""The data side of a run: store, public users, ledger, and the rows and texts for each stage."""
 
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -48,18 +48,18 @@ ROWS_HASHED = 2**20
 
 @dataclass(frozen=True, eq=False)
 class RunData:
-    """Everything of the corpus that a run uses.
+    """All parts of the corpus that a run uses.
 
     Attributes:
-        corpus: the corpus before anything was planted.
-        store: the corpus with the canary users in it, if there are any.
+        corpus: the corpus before canary users were added.
+        store: the corpus with canary users, if there are any.
         canaries: how each canary user was made.
         ledger: roles and parts of the users.
-        training_rows: rows that are trained on, after data-side defenses.
+        training_rows: rows to train on, after data-side defenses.
         removals: what each data-side defense removed or changed.
-        changed: by row the document that is trained on, where a data-side defense changed it.
-        slots: who wrote and who is named, for text sampling; None for other mechanisms.
-        cell: the run's place in a sweep; None for a run of its own.
+        changed: training document of each row that a data-side defense changed.
+        slots: who wrote each row and whom it names, for text sampling; None for other mechanisms.
+        cell: the run's place in a sweep; None for a single run.
     """
 
     corpus: CorpusData
@@ -73,11 +73,11 @@ class RunData:
     cell: CellFacts | None = None
 
     def public_texts(self) -> list[str]:
-        """Return texts that pre-training may see."""
+        """Return the texts that pre-training may see."""
         return self.corpus.public_texts()
 
     def training_documents(self) -> Iterator[list[Document]]:
-        """Yield what fine-tuning may see, and nothing else, in the order of ``training_rows``, in batches."""
+        """Yield the documents that fine-tuning may see, in the order of ``training_rows``, in batches."""
         for first in range(0, self.training_rows.size, ROWS_A_BATCH):
             rows = self.training_rows[first : first + ROWS_A_BATCH]
             documents = self.store.documents_at(rows)
@@ -86,16 +86,16 @@ class RunData:
             yield self.corpus.bearing_loss(documents)
 
     def records_of_users(self) -> npt.NDArray[np.int64]:
-        """Return the number of training records of each user who has any."""
+        """Return the number of training records of each user who has some."""
         counts = np.bincount(writers(self.store, self.training_rows).places)
         return counts[counts > 0]
 
     def training_document(self, row: int) -> Document:
-        """Return what is trained on for a training row."""
+        """Return the document that a training row stands for in training."""
         return self.changed.get(row) or self.store.document(row)
 
     def attacker_texts(self, users: Sequence[str], limit: int | None = None) -> dict[str, list[Document]]:
-        """Fresh texts by user, at most ``limit`` of each."""
+        """Return fresh texts of each user, at most ``limit`` per user."""
         # Of both sides alike: what is set aside was decided before the coins.
         fresh = {user: self.ledger.parts[user][Part.ATTACKER][:limit] for user in users}
         return {user: self.corpus.under_attack(documents_of(self.store, rows)) for user, rows in fresh.items()}
@@ -114,21 +114,21 @@ class RunData:
         return {user: self.corpus.under_attack(documents_of(self.store, rows)) for user, rows in known.items()}
 
     def for_training(self, user: str) -> list[int]:
-        """Return the rows of a user or an audited entity that training sees, or would have seen."""
+        """Return the rows of a user or audited entity that training sees, or would have seen."""
         rows = self.ledger.parts[user][Part.TRAIN]
         return [row for row in rows if self.slots is None or self.slots.kept[row]]
 
     def real(self, users: Iterable[str]) -> list[str]:
-        """Return those of the users who are not canary users."""
+        """Return the users who are not canary users."""
         return [user for user in users if user not in self.canaries]
 
     @property
     def of_real_rows(self) -> frozenset[str]:
-        """Canary users who consist of real rows."""
+        """Canary users made of real rows."""
         return self.store.of_real_rows if isinstance(self.store, PlantedStore) else frozenset()
 
     def canary_membership(self) -> dict[str, bool]:
-        """Return if each canary user is held in. Scores meet membership in ``audit.panels`` only."""
+        """Return whether each canary user is held in. Only ``audit.panels`` joins scores with membership."""
         return {user: self.ledger.roles[user] is Role.HELD_IN for user in sorted(self.canaries)}
 
 
@@ -140,15 +140,15 @@ def prepare_data(
     base: LanguageModel | None = None,
     forms: Forms | None = None,
 ) -> RunData:
-    """Plant canary users, fix the pool, set records aside and draw coins, or read what the run already has.
+    """Plant canary users, fix the pool, set records aside and draw coins, or read the existing ones.
 
     Args:
-        corpus: the result of ``read_corpus``; None: it is read here.
-        base: the model before fine-tuning; needed if ``needs_base`` says so.
-        forms: rows whose forms the records of made-up canary users take; None: they have their own.
+        corpus: the result of ``read_corpus``; None: it is called here.
+        base: the model before fine-tuning; required if ``needs_base`` is true.
+        forms: rows whose form the records of made-up canary users take; None: they keep their own form.
 
     Raises:
-        InputError: see ``read_corpus``, ``plant`` and ``assign``.
+        InputError: ``read_corpus``, ``plant`` or ``assign`` raises.
     """
     corpus = corpus or read_corpus(config, reporter)
     # Canary users before the coins: the pool has to be fixed when they are drawn
@@ -187,7 +187,7 @@ def prepare_data(
 
 
 def needs_base(config: RunConfig) -> bool:
-    """Return if the data side needs the base model: to make canary users, or to rank records for a cap."""
+    """Return whether the data side needs the base model: to make canary users, or to rank records for a cap."""
     return bool(config.canaries) or any(defense.ranks_by_base for defense in config.data_defenses)
 
 
@@ -199,13 +199,13 @@ def defended(
     reporter: Reporter,
     slots: "Slots | None" = None,
 ) -> tuple[npt.NDArray[np.integer], tuple[Removal, ...], dict[int, Document]]:
-    """Return the rows that data-side defenses leave, what each step did, and changed documents by row.
+    """Return the rows left by data-side defenses, what each step did, and changed documents by row.
 
     Args:
         store: the corpus, canary users included.
         ledger: roles and parts of the users.
-        base: the model before fine-tuning; None unless records are ranked by it.
-        slots: those of text sampling, whose caps come first.
+        base: the model before fine-tuning; None if no records are ranked by it.
+        slots: slots of text sampling, whose caps come first.
     """
     rows = ledger.training_rows()
     capped = slots.removal(rows) if slots else None
@@ -239,11 +239,11 @@ def defended(
 
 
 def curve_texts(data: RunData, *, validation_texts: int, users: int, per_user: int, seed: int) -> CurveTexts:
-    """Samples of real users' texts for the curves.
+    """Return samples of real users' texts for the curves.
 
     Args:
-        validation_texts: maximum number of validation texts per side.
-        users: maximum number of users whose texts are attacked.
+        validation_texts: maximum number of validation texts per group.
+        users: maximum number of users whose texts are scored.
         per_user: maximum number of attacker texts per user.
     """
     held_in, held_out = (data.real(data.ledger.users(role)) for role in (Role.HELD_IN, Role.HELD_OUT))
@@ -270,10 +270,10 @@ def _sample(data: RunData, users: list[str], part: Part, count: int, seed: int) 
 
 
 def known_texts(config: RunConfig, data: RunData, users: Sequence[str], which: Documents) -> dict[str, list[Document]]:
-    """Return the texts that the attacker has of each user.
+    """Return the attacker's texts of each user.
 
     Args:
-        which: fresh texts, or those of training.
+        which: whether the texts are fresh or training texts.
     """
     if which == "fresh":
         return data.attacker_texts(users)
@@ -281,13 +281,13 @@ def known_texts(config: RunConfig, data: RunData, users: Sequence[str], which: D
 
 
 def texts_under_attack(config: RunConfig, data: RunData, which: Documents | None = None) -> AttackTexts:
-    """Return the scored texts of every scored user; None: those that lead in ``attack.documents``."""
+    """Return the scored texts of every scored user; None: the kind that comes first in ``attack.documents``."""
     texts = known_texts(config, data, data.ledger.scored_users(), which or config.attack.documents[0])
     return AttackTexts(texts, config.attack.max_characters)
 
 
 def test_texts(config: RunConfig, data: RunData) -> AttackTexts:
-    """Return by held-out user a sample of test texts, each cut and scored like the attacker's."""
+    """Return, for each held-out user, a sample of test texts, cut and scored like the attacker's."""
     key, most = seed_key(config.seed), config.audit.test_texts_per_user
     sample = {}
     for user in data.real(data.ledger.users(Role.HELD_OUT)):
@@ -303,7 +303,7 @@ def test_texts(config: RunConfig, data: RunData) -> AttackTexts:
 
 
 class RecordIds(MadeSequence[str]):
-    """The ids of these rows, read on demand."""
+    """The ids of these rows, read on request."""
 
     def __init__(self, store: Corpus, rows: npt.NDArray[np.integer]) -> None:
         self._store, self._rows = store, rows
@@ -312,16 +312,16 @@ class RecordIds(MadeSequence[str]):
         return len(self._rows)
 
     def one(self, number: int) -> str:
-        """Return the id of the row of this number."""
+        """Return the id of the row with this number."""
         return self._store.id(int(self._rows[number]))
 
     def some(self, numbers: range) -> list[str]:
-        """Return the ids of the rows of these numbers."""
+        """Return the ids of the rows with these numbers."""
         return self._store.ids_at(self._rows[np.array(numbers, dtype=np.int64)])
 
 
 def writers(store: Corpus, rows: npt.NDArray[np.integer]) -> Writers:
-    """Return the writer of each of these rows."""
+    """Return the author of each of these rows."""
     ranges = [store.rows(user) for user in store.users]
     starts = np.array([rows.start for rows in ranges], dtype=np.int64)
     # A user's rows are adjacent; users are sorted by name, and not always by row.
@@ -331,7 +331,7 @@ def writers(store: Corpus, rows: npt.NDArray[np.integer]) -> Writers:
 
 
 def rows_digest(rows: npt.NDArray[np.integer]) -> str:
-    """Hash of row numbers, whatever their type."""
+    """Return a hash of row numbers, the same for every integer type."""
     hashed = hashlib.sha256()
     for first in range(0, rows.size, ROWS_HASHED):
         hashed.update(rows[first : first + ROWS_HASHED].astype(np.int64).tobytes())
@@ -339,7 +339,7 @@ def rows_digest(rows: npt.NDArray[np.integer]) -> str:
 
 
 def subjects_of_run(config: RunConfig, data: RunData) -> MeasuredUsers:
-    """Return what a measure may see of the users of a run; draws follow from the key of the coins."""
+    """Return a measure's view of a run's users; random draws follow from the key of the coins."""
     users = data.ledger.scored_users()
     return MeasuredUsers(
         texts_under_attack(config, data),
@@ -354,7 +354,7 @@ def subjects_of_run(config: RunConfig, data: RunData) -> MeasuredUsers:
 
 
 def check_measures(config: RunConfig, data: RunData, base: LanguageModel) -> None:
-    """Check before training that the wanted measurements can be made. Raises InputError if not."""
+    """Check before training that the measures of the config are possible. Raises InputError if not."""
     if data.store.has_spans:
         for texts in (
             *(texts_under_attack(config, data, which) for which in config.attack.documents),

@@ -1,7 +1,7 @@
 """Marks that might have been planted, for their exposure.
 
-The candidates follow from the key of the coins, for another purpose than the coins: whoever trains does not know them,
-and they depend on no coin. 1,000 are drawn of each recipe, whatever the number of canary users.
+The candidates follow from the key of the coins, used for another purpose. They depend on no coin, and nobody who trains
+knows them. heldin draws 1,000 for each recipe, whatever the number of canary users.
 """
 
 import random
@@ -27,10 +27,10 @@ _PURPOSE = "marks never planted"
 def with_marks(
     subjects: MeasuredUsers, config: RunConfig, data: RunData, base: Callable[[], LanguageModel]
 ) -> MeasuredUsers:
-    """Return the same with marks that might have been planted.
+    """Return the users with a function that draws marks that might have been planted.
 
     Args:
-        base: gives the model with which canary users were made, in float32.
+        base: returns the model with which canary users were made, in float32.
     """
     # The fingerprint of the store covers every canary user; with another key there are other candidates.
     drawn_from = (data.store.fingerprint, str(CANDIDATES), data.ledger.coins_key.hex())
@@ -38,7 +38,7 @@ def with_marks(
 
 
 def drawn_of_run(config: RunConfig, data: RunData, base: LanguageModel) -> Drawn:
-    """Return, for each recipe, its canary users, and marks that were drawn in the same way and not planted.
+    """Return, for each recipe, its canary users, and marks drawn in the same way but not planted.
 
     Args:
         data: corpus and ledger of the run.

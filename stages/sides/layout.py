@@ -1,8 +1,8 @@
-"""The layout of a run before any coin: the users, what is set aside, what caps keep, and who is audited.
+"""The layout of a run before any coin: users, set-aside records, records that caps keep, and audited names.
 
-The audit pool has those whose membership chance decides: users, entities that records name, or both. Lai et al. (2021)
-protect whoever is named beside whoever writes; what an audit of entities may conclude is said in
-docs/theory.md#audits-of-entities.
+The audit pool has the users, the entities named in records, or both, whose membership chance decides. Lai et al. (2021)
+protect people whom a text names as well as its author. docs/theory.md#audits-of-entities explains what an audit of
+entities may conclude.
 """
 
 import itertools
@@ -38,8 +38,8 @@ class AuditPool:
     """The audited users and entities, fixed before any coin.
 
     Attributes:
-        names: names of users and entities whose membership chance decides.
-        entities: of the entities among them, the rows that name each, by what they are used for.
+        names: names of the users and entities whose membership chance decides.
+        entities: for each entity among the names, the rows that name it, by use.
     """
 
     names: tuple[str, ...]
@@ -50,11 +50,11 @@ def pool_of_users(users: Sequence[str], split: SplitConfig, *, seed: int) -> Aud
     """Return the users whose membership chance decides: a fixed number, a fraction by public coins, or all.
 
     Args:
-        split: how many are audited.
+        split: the config section that sets how many users are audited.
         seed: public seed of the choice.
 
     Raises:
-        InputError: the pool has fewer than two, or more than there are.
+        InputError: the pool has fewer than two users, or should have more users than there are.
     """
     size = split.audit_pool
     if (fraction := split.audit_fraction) is not None:
@@ -78,21 +78,21 @@ def pool_of_entities(
     real: Sequence[str],
     seed: int,
 ) -> AuditPool:
-    """Return entities, and users if both are audited, no two of whom share a record for training or for the attacker.
+    """Return entities, and users if both are audited, such that no two share a record for training or for the attacker.
 
-    They are taken in a public order, entities and users by turns, each unless one before has any of its records. An
-    entity that is a user's name is not taken beside users: nobody has two coins.
+    They are chosen in a public order, entities and users in turn; a name is skipped if an earlier name has any of its
+    records. An entity with a user's name is not chosen when users are audited too: nobody has two coins.
 
     Args:
-        split: who is audited, and how many.
-        named: whom each row names.
-        parts: rows of all users, canary users included, by what they are used for.
-        kept: shape (rows,) or more: rows that caps keep.
+        split: the config section that sets who is audited, and how many.
+        named: entities that each row names.
+        parts: rows of all users, canary users included, by use.
+        kept: which rows caps keep, shape (rows,) or more.
         real: the users who are not canary users.
         seed: public seed of the order.
 
     Raises:
-        InputError: there are fewer than two, or fewer than ``split.audit_pool``.
+        InputError: there are fewer than two names, or fewer than ``split.audit_pool``.
     """
     use = _uses(named, parts, kept)
     rows = np.repeat(np.arange(use.size), np.diff(named.starts))
@@ -149,7 +149,7 @@ def _rows_of(parts: Parts) -> npt.NDArray[np.int64]:
 
 
 def _uses(named: "Incidence", parts: RowParts, kept: npt.NDArray[np.bool_]) -> npt.NDArray[np.int8]:
-    """Return the use of each row, shape (rows of ``named``,); records that caps leave out are unused."""
+    """Return the use of each row, shape (rows of ``named``,); rows that caps leave out have no use."""
     use = parts.uses(named.starts.size - 1)
     use[(use == _USES[Part.TRAIN]) & ~kept[: use.size]] = _UNUSED
     return use
@@ -162,7 +162,7 @@ def _candidates(
     rows: npt.NDArray[np.int64],
     starts: npt.NDArray[np.int64],
 ) -> list[int]:
-    """Numbers of the entities with enough records to train on, and one at least for the attacker."""
+    """Return numbers of the entities with enough records for training, and at least one for the attacker."""
     entity = np.repeat(np.arange(named.count), np.diff(starts))
     trained, fresh = (
         np.bincount(entity[use[rows] == _USES[part]], minlength=named.count) for part in (Part.TRAIN, Part.ATTACKER)
@@ -175,14 +175,14 @@ def _candidates(
 
 @dataclass(frozen=True)
 class Layout:
-    """The public layout that is fixed before any coin.
+    """The public layout, fixed before any coin.
 
     Attributes:
         corpus: fingerprint of the corpus.
-        planted: by canary user, the number of its records for training (None: all that are not set aside).
-        parts: rows of each user and canary user, by what they are used for.
-        pool: the real users and entities whose membership chance decides; canary users have coins besides.
-        drawn_from: hash of what the parts follow from.
+        planted: for each canary user, the number of training records (None: all that are not set aside).
+        parts: rows of each user and canary user, by use.
+        pool: the real users and entities whose membership chance decides; canary users have coins, too.
+        drawn_from: hash of the inputs that determine the parts.
     """
 
     corpus: str
@@ -201,16 +201,16 @@ def laid_out(
     reporter: Reporter,
     earlier: tuple[str, RowParts] | None = None,
 ) -> "tuple[Layout, Slots | None]":
-    """Return the layout of a run, and the slots of one that protects users and entities.
+    """Return the layout of a run, and its slots if the run protects users and entities.
 
     Args:
-        corpus: the corpus before anything was planted.
-        store: the corpus with canary users in it, if there are any.
-        reporter: where the progress of set-asides and of searching texts for entities is shown.
-        earlier: what an earlier call's parts followed from, and these parts, which are then not drawn again.
+        corpus: the corpus before canary users were added.
+        store: the corpus with canary users, if there are any.
+        reporter: shows the progress of setting aside, and of searching texts for entities.
+        earlier: hash of the inputs of an earlier call's parts, and these parts, which are reused.
 
     Raises:
-        InputError: see ``find_slots``, ``pool_of_users`` and ``pool_of_entities``.
+        InputError: ``find_slots``, ``pool_of_users`` or ``pool_of_entities`` raises.
     """
     # Replaced users are in no pool: held in beside their copies, they would be trained on under two names.
     replaced = {canary.source for canary in canaries.values()}
@@ -255,12 +255,12 @@ def parts_of(
     seed: int,
     reporter: Reporter | None = None,
 ) -> RowParts:
-    """Return the rows of every user and canary user by what they are used for; no coin is drawn.
+    """Return the rows of every user and canary user, by use; no coin is drawn.
 
     Args:
         planted: see ``Layout``.
-        split: what is set aside of every user.
-        seed: public seed of the set-asides.
+        split: the config section that sets what is set aside of every user.
+        seed: public seed of setting aside.
     """
 
     # By one rule for all users, before coins (docs/theory.md#conditions-of-one-run, 4).
@@ -287,6 +287,6 @@ def parts_of(
 
 
 def _some(store: Corpus, rows: tuple[int, ...], most: int | None, seed: int) -> tuple[int, ...]:
-    """Return at most ``most`` of the rows, chosen by their record ids."""
+    """Return at most ``most`` of the rows, chosen by record id."""
     row_of = {store.id(row): row for row in rows}
     return tuple(sorted(row_of[id_] for id_ in keyed_order(seed_key(seed), "canary documents", list(row_of))[:most]))

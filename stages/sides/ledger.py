@@ -1,9 +1,9 @@
-"""The membership ledger: who is held in, what each record is used for, and the key behind the coins. Owner-only files.
+"""The membership ledger: who is held in, the use of each record, and the key behind the coins. Owner-only files.
 
-The trainer is given the texts of ``training_rows``, the attack users and their texts; neither is given roles. Scores
-are joined to roles in ``audit.panels``, and for the curves of training in ``stages.train.validation``.
+The trainer gets the texts of ``training_rows``, and the attack gets users and their texts; neither gets roles. Scores
+are joined with roles in ``audit.panels``, and for the training curves in ``stages.train.validation``.
 
-A run in a sweep has another secret: the cell, which names the block whose coins the run shares.
+A run in a sweep has another secret: the cell, with the block whose coins the run shares.
 """
 
 import hmac
@@ -42,9 +42,9 @@ class Cell:
     """A cell of a sweep.
 
     Attributes:
-        facts: its place, for the record.
-        coins_key: secret key of its block's coins.
-        config: the config that was fixed before these coins were drawn, as a file has it.
+        facts: place of the cell, for the record.
+        coins_key: secret key of the coins of the cell's block.
+        config: the config fixed before these coins were drawn, as in a file.
     """
 
     facts: CellFacts
@@ -52,7 +52,7 @@ class Cell:
     config: Mapping[str, Any]
 
     def require(self, config: RunConfig, out: Path) -> None:
-        """Raise InputError unless this is the cell's config: coins are not for a config that came after them."""
+        """Raise InputError unless this is the cell's config: no config may be written after its coins are drawn."""
         content = config.model_dump(mode="json")
         changed = first_difference(dict(self.config), content)
         if changed:
@@ -69,7 +69,7 @@ def write_cell(cell: Cell, folder: Path) -> None:
 
 
 def read_cell(folder: Path) -> Cell | None:
-    """Return the cell of this folder of secrets; None for a run outside sweeps. Raises InputError if it is damaged."""
+    """Return the cell in this folder of secrets; None for a run outside sweeps. Raises InputError if it is damaged."""
     path = folder / CELL_FILE
     if not path.is_file():
         return None
@@ -83,15 +83,15 @@ class Ledger:
     """Roles and parts of the users, and of the audited entities, of one corpus. Secret: never in a record or a report.
 
     Attributes:
-        coins_key: secret key of the coins; cells of one block of a sweep share it.
-        key: secret key of cohorts and noise, this run's alone.
+        coins_key: secret key of the coins, shared by the cells of a sweep's block.
+        key: secret key of cohorts and noise, used by this run only.
         corpus: fingerprint of the corpus.
         split: hash of the options and users of the split.
         assignment: how membership was decided.
         roles: role of each user and of each audited entity.
-        parts: rows of each user, by what they are used for; of an audited entity, those that name it.
-        entities: the audited entities among them.
-        drawn_from: hash of what the parts follow from.
+        parts: rows of each user, by use; for an audited entity, the rows that name it.
+        entities: the audited entities in ``roles``.
+        drawn_from: hash of the inputs that determine the parts.
     """
 
     coins_key: bytes
@@ -105,7 +105,7 @@ class Ledger:
     drawn_from: str = field(default="", compare=False)
 
     def users(self, role: Role) -> list[str]:
-        """Return users and entities of a role, sorted."""
+        """Return users and entities with a role, sorted."""
         return sorted(user for user, user_role in self.roles.items() if user_role is role)
 
     def scored_users(self) -> list[str]:
@@ -114,11 +114,13 @@ class Ledger:
         return sorted(user for user, user_role in self.roles.items() if user_role is not Role.ALWAYS_IN)
 
     def membership(self, without: Container[str] = ()) -> dict[str, bool]:
-        """Return if each of ``scored_users`` is held in, by name, without those in ``without`` (canary users)."""
+        """Return whether each of ``scored_users`` is held in, by name, except the names in ``without`` (canary
+        users)."""
         return {user: self.roles[user] is Role.HELD_IN for user in self.scored_users() if user not in without}
 
     def training_rows(self) -> npt.NDArray[np.integer]:
-        """Return the rows to train on, sorted: of users who are not held out, but those that name a held-out entity."""
+        """Return the rows to train on, sorted: rows of users who are not held out, except rows that name a held-out
+        entity."""
         out = {name for name, role in self.roles.items() if role is Role.HELD_OUT}
         trained = [name for name in self.parts if name not in out and name not in self.entities]
         rows = self.parts.rows_of(Part.TRAIN, trained)
@@ -129,20 +131,21 @@ class Ledger:
         return rows
 
     def owners(self) -> dict[int, str]:
-        """Return the audited entity that each of these training rows names; other rows are their author's."""
+        """Return the audited entity named in each of these training rows; other rows belong to their authors."""
         return {row: entity for entity in self.entities for row in self.parts[entity][Part.TRAIN]}
 
     def key_commitment(self) -> str:
-        """Hash of the key of cohorts and noise, for the record."""
+        """Return a hash of the key of cohorts and noise, for the record."""
         return text_sha256("key", self.key.hex())
 
     def commitment(self) -> str:
-        """Keyed hash of the roles, for the record; a plain hash of so few bits could be reversed by trying them all."""
+        """Return a keyed hash of the roles, for the record. A plain hash of so few bits could be reversed by trying
+        them all."""
         roles = json.dumps({user: role.value for user, role in sorted(self.roles.items())})
         return hmac.digest(self.coins_key, b"ledger" + roles.encode(), "sha256").hex()
 
     def count(self, without: Container[str] = ()) -> Mapping[Role, int]:
-        """Return the number of users and entities by role, without those in ``without`` (canary users)."""
+        """Return the number of users and entities of each role, except the names in ``without`` (canary users)."""
         return Counter(role for user, role in self.roles.items() if user not in without)
 
 
@@ -151,7 +154,7 @@ class Keys:
     """The secret keys of a run.
 
     Attributes:
-        run: key of cohorts and noise, which no other run has.
+        run: key of cohorts and noise, used by no other run.
     """
 
     coins: bytes
@@ -162,11 +165,11 @@ def draw_ledger(layout: "Layout", split: SplitConfig, *, seed: int, keys: Keys) 
     """Draw the coins under their secret key.
 
     Args:
-        split: how membership is decided; canary users are always flipped, each by its own fair coin.
+        split: the config section that sets how membership is decided; canary users always have a fair coin each.
         seed: public seed of the layout.
 
     Raises:
-        InputError: see ``assign``.
+        InputError: ``assign`` raises.
     """
     # Where canary users alone are audited, it is their coins that must not all fall on one side.
     decided = assign(layout.pool.names, assignment=split.assignment, key=keys.coins) if layout.pool.names else {}
@@ -216,9 +219,9 @@ def save_ledger(ledger: Ledger, folder: Path) -> None:
 
 
 def load_ledger(folder: Path) -> Ledger | None:
-    """Return the ledger in ``folder``, or None if none was finished there.
+    """Return the ledger in ``folder``; None if it has no finished ledger.
 
-    Raises InputError if one of its files is missing or was changed.
+    Raises InputError if a file of the ledger is missing or was changed.
     """
     # Without the last file the coins of an interrupted call are as if never drawn: nothing was trained by them.
     if not (folder / "ledger.json").is_file():
@@ -246,7 +249,7 @@ def load_ledger(folder: Path) -> Ledger | None:
 
 
 def remedy_of_ledger(folder: Path) -> str:
-    """Return what to do if the ledger in ``folder`` is damaged: nothing but a backup has its keys."""
+    """Return what to do about a damaged ledger in ``folder``: only a backup has its keys."""
     if (folder / CELL_FILE).is_file():
         return (
             f"restore it from a backup, or remove the folder '{folder.parent}' and run the sweep again, which trains"
@@ -258,18 +261,18 @@ def remedy_of_ledger(folder: Path) -> str:
 def ledger_of_run(
     folder: Path, layout: "Layout", split: SplitConfig, *, seed: int, kept: Ledger | None, coins: bytes | None = None
 ) -> Ledger:
-    """Return the run's ledger: drawn under the keys of the one that is kept, else under fresh ones and saved.
+    """Return the run's ledger: drawn under the keys of the stored ledger, or else under fresh keys, and then saved.
 
     Args:
         folder: the run's folder of secrets.
         split: see ``draw_ledger``.
         seed: see ``draw_ledger``.
         kept: the ledger in ``folder``; None: there is none.
-        coins: key of the coins of a sweep's block; None: a fresh one, of this run alone.
+        coins: key of the coins of a sweep's block; None: a fresh key for this run alone.
 
     Raises:
-        InputError: the kept ledger belongs to another corpus, another split, or another membership, or ``folder`` has
-            one that is not ``kept``, whose keys would be lost.
+        InputError: the stored ledger belongs to another corpus, split or membership, or ``folder`` has a ledger that is
+            not ``kept``, whose keys would be lost.
     """
     if kept is None and (folder / "ledger.json").is_file():
         raise InputError(f"'{folder}' got a ledger while this run was being prepared: start it again")

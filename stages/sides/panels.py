@@ -1,4 +1,4 @@
-"""The panels of a run: real users, each kind of canary user, and users with one example; and the claims on each.
+"""The panels of a run: real users, each kind of canary user, and users with one example; and each panel's claims.
 
 Panels follow from config, plan and ledger, before any score exists. After judging, ``people_of`` lists exposed users.
 """
@@ -43,11 +43,11 @@ from heldin.words.statement import Statement
 
 @dataclass(frozen=True)
 class JudgedRun:
-    """The results of a run's scores and membership together.
+    """The results from a run's scores and membership.
 
     Attributes:
-        texts: number of scored texts of those whom the answer is about.
-        people: every held-in user, for an owner-only file; never in the record.
+        texts: number of scored texts of the users whom the answer concerns.
+        people: every held-in user, for an owner-only file; not in the record.
     """
 
     results: Results
@@ -66,8 +66,8 @@ def judge_run(
     """Join scores with membership, and judge every panel.
 
     Args:
-        texts: the attacker's texts by user.
-        fixed: what was fixed before any score.
+        texts: the attacker's texts of each user.
+        fixed: choices fixed before any score.
         flaws: reasons why the comparison is not valid.
     """
     planted = planted_users(data) if data.canaries else None
@@ -97,13 +97,13 @@ def judge_panels(
     planted: PlantedUsers | None = None,
     flaws: Sequence[Statement] = (),
 ) -> tuple[Results, ScoredUsers]:
-    """Judge real users and each further panel, as ``judge_users`` does.
+    """Judge real users and each further panel, with ``judge_users``.
 
-    Without real users the answer is about canary users, by scores minus their group's median.
+    Without real users the answer concerns canary users, with their group's median subtracted from each score.
 
     Args:
         member: whether each scored user is held in, canary users included.
-        planted: the canary users among them; None if there are none.
+        planted: the canary users; None if there are none.
     """
     canaries = planted.canaries if planted else {}
     real = {user: held_in for user, held_in in member.items() if user not in canaries}
@@ -146,7 +146,7 @@ def _judged(
     """Test a panel's claims by the primary attack.
 
     Args:
-        canaries: scores within groups, for canary users of a kind; None: scores are compared as they are.
+        canaries: scores within groups, for canary users of one kind; None: scores are compared directly.
     """
     if canaries is not None:
         fixed, scores = of_canaries(fixed), canaries.centred
@@ -178,12 +178,12 @@ def _leading_scores(
 
 
 def canaries_alone(data: RunData) -> bool:
-    """Return whether no real user is audited, so that the answer is about canary users."""
+    """Return whether no real user is audited, in which case the answer concerns canary users."""
     return bool(data.canaries) and not data.real(data.ledger.scored_users())
 
 
 def planted_users(data: RunData) -> PlantedUsers:
-    """Return the canary users, and how many of their texts were to be trained on, and were."""
+    """Return the canary users, how many of their texts were meant for training, and how many were trained on."""
     held_in = (user for user, member in data.canary_membership().items() if member)
     training = [row for user in held_in for row in data.ledger.parts[user][Part.TRAIN]]
     # Rows are unique: what a defense on the data side left of them.
@@ -192,7 +192,7 @@ def planted_users(data: RunData) -> PlantedUsers:
 
 
 def preregistered(config: RunConfig, data: RunData, plan: Mechanism) -> Preregistration:
-    """Return what a run fixes before any score: the claims are those of the plan."""
+    """Return the choices that a run fixes before any score; the claims are the plan's."""
     panels = kind_panels(data, claims_by_kind(plan, data.canaries))
     fixed = Preregistration(
         config.attack,
@@ -209,12 +209,12 @@ def preregistered(config: RunConfig, data: RunData, plan: Mechanism) -> Preregis
 
 
 def kind_panels(data: RunData, claims: Mapping[str, Sequence[Claim]]) -> list[Panel]:
-    """Return a panel for each kind of canary users; none for a single kind that the answer is about.
+    """Return a panel for each kind of canary user; empty if the answer already concerns the only kind.
 
-    By kind, as fixed before looking: picking the group that leaks most would need a correction.
+    The kinds are fixed before any result: selecting the group that leaks most would need a correction.
 
     Args:
-        claims: what is tested on each kind.
+        claims: claims to test on each kind.
     """
     kinds = kinds_of(data.canaries)
     if number_of_groups(len(kinds), canaries_alone=canaries_alone(data)) == 1:
@@ -223,12 +223,12 @@ def kind_panels(data: RunData, claims: Mapping[str, Sequence[Claim]]) -> list[Pa
 
 
 def example_panels(data: RunData, claims: Sequence[Claim]) -> list[Panel]:
-    """Return panels of the users and canary users with exactly one row to train on; none without claims.
+    """Return panels of the users and canary users with exactly one training row; empty without claims.
 
-    To leave out such a user is to leave out one example; of others a claim about examples promises nothing by itself.
+    Leaving out such a user leaves out one example. A claim about examples by itself guarantees other users nothing.
 
     Args:
-        claims: about single examples.
+        claims: claims about single examples.
     """
     if not claims:
         return []
@@ -242,7 +242,7 @@ def example_panels(data: RunData, claims: Sequence[Claim]) -> list[Panel]:
 
 
 def number_of_groups(kinds: int, *, canaries_alone: bool) -> int:
-    """Return the number of panels without those of single examples, for this many kinds of canary users."""
+    """Return the number of panels, except those of single examples, for this many kinds of canary users."""
     return 1 if canaries_alone and kinds == 1 else 1 + kinds
 
 
@@ -252,9 +252,9 @@ def users_of_kind(data: RunData, kind: str) -> list[str]:
 
 
 def claims_on(plan: Mechanism, data: RunData) -> list[Claim]:
-    """Return what the audit of real users and entities tests of the plan: of each of them, and so of the most exposed.
+    """Return the plan's claims to test on real users and entities; they hold for each, and so for the most exposed.
 
-    Of entities that is text sampling's promise to people of so many records (docs/theory.md#audits-of-entities).
+    For entities, the claim is text sampling's guarantee for this many records (docs/theory.md#audits-of-entities).
     """
     ledger = data.ledger
     if not ledger.entities:
@@ -268,7 +268,8 @@ def claims_on(plan: Mechanism, data: RunData) -> list[Claim]:
 
 
 def claims_by_kind(plan: Mechanism, canaries: Mapping[str, Canary]) -> dict[str, list[Claim]]:
-    """Return by kind the guarantee of canary users: text sampling guarantees by number of records."""
+    """Return, for each kind, the guarantee of canary users; text sampling's guarantee depends on the number of
+    records."""
     claims = dict.fromkeys(kinds_of(canaries), claims_of(plan))
     documents = [canary.documents for canary in canaries.values() if canary.documents is not None]
     if len(documents) < len(canaries):  # all that a real user has
@@ -286,7 +287,10 @@ def _subjects_of(kind: str) -> Statement:
 
 
 def people_of(fixed: Preregistration, data: RunData, table: ScoredUsers) -> list[Exposed]:
-    """Return held-in users, most exposed first: at most ``audit.exposure_users``, with the words of as many others.
+    """Return held-in users, most exposed first.
+
+    Records are read for at most ``audit.exposure_users`` of these users, and for as many other people, whose words are
+    compared with theirs.
 
     Args:
         table: the scored users.
@@ -327,12 +331,12 @@ def people_of(fixed: Preregistration, data: RunData, table: ScoredUsers) -> list
 
 
 def _sample(seed: int, purpose: str, names: Sequence[str], most: int) -> list[str]:
-    """Return at most so many of the names, by a public order: who is among them follows from no score."""
+    """Return at most ``most`` of the names, in a public order that depends on no score."""
     if len(names) <= most:
         return list(names)
     return [names[i] for i in first_in_keyed_order(seed_key(seed), purpose, names, most)]
 
 
 def sides_of_run(assignment: SplitRule) -> Sides:
-    """Return the sides of a run, whose ledger heldin drew: coins, or an exact half."""
+    """Return how a run assigned users to the groups: by coins that heldin drew, or by an exact half."""
     return Sides(Assignment.COIN if assignment is SplitRule.COIN else Assignment.FIXED, witnessed=True)

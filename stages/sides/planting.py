@@ -1,6 +1,6 @@
-"""The corpus with the canary users that a config asks for, made here or read if the run made them before.
+"""The corpus with the canary users of a config, made here, or read if the run made them earlier.
 
-This comes after the base model (high-temperature canary users are sampled from it) and before the coins.
+Planting comes after the base model, which samples high-temperature canary users, and before the coins.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,15 +34,15 @@ def plant(
     reporter: Reporter,
     forms: Forms | None = None,
 ) -> PlantedStore:
-    """Return the corpus with the run's canary users in it; they are made once and kept in ``out``/ledger/canaries.
+    """Return the corpus with the run's canary users, who are made once and stored in ``out``/ledger/canaries.
 
     Args:
-        corpus: the corpus without them; only audited users' records may be changed.
-        forms: rows whose forms the records of made-up users take; None: they have their own.
+        corpus: the corpus before canary users are added; only records of audited users may be changed.
+        forms: rows whose form the records of made-up users take; None: they keep their own form.
 
     Raises:
-        InputError: more canary users than users, a substring longer than every document, texts that cannot be made,
-            or a folder with canary users of another recipe.
+        InputError: there are more canary users than users, a substring is longer than every document, texts cannot be
+            made, or the folder has canary users of another recipe.
     """
     store, audited = corpus.store, corpus.audited.users
     check_enough_users(config.canaries, len(audited))
@@ -90,13 +90,13 @@ def canary_input(
     reporter: Reporter,
     forms: Forms | None = None,
 ) -> CanaryInput:
-    """Return what a section's kind may look at.
+    """Return the inputs for a section's kind.
 
     Args:
         corpus: the corpus without canary users.
-        base: gives the model before fine-tuning.
-        number: place of the section in the config.
-        before: the canary users of the sections before.
+        base: returns the model before fine-tuning.
+        number: index of the section in the config.
+        before: canary users of the earlier sections.
         forms: see ``plant``.
     """
     # A real user becomes one canary user at most, whichever section asks first.
@@ -120,10 +120,10 @@ def canary_input(
 
 
 def checked_users(spec: CanaryConfig, given: CanaryInput) -> list[CanaryUser]:
-    """Return a section's users, in whom a mistake of a kind would go into the ledger unseen.
+    """Return a section's users, checked, because a mistake of a kind would go into the ledger unnoticed.
 
     Raises:
-        InputError: they cannot be made, or are not those that the section asks for and declares.
+        InputError: the users cannot be made, or do not match the section's request and declarations.
     """
     where = f"canaries.{given.number}: kind '{spec.kind}'"
     with in_one_line(where, ours=spec.kind in CANARIES.ours):
@@ -148,7 +148,7 @@ def checked_users(spec: CanaryConfig, given: CanaryInput) -> list[CanaryUser]:
 
 
 def _require_declared(spec: CanaryConfig, given: CanaryInput, users: Sequence[CanaryUser], where: str) -> None:
-    """Raise InputError for users who take a real user's place, or real rows, though the kind declares neither."""
+    """Raise InputError if users replace a real user, or take real rows, and the kind does not declare it."""
     sources = [user.canary.source for user in users if user.canary.source is not None]
     free = set(given.left) if spec.replaces_users else set()
     if len(set(sources)) < len(sources) or not free.issuperset(sources):
@@ -166,7 +166,8 @@ def _require_declared(spec: CanaryConfig, given: CanaryInput, users: Sequence[Ca
 
 
 def _require_made_up(users: Sequence[CanaryUser], reading: RowReading) -> None:
-    """Raise InputError for marks in users' own preference pairs: in a rejected answer one is made less likely."""
+    """Raise InputError for marks in users' own preference pairs: training makes a mark in a rejected answer less
+    likely."""
     real = next((user.canary.kind for user in users if user.has_form), None)
     if real is not None and reading.format.has_pairs:
         raise InputError(
@@ -176,7 +177,8 @@ def _require_made_up(users: Sequence[CanaryUser], reading: RowReading) -> None:
 
 
 def _require_seen(users: Sequence[CanaryUser], base: LanguageModel, config: RunConfig) -> None:
-    """Raise InputError if training or the attack sees nothing that counts of a record: it would look safe untrained."""
+    """Raise InputError if training or the attack sees no counted token of a record: it would look safe without
+    training."""
     length, most = config.finetune.sequence_length, config.attack.max_characters
     for user in users:
         documents, kind = [record.document for record in user.records], user.canary.kind
@@ -194,7 +196,7 @@ def _require_seen(users: Sequence[CanaryUser], base: LanguageModel, config: RunC
 
 
 def _formed(made: list[CanaryUser], config: RunConfig, forms: Forms) -> list[CanaryUser]:
-    """Return the users, made-up ones with as many records as wanted, each in the form of a row."""
+    """Return the users; made-up users have as many records as requested, each in the form of a row."""
     fractions = {
         "attacker_fraction": config.split.attacker_fraction,
         "evaluation_fraction": config.split.evaluation_fraction,

@@ -1,7 +1,7 @@
-"""Text sampling's view of a corpus: who wrote each training record and whom it names, what caps keep, who is exposed.
+"""Text sampling's view of a corpus: the author and the names of each training record, what caps keep, who is exposed.
 
-Caps are laid out over the training records of all users before any coin is asked: a record of somebody who is held out
-is an empty slot, which lets nobody in (docs/theory.md#caps-and-fixed-incidence).
+Caps are applied to the training records of all users before any coin is drawn. The slot of a held-out person's record
+stays empty and is given to nobody else (docs/theory.md#caps-and-fixed-incidence).
 """
 
 from collections.abc import Sequence
@@ -31,14 +31,14 @@ _NOBODY = -1
 
 @dataclass(frozen=True, eq=False)
 class Slots:
-    """Writers of the training records of a run, and the people they name; numbered like the corpus's rows.
+    """Authors of the training records of a run, and the people named in them; numbered like the corpus's rows.
 
     Attributes:
         users: all users with training records, held in or not.
-        authors: shape (rows,): the number in ``users`` of each training record's author; -1 for other rows.
-        named: whom each row names; None without a source of entities.
-        kept: shape (rows,): the training records that caps keep; all of them without caps.
-        caps: the caps in words; None without any.
+        authors: number in ``users`` of each training record's author, shape (rows,); -1 for other rows.
+        named: entities that each row names; None without a source of entities.
+        kept: which training records caps keep, shape (rows,); all without caps.
+        caps: the caps in words; None without caps.
     """
 
     users: tuple[str, ...]
@@ -48,17 +48,18 @@ class Slots:
     caps: Statement | None
 
     def removal(self, rows: npt.NDArray[np.integer]) -> Removal | None:
-        """Return what caps leave out of these rows; None without caps."""
+        """Return what caps remove from these rows; None without caps."""
         if self.caps is None:
             return None
         out = rows[~self.kept[rows]]
         return Removal(self.caps, rows.size, out.size, np.unique(self.authors[out]).size)
 
     def exposed(self, rows: npt.NDArray[np.integer]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64] | None]:
-        """Count how many of these rows each user wrote or is named in, and how many name each entity.
+        """Count how many of these rows each user wrote or is named in, and how many rows name each entity.
 
         Returns:
-            Counts of the users and of the entities with any; None for the latter without a source of entities.
+            Counts of the users and of the entities with at least one row; None instead of the latter without a source
+            of entities.
         """
         of_users = np.bincount(self.authors[rows], minlength=len(self.users))
         if self.named is None:
@@ -83,12 +84,12 @@ class Slots:
 def find_slots(
     config: RunConfig, base: CorpusStore, store: Corpus, parts: RowParts, reporter: Reporter
 ) -> Slots | None:
-    """Return the slots of a run that protects users and entities; None for any other.
+    """Return the slots of a run that protects users and entities; None for all other runs.
 
     Args:
-        base: the corpus before anything was planted, beside which what is found is kept.
-        store: the corpus with canary users in it, if there are any.
-        parts: rows of every user, held in or not, by what they are used for.
+        base: the corpus before canary users were added; the entities found are stored next to it.
+        store: the corpus with canary users, if there are any.
+        parts: rows of every user, held in or not, by use.
 
     Raises:
         InputError: the source of entities cannot be used.
@@ -121,7 +122,8 @@ def _require_some(
     kept: npt.NDArray[np.bool_],
     reporter: Reporter,
 ) -> None:
-    """Say how many users caps leave without a record. Raises InputError if nothing is left, or these must be scored."""
+    """Report how many users lose all records to caps. Raises InputError if nothing is left, or such users must be
+    scored."""
     # Of everybody, so that nothing here depends on a coin.
     empty = len(users) - np.unique(authors[kept]).size
     remedy = "raise defense.group_size or defense.entity_cap, or name fewer categories"
@@ -142,12 +144,12 @@ def _require_some(
 def whom_records_name(
     config: RunConfig, base: CorpusStore, store: Corpus, rows: npt.NDArray[np.integer], reporter: Reporter
 ) -> Incidence | None:
-    """Return the entities that each row names, by the config's source of entities; None without one.
+    """Return the entities that each row names, from the config's source of entities; None without a source.
 
     Args:
         base: see ``find_slots``.
         store: see ``find_slots``.
-        rows: training rows of all users; those after ``base``'s are searched too.
+        rows: training rows of all users; rows after ``base``'s last row are searched, too.
 
     Raises:
         InputError: the source cannot be used.

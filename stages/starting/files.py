@@ -1,7 +1,7 @@
 """Commented files to start from: a run under each mechanism, an audit, a training set to plant, a sweep.
 
-What the files hold is in the YAML files of this folder: the first line is a title, and a run's file has what it changes
-of small.yaml. Comments are the meanings of the keys (stages/config_keys.py).
+The contents are in the YAML files of this folder. The first line of each is a title, and a run's file has its changes
+to small.yaml. Comments are the meanings of the keys (stages/config_keys.py).
 """
 
 import difflib
@@ -41,12 +41,12 @@ _OTHERWISE = {
 
 
 def contents(name: str) -> dict[str, Any]:
-    """Return what a YAML file of this folder holds, such as "small" or "sweep-defenses"."""
+    """Return the content of a YAML file in this folder, such as "small" or "sweep-defenses"."""
     return read_config(_FOLDER / f"{name}.yaml")
 
 
 def changes(kind: str) -> dict[str, Any]:
-    """Return what the run of a kind changes of small.yaml."""
+    """Return the changes of a kind of run to small.yaml."""
     content = read_yaml(_FOLDER / f"run-{kind}.yaml")
     return {key: value for key, value in content.items() if key not in ("name", "extends")}
 
@@ -58,7 +58,7 @@ def kinds(command: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Needed:
-    """Files that a starting file names, and the command that writes them for a first try."""
+    """Files named in a starting file, and the command that writes them for a first try."""
 
     files: tuple[str, ...]
     command: str
@@ -71,7 +71,7 @@ class Needed:
 
 
 def needed(command: str, kind: str, folder: Path = Path()) -> Needed | None:
-    """Return what a starting file in ``folder`` names; None if it names no file."""
+    """Return the files named in a starting file in ``folder``; None if it names no file."""
     if command == "sweep":
         base = str(folder / "run.yaml")
         return Needed((base,), "heldin init run" + ("" if base == "run.yaml" else f" --out {shlex.quote(base)}"))
@@ -93,16 +93,16 @@ def _texts(content: Any) -> Iterator[str]:
 
 
 def starting_file(command: str, kind: str, model: type[BaseModel], corpus: str = _CORPUS) -> str:
-    """Return a commented file that loads as it is, once the files that it names exist.
+    """Return a commented file that loads unchanged, once the files that it names exist.
 
     Args:
         command: "run", "audit", "plant" or "sweep".
         kind: one of ``kinds(command)``.
-        model: the model of such files, whose meanings become comments.
-        corpus: the corpus file of the kinds that begin with "own".
+        model: model of such files, whose meanings become comments.
+        corpus: corpus file of the kinds that begin with "own".
 
     Raises:
-        InputError: an unknown kind.
+        InputError: the kind is unknown.
     """
     if kind not in kinds(command):
         near = difflib.get_close_matches(kind, kinds(command), n=1)
@@ -151,7 +151,7 @@ class _Meanings:
                     self._keys.setdefault((key.name, kind), key.meaning)
 
     def lines(self, content: Mapping[str, Any], name: str, kind: str) -> Iterator[str]:
-        """Return a section's content, each key after a comment with its meaning."""
+        """Yield a section's content, with the meaning of each key as a comment above it."""
         kind = str(content.get("kind", kind))
         for key, value in content.items():
             dotted = f"{name}.{key}" if name else key

@@ -1,1 +1,1 @@
-"""The plan, and what is trained by it."""
+"""The plan of a run, and the models trained by it."""

@@ -26,7 +26,8 @@ from heldin.stages.train.training import as_trained_on
 
 
 def base_model(config: RunConfig, corpus: CorpusData, reporter: Reporter) -> tuple[str, LanguageModel]:
-    """Return the name to load the base model by, and the model, pre-trained here if the config says so."""
+    """Return the name for loading the base model, and the model, which is pre-trained here if the config requires
+    it."""
     if config.model.pretrain is None:
         name, template = str(config.model.base), corpus.reading.template_source
         # A model that is spread over processes may not fit into one of them: its shards are taken from main memory.
@@ -50,7 +51,7 @@ def base_model(config: RunConfig, corpus: CorpusData, reporter: Reporter) -> tup
 
 
 def target_and_reference(config: RunConfig, trained: Path, base_name: str) -> tuple[LanguageModel, LanguageModel]:
-    """Return the fine-tuned model and the leading reference, from disk, in the precision of the attack."""
+    """Return the fine-tuned model and the primary reference, from disk, in the precision of the attack."""
     named, precision = config.attack.reference, config.attack.precision
     target = load_language_model(str(trained), precision=precision)
     return target, load_language_model(named, precision=precision) if named else scored_base(config, base_name)
@@ -63,7 +64,7 @@ def scored_base(config: RunConfig, base_name: str) -> LanguageModel:
 
 
 def require_arithmetic(config: RunConfig) -> None:
-    """Check, before anything is read, that the device is there and has the arithmetic that the config asks for.
+    """Check, before anything is read, that the device exists and supports the arithmetic in the config.
 
     Raises InputError if not.
     """
@@ -76,7 +77,8 @@ def require_arithmetic(config: RunConfig) -> None:
 
 
 def check_references(config: RunConfig, corpus: CorpusData) -> None:
-    """Check before training what would stop the run after it. Raises InputError: no such model, or no public user."""
+    """Check before training for problems that would stop the run later. Raises InputError if a model or public users
+    are missing."""
     for name in named_references(config):
         require_model(name)
     for spec in config.attack.references:
@@ -85,7 +87,7 @@ def check_references(config: RunConfig, corpus: CorpusData) -> None:
 
 
 def named_references(config: RunConfig) -> list[str]:
-    """Return the names of all reference models that exist already, the leading one first."""
+    """Return the names of all existing reference models, the primary first."""
     named = [config.attack.reference, *(spec.model_name for spec in config.attack.references)]
     return list(dict.fromkeys(name for name in named if name))
 
@@ -93,38 +95,38 @@ def named_references(config: RunConfig) -> list[str]:
 def reference_model(
     spec: ReferenceConfig, config: RunConfig, corpus: CorpusData, base_name: str, reporter: Reporter
 ) -> LanguageModel:
-    """Return the model that ``spec`` describes, in the precision of the attack; trained ones are cached.
+    """Return the model described by ``spec``, in the precision of the attack; trained models are cached.
 
     Args:
         spec: an item of the config's ``attack.references``.
-        corpus: corpus of the run; its audited and validation users are never trained on here.
+        corpus: corpus of the run; its audited and validation users are never used for this training.
 
     Raises:
-        InputError: no such model, or no public user.
+        InputError: there is no such model, or no public user.
     """
     name = spec.made_by(_RunTraining(config, corpus, base_name, reporter))
     return load_language_model(name, precision=config.attack.precision)
 
 
 def train_references(config: RunConfig, corpus: CorpusData, base_name: str, reporter: Reporter) -> None:
-    """Train those of the further references that are trained here, unless the cache has them."""
+    """Train the further references that the run trains itself, unless the cache has them."""
     for spec in trained_references(config):
         spec.made_by(_RunTraining(config, corpus, base_name, reporter))
 
 
 def trained_references(config: RunConfig) -> list[ReferenceConfig]:
-    """Return those of the further references that are trained here."""
+    """Return the further references that the run trains itself."""
     return [spec for spec in config.attack.references if spec.model_name is None]
 
 
 def reference_rows(spec: ReferenceConfig, config: RunConfig, corpus: CorpusData) -> list[int]:
-    """Return the rows of the corpus that a reference is fine-tuned on. Raises InputError if its rule admits nobody."""
+    """Return the corpus rows for fine-tuning a reference. Raises InputError if its rule admits no user."""
     return spec.rows(_RunTraining(config, corpus, "", LineReporter(lambda _: None)))
 
 
 @dataclass(frozen=True)
 class _RunTraining(ReferenceTraining):
-    """Trains reference models as a run trains its own."""
+    """Trains reference models in the way a run trains its own model."""
 
     config: RunConfig
     corpus: CorpusData

@@ -1,9 +1,9 @@
-"""The plan of a run: the mechanism that the config describes, written before the first step.
+"""The plan of a run: the mechanism in the config, written before the first step.
 
-A plan also states the steps on the data before training, and what its guarantee assumes.
+A plan also states the steps on the data before training, and the assumptions of its guarantee.
 
-No plan looks at the private records; only a plain run's number of steps follows from them. ``plan_fit`` holds a plan
-against them.
+No plan depends on the private records; only a plain run's number of steps follows from them. ``plan_fit`` compares a
+plan with the records.
 """
 
 from pathlib import Path
@@ -37,13 +37,13 @@ _MADE_OF_TEXTS = frozenset({"words", "spacy"})
 
 
 def settle_plan(config: RunConfig, data: "RunData", out: Path, *, clip_norm: float | None = None) -> Mechanism:
-    """Write ``out``/plan.json before the first step, or read the existing one.
+    """Write ``out``/plan.json before the first step, or read the existing plan.
 
     Args:
-        clip_norm: clip norm measured in a plain run, if a clipping defense names none.
+        clip_norm: clip norm measured in a plain run, if a clipping defense sets none.
 
     Raises:
-        InputError: the existing plan is not the one the config gives, or ``out`` is a copy of a private run.
+        InputError: the existing plan does not match the config, or ``out`` is a copy of a private run.
     """
     plain_steps = config.finetune.steps(len(data.training_rows))
     mechanism = mechanism_of(config, plain_steps=plain_steps, clip_norm=clip_norm)
@@ -66,8 +66,8 @@ def mechanism_of(config: RunConfig, *, plain_steps: int, clip_norm: float | None
     """Return the run's mechanism, with calibrated noise if the config gives a target epsilon.
 
     Args:
-        plain_steps: steps of plain training, which follow from the data; a private run's come from the config.
-        clip_norm: clip norm for a clipping defense that names none.
+        plain_steps: number of steps of plain training, which follows from the data; a private run's is in the config.
+        clip_norm: clip norm for a clipping defense that sets none.
     """
     defense = config.defense
     given = Given(
@@ -90,12 +90,12 @@ def plan_fit(
     present: npt.NDArray[np.float64] | float = 1.0,
     gradients: float | None = None,
 ) -> PlanFit | None:
-    """Hold a plan against its data; None without noise.
+    """Compare a plan with its data; None without noise.
 
     Args:
-        counts: records of each user that may be trained on, shape (n,).
-        present: probability that a user's coin leaves the user in training, shape (n,).
-        gradients: mean number that was computed in a step; None: the number to expect.
+        counts: number of records per user available for training, shape (n,).
+        present: probability that each user is held in or always in, shape (n,).
+        gradients: mean number of gradients computed per step; None: use the expected number.
     """
     population = mechanism.sampler.population
     if not mechanism.protects or population is None:
@@ -125,9 +125,9 @@ def plan_fit(
 
 
 def _limits_users(mechanism: Mechanism) -> bool:
-    """Return whether at most ``group_size`` records of a user count.
+    """Return whether at most ``group_size`` records per user count.
 
-    Two-level sampling uses what its entities' coins leave, which no plan counts.
+    Two-level sampling uses the records left by its entities' coins, and no plan counts these.
     """
     every = mechanism.samples_users and mechanism.record_selection == "all"
     return mechanism.level.counts_users and not every
@@ -136,7 +136,7 @@ def _limits_users(mechanism: Mechanism) -> bool:
 def _used(
     config: RunConfig, mechanism: Mechanism, counts: npt.NDArray[np.int64] | npt.NDArray[np.float64]
 ) -> npt.NDArray[np.int64] | npt.NDArray[np.float64]:
-    """Return the records that each user has in training, or in a step, shape (n,)."""
+    """Return the number of records that each user has in training, or in a step, shape (n,)."""
     # As many as the plan counts on, cut or repeated.
     if mechanism.record_selection == "random_chunk" or config.defense.repeats_records:
         return np.full(counts.size, mechanism.group_size)
@@ -148,7 +148,8 @@ def _short_users(
     counts: npt.NDArray[np.int64] | npt.NDArray[np.float64],
     present: npt.NDArray[np.float64] | float,
 ) -> int | None:
-    """Return how many users have fewer records than the plan counts on; None where that is nothing, or too few."""
+    """Return how many users have fewer records than the plan assumes; None if the plan has no such assumption, or there
+    are too few of these users."""
     if not _limits_users(mechanism) or mechanism.record_selection == "random_chunk":
         return None
     short = round(float(np.sum(present * (counts < mechanism.group_size))))
@@ -156,22 +157,22 @@ def _short_users(
 
 
 def fit_lines(mechanism: Mechanism, fit: PlanFit) -> list[str]:
-    """Return what a log says of a plan that is held against its data."""
+    """Return log lines about a plan compared with its data."""
     promise = mechanism.guarantee()
     delta = promise.delta if isinstance(promise, Guarantee) and not promise.cautions else None
     return [f"plan and data: {joined(figures_of(fit))}", *(f"warning: {line}" for line in warnings_of(fit, delta))]
 
 
 def require_mechanism(config: RunConfig) -> None:
-    """Check, before a corpus is read or a model pre-trained, that the config gives a valid mechanism.
+    """Check, before a corpus is read or a model pre-trained, that the config defines a valid mechanism.
 
-    Raises InputError if it does not: a cohort above the population, an epsilon that needs no noise, and the like.
+    Raises InputError if not, for example for a cohort above the population, or an epsilon that needs no noise.
     """
     mechanism_of(config, plain_steps=1, clip_norm=1.0)
 
 
 def configured_mechanism(config: RunConfig, plan: Mechanism, plain_steps: int) -> Mechanism:
-    """Return the mechanism that a finished run's config gives, with the plan's clip norm if the run measured one."""
+    """Return the mechanism of a finished run's config, with the plan's clip norm if the run measured one."""
     plain = plan.clip.plain
     return mechanism_of(config, plain_steps=plain_steps, clip_norm=plain.norm if plain else None)
 
@@ -185,7 +186,7 @@ def read_run_config(folder: Path) -> RunConfig:
 
 
 def _checkpoint(config: RunConfig) -> Checkpoint:
-    """Return whose validation loss selects the released checkpoint or stops training, if any."""
+    """Return which users' validation loss selects the released checkpoint or stops training; "last_step" for none."""
     if not config.finetune.looks_at_validation:
         return "last_step"
     return "public_validation" if config.finetune.select is Select.BEST_PUBLIC else "protected_validation"
@@ -194,8 +195,8 @@ def _checkpoint(config: RunConfig) -> Checkpoint:
 def refuse_copies(out: Path) -> None:
     """Raise InputError if ``out`` is a copy of a folder in which this was called before.
 
-    Trained on other data under the same key, it would differ from the original by un-noised data; a copy of a sweep's
-    cell would be a second run under coins that may have been looked at.
+    If the copy were trained on other data under the same key, the two models would differ by un-noised data. A copy of
+    a sweep's cell would be a second run under coins that somebody may have read.
     """
     # the file contains its own inode number, which a copy does not share and a moved folder keeps
     path = out / "ledger" / "origin"
@@ -213,7 +214,7 @@ def refuse_copies(out: Path) -> None:
 
 
 def assumptions(config: RunConfig) -> tuple[Statement, ...]:
-    """Return what the guarantee assumes, as printed with epsilon: base model, records, names."""
+    """Return the assumptions of the guarantee, as printed with epsilon: base model, records, names."""
     defense = config.defense
     entities = Assumption.ENTITIES_PUBLIC() if defense.protects_named else None
     if config.model.pretrain is None:
@@ -231,7 +232,7 @@ def assumptions(config: RunConfig) -> tuple[Statement, ...]:
 
 
 def data_steps(config: RunConfig) -> tuple[DataStep, ...]:
-    """Return what happens to records before training, and what each step reads (docs/theory.md#rules-of-the-data)."""
+    """Return the steps on records before training, and what each step reads (docs/theory.md#rules-of-the-data)."""
     # a step that is not user-local lets one user's data change another's, which voids a user-level epsilon
     users = config.corpus.users
     steps = _preset_steps(config)
@@ -263,12 +264,12 @@ def data_steps(config: RunConfig) -> tuple[DataStep, ...]:
 
 
 def _of_slots(name: Statement, *, user_local: bool = True) -> DataStep:
-    """Return a step that counts and chooses records by user, id and place, and reads no text."""
+    """Return a step that counts and selects records by user, id and place, without reading text."""
     return DataStep(name=name, user_local=user_local, record_local=False, slots_only=True)
 
 
 def _preset_steps(config: RunConfig) -> list[DataStep]:
-    """Return what a corpus preset did to the rows before they became records."""
+    """Return the steps of a corpus preset on the rows before they became records."""
     preset = config.corpus.source.preset()
     if preset is None:
         return []
@@ -284,7 +285,7 @@ def _preset_steps(config: RunConfig) -> list[DataStep]:
 
 
 def _canary_steps(config: RunConfig) -> list[DataStep]:
-    """Return what canary users do to real users' records; made-up canary users change nobody's."""
+    """Return the effects of canary users on real users' records; made-up canary users have none."""
     declared = [step for spec in config.canaries for step in spec.record_steps()]
     steps = [DataStep(name=step.name, user_local=step.user_local, record_local=False) for step in declared]
     # Sections of one kind declare the same step: it is told once.

@@ -1,4 +1,5 @@
-"""Earlier releases about the same people: their plans, kept with the run, and what all releases promise together."""
+"""Earlier releases about the same people: their plans, stored with the run, and the guarantee of all releases
+together."""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -25,15 +26,15 @@ _OF_MODEL = ("*.safetensors", "*.bin", "tokenizer*.json", "vocab.*", "merges.txt
 
 @dataclass(frozen=True)
 class Earlier:
-    """The releases that one entry of ``previous`` names.
+    """The releases in one entry of ``previous``.
 
     Attributes:
-        name: of the plan in the config, for messages.
+        name: name of the plan in the config, for messages.
         times: number of releases by the plan.
         sha256: digest of the plan's file.
         document: content of the plan's file.
-        mechanism: what the plan describes.
-        is_base: whether this training begins with the model of that release.
+        mechanism: mechanism in the plan.
+        is_base: whether this training begins with that release's model.
     """
 
     name: str
@@ -45,12 +46,12 @@ class Earlier:
 
 
 def require_previous(config: RunConfig, out: Path) -> None:
-    """Check the plans that ``previous`` names, and the base model against them.
+    """Check the plans in ``previous``, and check the base model against them.
 
     Raises:
-        InputError: a plan is missing or damaged. Or, under a defense whose guarantee rests on a base model that has not
-            seen the protected people: the base model has a plan of its own and ``previous`` is not stated, or it has
-            the weights of a release that ``previous`` names.
+        InputError: a plan is missing or damaged. Or the defense assumes that the base model has not seen the protected
+            people, but the base model has its own plan and ``previous`` is not stated, or it has the weights of a
+            release in ``previous``.
     """
     read_previous(config, out)
     base = Path(config.model.base or "")
@@ -72,7 +73,7 @@ def require_previous(config: RunConfig, out: Path) -> None:
 
 
 def read_previous(config: RunConfig, out: Path) -> list[Earlier]:
-    """Return what ``previous`` names, from the copies in the run's folder if they are there."""
+    """Return the releases in ``previous``, from the copies in the run's folder if they exist."""
     if (out / KEPT).is_file():
         kept = read_document(out / KEPT)["releases"]
         # ``require_folder`` refuses another ``previous`` in the same folder, and may be called later.
@@ -93,7 +94,7 @@ def read_previous(config: RunConfig, out: Path) -> list[Earlier]:
 
 
 def keep_previous(config: RunConfig, out: Path, say: Callable[[str], object]) -> None:
-    """Copy the plans that ``previous`` names to the run's folder, once, and say what they promise."""
+    """Copy the plans in ``previous`` to the run's folder, once, and report their guarantees."""
     earlier = read_previous(config, out)
     if earlier and not (out / KEPT).is_file():
         copies = [
@@ -106,7 +107,7 @@ def keep_previous(config: RunConfig, out: Path, say: Callable[[str], object]) ->
 
 
 def earlier_facts(config: RunConfig, mechanism: Mechanism, out: Path) -> EarlierReleases | None:
-    """Return the record's facts about earlier releases; None if the config does not say whether there are any."""
+    """Return the record's facts about earlier releases; None if the config does not state whether there are any."""
     if config.previous is None:
         return None
     earlier = read_previous(config, out)
@@ -122,13 +123,13 @@ def earlier_facts(config: RunConfig, mechanism: Mechanism, out: Path) -> Earlier
 
 
 def all_together(mechanism: Mechanism, earlier: Sequence[Earlier]) -> Together:
-    """Return the guarantee of the earlier releases and this one, at this plan's delta.
+    """Return the guarantee of the earlier releases and this release together, at this plan's delta.
 
-    A training that begins with the model of one of them, such as preference tuning after a private fine-tuning, adds
-    its own privacy loss to that of the model it begins with: under adaptive composition the earlier release is an
-    input like any other (docs/theory.md#several-releases).
+    A training may begin with the model of an earlier release, such as preference tuning after a private fine-tuning. It
+    then adds its own privacy loss to that model's: under adaptive composition the earlier release is an input like any
+    other (docs/theory.md#several-releases).
 
-    Raises InputError if no epsilon covers them all.
+    Raises InputError if no epsilon covers all releases.
     """
     # Of records that are ranked by such a base one user's choice would depend on the texts of others.
     if any(release.is_base for release in earlier) and not mechanism.ranks_by_losses:
@@ -138,10 +139,10 @@ def all_together(mechanism: Mechanism, earlier: Sequence[Earlier]) -> Together:
 
 
 def _is_base(config: RunConfig, plan: str) -> bool:
-    """Return whether a training begins with the model that was released by this plan: the same weights and tokenizer.
+    """Return whether a training begins with the model released by this plan: the same weights and tokenizer.
 
-    One equal file does not show it: a shard that nobody trained is also in models of other people's texts. Nor does an
-    adapter, whose base may be any model.
+    One equal file is not enough: an untrained shard also occurs in models trained on other people's texts. An adapter
+    is not enough either, because its base may be any model.
     """
     if config.model.base is None or not Path(config.model.base).is_dir():
         return False
@@ -164,7 +165,7 @@ def _plan_facts(release: Earlier) -> EarlierPlan:
 
 
 def _plan_of_model(folder: Path) -> Path | None:
-    """Return the plan by which a model folder was trained, in an export or in a run's folder; None without one."""
+    """Return the plan by which a model folder was trained, in an export or a run's folder; None if there is none."""
     folder = folder.resolve()
     run = folder.parent.parent
     beside = [folder / PLAN, *([run / PLAN] if run / _MODEL_OF_RUN == folder else [])]
@@ -172,13 +173,13 @@ def _plan_of_model(folder: Path) -> Path | None:
 
 
 def _model_beside(plan: Path) -> Path:
-    """Return the folder of the model that was trained by a plan, which is named by itself or by its folder."""
+    """Return the folder of the model trained by a plan, given the plan's file or folder."""
     folder = plan if plan.is_dir() else plan.parent
     return folder / _MODEL_OF_RUN if (folder / _MODEL_OF_RUN).is_dir() else folder
 
 
 def _model_in(folder: Path) -> dict[str, str]:
-    """Digests of the files from which a model and its tokenizer are loaded, by name."""
+    """Return the digests of the files from which a model and its tokenizer are loaded, by name."""
     return {file.name: file_sha256(file) for pattern in _OF_MODEL for file in folder.glob(pattern)}
 
 

@@ -1,7 +1,7 @@
-"""Trackers of a run: TensorBoard, MLflow and Weights & Biases, by the trackers of accelerate.
+"""Trackers of a run: TensorBoard, MLflow and Weights & Biases, through the trackers of accelerate.
 
-While a model trains, they receive no number that compares members with non-members: nobody can stop a training because
-of such a number. Those numbers follow after the judgement.
+During training they receive no number that compares members with non-members, so nobody can stop a training because of
+such a number. Trackers receive those numbers after the judgement.
 """
 
 import importlib.util
@@ -39,7 +39,7 @@ _OF_TRACKERS = ("report_to", "report_unnoised")
 
 
 class RunTrackers:
-    """The open trackers of a run. One that fails is closed with a line for the user, and the run goes on.
+    """The open trackers of a run. A tracker that fails is closed with a line for the user, and the run continues.
 
     Args:
         opened: each tracker, and whether it may receive un-noised numbers.
@@ -51,17 +51,18 @@ class RunTrackers:
         self._say = say
 
     def log(self, values: Mapping[str, float | None], step: int, *, unnoised: bool) -> None:
-        """Log numbers at a step; ``unnoised``: only where un-noised numbers may go. None and infinity are left out."""
+        """Log numbers at a step, except None and infinity. ``unnoised``: send only to trackers that may get un-noised
+        numbers."""
         known = {name: value for name, value in values.items() if value is not None and math.isfinite(value)}
         if known:
             self._each(lambda name, tracker: _log(name, tracker, known, step), unnoised=unnoised)
 
     def state(self, texts: Mapping[str, str]) -> None:
-        """State facts about the run that are no numbers, where un-noised numbers may go."""
+        """Log texts about the run, to trackers that may get un-noised numbers."""
         self._each(lambda name, tracker: _state(name, tracker, texts), unnoised=True)
 
     def attach(self, path: Path) -> None:
-        """Add a file, where un-noised numbers may go."""
+        """Add a file, to trackers that may get un-noised numbers."""
         self._each(lambda name, tracker: _attach(name, tracker, path), unnoised=True)
 
     def describe(self, constants: Mapping[str, bool | int | float | str]) -> None:
@@ -69,7 +70,7 @@ class RunTrackers:
         self._each(lambda name, tracker: _describe(name, tracker, constants), unnoised=False)
 
     def close(self) -> None:
-        """Close all."""
+        """Close all trackers."""
         self._each(lambda _, tracker: tracker.finish(), unnoised=False)
 
     def _each(self, call: Callable[[TrackerName, Any], object], *, unnoised: bool) -> None:
@@ -101,13 +102,13 @@ def _is_installed(name: TrackerName) -> bool:
 
 
 def is_reported(config: RunConfig, out: Path) -> bool:
-    """Return whether nothing is left to log: the run has no tracker, or its results were logged before."""
+    """Return whether nothing remains to be logged: the run has no tracker, or its results were logged before."""
     return not config.finetune.report_to or bool(_kept(out).get(_REPORTED))
 
 
 @contextmanager
 def run_trackers(config: RunConfig, out: Path, say: Callable[[str], None]) -> Iterator[RunTrackers]:
-    """Open the trackers of the run in ``out``; a later call goes on in the same runs of MLflow and Weights & Biases."""
+    """Open the trackers of the run in ``out``. A later call continues the same runs of MLflow and Weights & Biases."""
     if is_reported(config, out):
         yield RunTrackers({}, say)
         return
@@ -138,7 +139,7 @@ def live_log(
 ) -> Callable[[Mapping[str, float], float], None]:
     """Log the settings; return a function that logs an evaluation while the model trains.
 
-    It logs epsilon, rates and the loss of public users, and for a run without noise the training loss.
+    The function logs epsilon, rates and the loss of public users, and for a run without noise the training loss.
     """
     private = _is_private(config)
     trackers.describe(_constants(config, mechanism))
@@ -162,7 +163,7 @@ def live_log(
 
 
 def log_results(config: RunConfig, out: Path, record: Record, say: Callable[[str], None]) -> None:
-    """Log what was judged: the curves, the answer, and report.pdf if the folder has it; once for each run."""
+    """Log the judged results, once per run: the curves, the answer, and report.pdf if the folder has it."""
     if is_reported(config, out) or record.training is None:
         return
     with run_trackers(config, out, say) as trackers:
@@ -211,7 +212,7 @@ def _run_name(out: Path) -> str:
 
 
 def _opened(name: TrackerName, run: str, out: Path, kept: str | None) -> Any:
-    """Return accelerate's tracker, begun or gone on with."""
+    """Return accelerate's tracker, new or continued."""
     from accelerate import tracking
 
     match name:
@@ -263,7 +264,7 @@ def _is_private(config: RunConfig) -> bool:
 
 
 def is_remote(name: TrackerName) -> bool:
-    """Return whether a tracker sends what it receives to another machine, or may do so; for MLflow, of its open run."""
+    """Return whether a tracker sends data to another machine, or may do so; for MLflow, its open run decides."""
     match name:
         case TrackerName.TENSORBOARD:
             return False
@@ -277,7 +278,7 @@ def is_remote(name: TrackerName) -> bool:
 
 
 def is_local_store(address: str) -> bool:
-    """Return whether an address of MLflow is a file or folder of this machine; one that is not known is not."""
+    """Return whether an address of MLflow is a file or folder on this machine; an unknown address is not."""
     return address.startswith(_LOCAL_STORES)
 
 

@@ -56,7 +56,7 @@ def finetune(
     reporter: Reporter,
     log: Log | None = None,
 ) -> TrainingResult:
-    """Train on the records of held-in and always-in users under the mechanism, measuring the curves along the way.
+    """Train on the records of held-in and always-in users under the mechanism, and measure the curves during training.
 
     ``log`` is called after each evaluation (see ``finetune.loop.train``).
     """
@@ -121,9 +121,9 @@ def finetune(
 
 
 def is_model_of_training(run: Path, key: bytes) -> bool:
-    """Return whether the final model is the one that training left, by digest and by keyed hash of the digest.
+    """Return whether the final model is the one that training wrote, by its digest and the keyed hash of its digest.
 
-    A model without a hash is one that a killed call finished: its digest alone counts.
+    A model without a keyed hash was finished by a killed call: then only its digest counts.
     """
     final, kept = run / "checkpoints" / "final", run / "ledger" / "model"
     if state_of(final) is not State.WHOLE:
@@ -132,7 +132,7 @@ def is_model_of_training(run: Path, key: bytes) -> bool:
 
 
 def require_model_of_training(run: Path) -> None:
-    """Raise InputError unless the final model is the one that training left."""
+    """Raise InputError unless the final model is the one that training wrote."""
     ledger = load_ledger(run / "ledger")
     if ledger is None or not is_model_of_training(run, ledger.key):
         raise InputError(
@@ -149,16 +149,16 @@ def measured_clip_norm(
 ) -> float | None:
     """Return the smallest gradient norm of a plain run, for a clipping defense without a norm (Kandpal et al., D.3).
 
-    The plain run comes first, on a copy of the base model, and can be resumed like any other.
+    The plain run comes first, on a copy of the base model, and can be resumed like any other run.
 
     Args:
         base: the model before fine-tuning; it stays unchanged.
 
     Returns:
-        The norm; None for any other defense.
+        The norm; None for all other defenses.
 
     Raises:
-        InputError: sequences longer than the model's context, or a gradient of norm 0.
+        InputError: sequences are longer than the model's context, or a gradient has norm 0.
     """
     unit = config.defense.measured_clip
     if unit is None:
@@ -188,14 +188,14 @@ def measured_clip_norm(
 
 
 def preference_of(recipe: Recipe) -> Preference:
-    """Return the objective of preference pairs. Raises InputError for a key that it does not take."""
+    """Return the objective of preference pairs. Raises InputError for a key that the objective does not have."""
     return preference_objective(recipe.objective or PreferenceName.DPO, recipe.beta or BETA, recipe.label_smoothing)
 
 
 def objective_of(recipe: Recipe, form: RowFormat) -> Objective:
-    """Return what a training on rows of this form is for.
+    """Return the objective of a training on rows of this form.
 
-    Raises InputError for an objective of preference pairs where rows are none.
+    Raises InputError for an objective of preference pairs if the rows are not pairs.
     """
     if form.has_pairs:
         return preference_of(recipe)
@@ -211,7 +211,7 @@ def objective_of(recipe: Recipe, form: RowFormat) -> Objective:
 def training_records(
     config: RunConfig, data: RunData, base: LanguageModel, length: int | None, out: Path, reporter: Reporter
 ) -> Sequence[Tokens]:
-    """Return what is trained on; of preference pairs also what the base model finds of their answers.
+    """Return the records to train on; for preference pairs, with the base model's log-probabilities of the answers.
 
     Args:
         base: the model before training.
@@ -219,7 +219,7 @@ def training_records(
         out: the run folder.
 
     Raises:
-        InputError: see ``training_tokens`` and ``objective_of``.
+        InputError: ``training_tokens`` or ``objective_of`` raises.
     """
     recipe, form = config.finetune, data.corpus.reading.format
     objective = objective_of(recipe, form)
@@ -249,7 +249,7 @@ def training_records(
 def as_trained_on(
     base: LanguageModel, documents: Sequence[Document], recipe: Recipe, form: RowFormat
 ) -> Sequence[Tokens]:
-    """Return documents as a training of this recipe takes them, in memory. Raises InputError: see ``objective_of``."""
+    """Return documents as records for a training by this recipe, in memory. Raises InputError: see ``objective_of``."""
     truncation = Truncation(recipe.truncate)
     tokens = encode(base.tokenizer, documents, recipe.sequence_length, truncation=truncation)
     objective = objective_of(recipe, form)
@@ -261,16 +261,16 @@ def as_trained_on(
 def training_tokens(
     data: RunData, base: LanguageModel, length: int | None, rule: Truncate, folder: Path, reporter: Reporter
 ) -> TokenStore:
-    """Return the tokens of the training rows, on disk: made once, and read by all processes.
+    """Return the tokens of the training rows, on disk: written once, and read by all processes.
 
     Args:
-        base: whose tokenizer.
-        length: most tokens of a record that are trained on; None: all.
-        rule: where longer records are cut.
-        folder: where they are kept; owner-only, as it says who was trained on.
+        base: model whose tokenizer is used.
+        length: maximum number of tokens of a record for training; None: all.
+        rule: rule for cutting longer records.
+        folder: folder for the tokens; owner-only, because it shows who was trained on.
 
     Raises:
-        InputError: no record has a token that bears loss, or see ``encode`` and ``token_store``.
+        InputError: no record has a token with loss, or ``encode`` or ``token_store`` raises.
     """
     if not data.training_rows.size:
         raise InputError(
@@ -332,13 +332,13 @@ def _bind_key(path: Path, job: str) -> None:
 
 
 def plan_commitment(key: bytes, mechanism: Mechanism) -> str:
-    """Return a keyed hash of the plan of a training, so that plan, config and record cannot change together."""
+    """Return a keyed hash of the plan of a training, which prevents changing plan, config and record together."""
     # Keyed: whoever edits plan and record together cannot make the hash that fits without the key.
     return hmac.digest(key, b"plan" + mechanism.model_dump_json().encode(), "sha256").hex()
 
 
 def require_trained_under(run: Path, plan: Mechanism) -> None:
-    """Raise InputError unless the run was trained under this plan, by the hash that training left."""
+    """Raise InputError unless the run was trained under this plan, by the hash that training wrote."""
     ledger, kept = load_ledger(run / "ledger"), run / "ledger" / "plan"
     # A plain run leaves no hash; a plain plan beside a hash is a private run whose plan was exchanged.
     if not plan.protects and not kept.exists():
@@ -348,14 +348,14 @@ def require_trained_under(run: Path, plan: Mechanism) -> None:
 
 
 def _named(data: RunData) -> "Incidence":
-    """Whom each training record names, in the order of ``data.training_rows``."""
+    """Return the entities that each training record names, in the order of ``data.training_rows``."""
     assert data.slots is not None
     assert data.slots.named is not None
     return data.slots.named.of_records(data.training_rows)
 
 
 def finished_training(folder: Path, config: RunConfig) -> TrainingResult:
-    """Return how a finished run's training ended, from its last checkpoint. Raises InputError if there is none."""
+    """Return the result of a finished run's training, from its last checkpoint. Raises InputError if there is none."""
     state = finished_state(folder / "checkpoints" / "resume")
     chosen = state.best_step if config.finetune.keeps_best else state.step
     history = tuple(state.history)

@@ -55,7 +55,7 @@ def training_facts(
     """Return the record's facts about training and the guarantee.
 
     Args:
-        result: how training ended.
+        result: result of the training.
         out: the run's folder.
     """
     claims = claims_on(mechanism, data) if data.ledger.entities else []
@@ -128,7 +128,7 @@ def _exposed(mechanism: Mechanism, data: RunData) -> list[ExposedShare]:
 
 
 def promise_facts(mechanism: Mechanism) -> dict[str, Any]:
-    """Return the record's facts about the guarantee, by field: a function of the plan alone."""
+    """Return the record's facts about the guarantee, by field; they depend on the plan alone."""
     promise = mechanism.guarantee()
     holds = promise if isinstance(promise, Guarantee) else None
     ceiling = None
@@ -156,7 +156,7 @@ def _declared_by(mechanism: Mechanism) -> DeclaredFacts | None:
 
 
 def _by_exposure(promise: Guarantee | NoGuarantee) -> ByExposure | None:
-    """Return what holds by exposure: the guarantee, or what remains of it without the paper's claim."""
+    """Return the epsilon by exposure: the guarantee, or its remainder without the paper's claim."""
     held = promise if isinstance(promise, Guarantee) else promise.fallback
     if held is None or held.exposure is None:
         return None
@@ -165,11 +165,11 @@ def _by_exposure(promise: Guarantee | NoGuarantee) -> ByExposure | None:
 
 
 def exposed_shares(mechanism: Mechanism, slots: "Slots", rows: npt.NDArray[np.integer]) -> list[ExposedShare]:
-    """Shares of users and entities by the number of training records, at the points of the plan's curve and beyond.
+    """Return shares of users and entities by number of training records, at the points of the plan's curve and beyond.
 
     Args:
-        mechanism: the plan, by text sampling.
-        slots: those of the run.
+        mechanism: the plan, which uses text sampling.
+        slots: slots of the run.
     """
     assert mechanism.delta is not None
     users, entities = slots.exposed(rows)
@@ -196,9 +196,9 @@ def exposed_shares(mechanism: Mechanism, slots: "Slots", rows: npt.NDArray[np.in
 
 
 def canary_gradient_norms(config: RunConfig, data: RunData, base: LanguageModel) -> GradientNorms | None:
-    """Gradient norms of training records of canary and real users at the base model; None without canary users.
+    """Return gradient norms of training records of canary and real users at the base model; None without canary users.
 
-    The norms are those of all users whose membership chance decides, held in or not.
+    The norms cover all users whose membership chance decides, held in or not.
     """
     if not data.canaries:
         return None

@@ -1,7 +1,7 @@
-"""Measurements while a model trains: validation loss of held-in and held-out users, and the attack's AUROC.
+"""Measurements during training: validation loss of held-in and held-out users, and the attack's AUROC.
 
-These are the curves of Kandpal et al. (2024), Figure 3. The training loop gets them as a callback, so it knows neither
-attacks nor held-out users.
+These are the curves of Kandpal et al. (2024), Figure 3. The training loop gets them as a callback, without access to
+attacks or held-out users.
 """
 
 import math
@@ -29,11 +29,11 @@ _NOT_FINITE = "the validation loss is not finite after step {}"
 
 @dataclass(frozen=True)
 class CurveTexts:
-    """Documents for the curves, which are about the parts that count.
+    """Documents for the curves; only their counted parts matter.
 
     Attributes:
-        held_in_attack: the attacker's texts by held-in user.
-        held_out_attack: the attacker's texts by held-out user.
+        held_in_attack: the attacker's texts of each held-in user.
+        held_out_attack: the attacker's texts of each held-out user.
     """
 
     held_in_validation: Sequence[Document]
@@ -44,10 +44,10 @@ class CurveTexts:
 
 
 class CurveEvaluation:
-    """Callable that measures one point of the curves; the reference is the base model, scored once at the start.
+    """Callable that measures one point of the curves. The reference is the base model, scored once at the start.
 
-    Plain training stops where a text has no finite log-probability. A private run must not: to stop because of one
-    user's text tells of it (docs/theory.md#rules-of-a-private-step), so that such texts are left out of the curves.
+    Plain training stops if a text has no finite log-probability. A private run must not stop because of one user's
+    text, which would reveal it (docs/theory.md#rules-of-a-private-step), so the curves leave such texts out.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class CurveEvaluation:
                 self._before[id(some)] = self._scored(base, some) if some else []
 
     def __call__(self, step: int, model: PreTrainedModel) -> dict[str, float]:
-        """Losses in nats per token, and the AUROC of the likelihood ratio (sequence sums, mean over texts)."""
+        """Return losses in nats per token, and the AUROC of the likelihood ratio (sequence sums, mean over texts)."""
         # Without a fingerprint, and scored without the cache: the weights change from one call to the next.
         lm = LanguageModel(model, self._base.tokenizer, f"the model after step {step}", "")
         held_in = self._mean_loss(lm, self._texts.held_in_validation, step)
@@ -109,7 +109,7 @@ class CurveEvaluation:
         return shared_out(texts, lambda own: score_documents(lm, own, finite=not self._private))
 
     def _mean_loss(self, lm: LanguageModel, texts: Sequence[Document], step: int) -> float | None:
-        """None without texts of which something counts: of an entity none may have been set aside."""
+        """Return the mean loss; None without texts that have a counted part: an entity may have no set-aside texts."""
         scored = self._scored(lm, texts) if texts else []
         kept = [number for number, text in enumerate(scored) if text.is_complete]
         if not kept:
@@ -123,9 +123,9 @@ class CurveEvaluation:
 
 
 def gap_auroc_correlation(history: Sequence[Mapping[str, float]]) -> float | None:
-    """Spearman correlation of held-out minus held-in loss with the AUROC over a run's evaluations.
+    """Return the Spearman correlation, over a run's evaluations, of held-out minus held-in loss with the AUROC.
 
-    None with fewer than three points, if either is constant, or if a side has no validation texts.
+    None if there are fewer than three points, either is constant, or a group has no validation texts.
     """
     if not all(HELD_IN_LOSS in point and HELD_OUT_LOSS in point for point in history):
         return None
