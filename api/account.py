@@ -1,4 +1,4 @@
-"""The cost and the guarantee of mechanisms: ``heldin account`` for people who write Python.
+"""The cost and the guarantee of mechanisms: ``heldin account`` as Python functions.
 
 >>> import heldin
 >>> row = heldin.account.uls(users=1024, cohort=16, steps=1000, delta=1e-6, target_epsilon=4)
@@ -36,5 +36,5 @@ __all__ = [
 
 
 def plan(path: str | Path) -> AccountRow:
-    """Return the numbers of a plan.json, computed again. Raises InputError for a file that is no plan."""
+    """Return the numbers of a plan.json, recomputed. Raises InputError if the file is not a plan."""
     return account_plan(read_plan(Path(path)))

@@ -1,4 +1,4 @@
-"""Runs and audits, and what they found."""
+"""Functions that run and audit, and the classes of their results."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -30,8 +30,8 @@ class AuditResult(Tabular):
     """The result of a run or an audit.
 
     Attributes:
-        record: everything, as it stands in record.json; an internal document.
-        folder: of the run or audit.
+        record: the whole content of record.json; an internal document.
+        folder: the folder of the run or audit.
     """
 
     # Without the record, which would fill the screen of whoever types the name of a result.
@@ -50,21 +50,21 @@ class AuditResult(Tabular):
 
     @property
     def auroc(self) -> Estimate:
-        """Return the primary attack's AUROC over users, with the attack's own 95 % interval; an estimate.
+        """Return the primary attack's AUROC over users with its own 95 % interval. This is an estimate, not evidence.
 
-        The headline may name another attack, with an interval that holds for all of them; ``rows`` has both.
+        The headline may report another attack, with an interval that holds for all attacks. ``rows`` has both.
         """
         return self.record.primary().auroc
 
     @property
     def verdict(self) -> Verdict | None:
-        """Return the gravest of the verdicts on claims; None if there are too few users for any."""
+        """Return the gravest verdict on a claim; None if there are too few users for a verdict."""
         # ``verdict`` is the gravest of a list, and an empty list has none.
         return self.record.judgement.verdict if self.record.judgement.verdicts else None
 
     @property
     def exit_code(self) -> int:
-        """Return 3 if a claim's violation is certified at the level of the claim, 4 if it is only indicated, else 0."""
+        """Return 3 if a claim is contradicted with certified evidence, 4 if with indicative evidence only, else 0."""
         return self.record.judgement.exit_code
 
     def heading(self) -> str:
@@ -72,15 +72,15 @@ class AuditResult(Tabular):
         return self.headline
 
     def notes(self) -> Sequence[str]:
-        """Return what a reader must know before the answer, as terminal and report print it."""
+        """Return the warnings to read before the answer, as terminal and report print them."""
         from heldin.reports.findings import warn
 
         return warn(self.record)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the attacks, the leading one first.
+        """Return one row for each attack, the primary attack first.
 
-        ``lower`` and ``upper`` are of each AUROC by itself; the simultaneous ones hold for all attacks at once.
+        ``lower`` and ``upper`` hold for one AUROC at a time. The simultaneous limits hold for all attacks at once.
         """
         return [
             {
@@ -98,10 +98,10 @@ class AuditResult(Tabular):
         ]
 
     def plot_roc(self, ax: "Axes | None" = None, *, log: bool = False) -> "Axes":
-        """Plot the ROC curves of the report: the primary attack's, the best one's, and the ceiling of the guarantee.
+        """Plot the report's ROC curves: the primary attack, the best attack, and the ceiling that the guarantee sets.
 
         Args:
-            ax: matplotlib axes to plot on; None: those of a new figure.
+            ax: matplotlib axes to plot on; None makes a new figure.
             log: whether both axes are logarithmic.
 
         Returns:
@@ -115,10 +115,10 @@ class AuditResult(Tabular):
         return axes
 
     def plot_scores(self, ax: "Axes | None" = None) -> "Axes":
-        """Plot the scores of members and non-members as page one does, in groups of ten people or more.
+        """Plot the scores of members and non-members in groups of ten people or more, as page one of the report does.
 
         Args:
-            ax: matplotlib axes to plot on; None: those of a new figure.
+            ax: matplotlib axes to plot on; None makes a new figure.
 
         Returns:
             The axes.
@@ -132,11 +132,12 @@ class AuditResult(Tabular):
     def plot_tradeoff(self, ax: "Axes | None" = None) -> "Axes":
         """Plot the share of members that an attack misses against the share of non-members that it flags.
 
-        A curve further down means more leakage. The guarantee and each claim allow no curve, in expectation, below
-        their own. The curves of attacks are estimates: a curve below a claim's is no verdict (see ``verdict``).
+        A lower curve means more leakage. The guarantee and each claim set a floor: in expectation, no curve is below
+        it.
+        The curves of attacks are estimates, so a curve below a claim's floor is not a verdict (see ``verdict``).
 
         Args:
-            ax: matplotlib axes to plot on; None: those of a new figure.
+            ax: matplotlib axes to plot on; None makes a new figure.
 
         Returns:
             The axes.
@@ -171,20 +172,20 @@ class RunList(Tabular):
 
     Attributes:
         folder: the folder that was read.
-        runs: the newest first, those without a date last.
+        runs: one entry for each folder, the newest first and those without a date last.
     """
 
     folder: Path
     runs: "tuple[ListedRun, ...]"
 
     def heading(self) -> str:
-        """Return how many folders there are, and in which state."""
+        """Return the number of folders in each state."""
         from heldin.reports.runs import summary
 
         return summary(self.runs, self.folder)
 
     def notes(self) -> Sequence[str]:
-        """Return why each damaged folder has no result."""
+        """Return, for each damaged folder, why it has no result."""
         return [run.problem for run in self.runs if run.problem]
 
     def rows(self) -> list[dict[str, Any]]:
@@ -197,8 +198,8 @@ class PlantedSet:
     """A planted training set.
 
     Attributes:
-        folder: with the training set and manifest to hand on, and the ledger to keep.
-        training: the file or folder to train on.
+        folder: the folder with the training set and manifest to hand over, and the ledger to keep.
+        training: the file or folder for the training.
     """
 
     folder: Path
@@ -213,20 +214,20 @@ def run(
     overrides: Sequence[str] = (),
     quiet: bool = False,
 ) -> AuditResult | None:
-    """Corpus to report, as ``heldin run``: split users by coin, fine-tune, attack, and judge.
+    """Run everything from corpus to report, as ``heldin run``: split users by coin, fine-tune, attack, and judge.
 
-    The same call again goes on where a killed run stopped.
+    After a killed run, the same call continues where the run stopped.
 
     Args:
-        config: a file, or its content, in which ``corpus.source`` may be a ``datasets.Dataset``.
-        out: the run folder (default: runs/ and the config's name).
-        overrides: such as "finetune.epochs=3".
+        config: a config file, or a config's content, in which ``corpus.source`` may be a ``datasets.Dataset``.
+        out: the run folder (default: runs/NAME, with the name in the config).
+        overrides: changes to the config, such as "finetune.epochs=3".
 
     Returns:
-        What was found; None if a filter halted training, which leaves no model.
+        The result; None if a filter halted training, so there is no model.
 
     Raises:
-        InputError: a config with errors, or input that cannot be used.
+        InputError: the config has errors, or input cannot be used.
         ResumableError: training diverged.
     """
     # The pipeline loads torch, which takes seconds: only a call that trains or scores pays for it.
@@ -266,25 +267,25 @@ def audit_model(
     quiet: bool = False,
     **options: Any,
 ) -> AuditResult:
-    """Audit a checkpoint that someone else trained, as ``heldin audit``: nothing is trained.
+    """Audit a checkpoint that someone else trained, as ``heldin audit``. heldin trains nothing.
 
     Args:
-        model: folder or hub name, also of a LoRA adapter.
-        reference: models that were not trained on these users; the first leads.
-        held_in: file, or ``datasets.Dataset``, of texts or chats of users that were trained on.
-        held_out: the same of users that were not.
-        user: column that names the user.
-        text: column that holds the text.
-        claims: to test, each a ``Claim``, "epsilon=8,delta=1e-6" or (8, 1e-6); a plan's curve is ``plan=``.
-        out: folder for the results (default: runs/ and the config's name).
+        model: folder or hub name of a model or a LoRA adapter.
+        reference: models that were not trained on these users; the first is the primary reference.
+        held_in: file, or ``datasets.Dataset``, with the texts or chats of members.
+        held_out: file, or ``datasets.Dataset``, with the texts or chats of non-members.
+        user: column with the user's name.
+        text: column with the text.
+        claims: claims to test, each a ``Claim``, "epsilon=8,delta=1e-6" or (8, 1e-6); ``plan=`` adds a plan's curve.
+        out: folder for the results (default: runs/NAME, with the name in the config).
         options: any other key of an audit's config by name (``jobs.checkpoint.audit_config.CheckpointConfig``), such as
             ``assignment="coin"``, ``plan="plan.json"`` or ``attack={"max_characters": 2000}``.
 
     Returns:
-        What was found. Its standing is indicative: who was held in is asserted.
+        The result. Its evidence is indicative, because the caller asserts who is a member.
 
     Raises:
-        InputError: options with errors, or input that cannot be used.
+        InputError: an option has errors, or input cannot be used.
     """
     from heldin.jobs.checkpoint.audit import audit_checkpoint
     from heldin.jobs.checkpoint.audit_config import parse_checkpoint
@@ -322,14 +323,14 @@ def plant(
     overrides: Sequence[str] = (),
     quiet: bool = False,
 ) -> PlantedSet:
-    """Prepare an audit of a training that someone else runs, as ``heldin plant``: draw coins, write a training set.
+    """Prepare an audit of someone else's training, as ``heldin plant``: draw coins and write a training set.
 
     Args:
-        out: the planted folder (default: runs/ and the config's name).
-        overrides: such as "looks=3".
+        out: the planted folder (default: runs/NAME, with the name in the config).
+        overrides: changes to the config, such as "looks=3".
 
     Raises:
-        InputError: a config with errors, or a training set or model that cannot be used.
+        InputError: the config has errors, or the training set or model cannot be used.
     """
     from heldin.planting.plant import plant as _plant
     from heldin.planting.plant_config import load_plant
@@ -355,16 +356,17 @@ def audit_planted(
     """Audit a model that was trained on a planted training set, as ``heldin audit-planted``.
 
     Args:
-        planted: what ``plant`` returned, or its folder.
-        model: folder or hub name of the trained model; may be a LoRA adapter's folder.
-        claims: such as "epsilon=8,delta=1e-6,unit=user".
-        declared_by: who vouches for the conditions that heldin cannot check; None: nobody, and nothing is certified.
-        precision: arithmetic in which models are loaded; auto: that in which the model is stored; None: the plan's.
-        adapter_base: base of an adapter, in place of the one that its config names.
+        planted: the result of ``plant``, or its folder.
+        model: folder or hub name of the trained model, or folder of a LoRA adapter.
+        claims: claims to test, such as "epsilon=8,delta=1e-6,unit=user".
+        declared_by: the person who vouches for the conditions that heldin cannot check; with None, nothing is
+            certified.
+        precision: arithmetic for loading models; auto: the model's stored precision; None: the plan's.
+        adapter_base: base model of an adapter, instead of the base model in the adapter's config.
         out: folder for the results (default: audits/LOOK in the planted folder).
 
     Raises:
-        InputError: a claim that cannot be read, or a folder or model that cannot be used.
+        InputError: a claim is malformed, or a folder or model cannot be used.
     """
     from heldin.planting.audit import audit_planted as _audit
     from heldin.planting.target import PlantedAudit
@@ -384,10 +386,10 @@ def load_record(folder: Source) -> AuditResult:
 def load_runs(folder: Source) -> RunList:
     """Return every run, audit, sweep and planted set below a folder, as ``heldin runs`` lists them.
 
-    A sweep is one row. A damaged or unfinished folder has a row with its state. No row is about a person.
+    A sweep is one row. A damaged or unfinished folder has a row with its state. No row describes a person.
 
     Raises:
-        InputError: there is no such folder.
+        InputError: the folder does not exist.
     """
     from heldin.reports.runs import list_runs
 
@@ -404,7 +406,7 @@ def _axes(ax: "Axes | None") -> "Axes":
 
 
 def _with_named_source(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The content of a config in which a dataset as ``corpus.source`` is a folder."""
+    """Return the config's content, with the path of a folder where ``corpus.source`` is a dataset."""
     corpus = config.get("corpus")
     if not isinstance(corpus, Mapping) or not is_dataset(corpus.get("source")):
         return config
@@ -418,7 +420,7 @@ def _reporter(quiet: bool) -> Reporter:
 
 
 def _called(function: str) -> str:
-    """Return the call as the record stores it: the function, and the script if there is one."""
+    """Return the call as the record stores it: the function's name, and the script's name if there is a script."""
     # The file name without its folders, and none of the arguments: either may name a person.
     script = Path(sys.argv[0]).name if sys.argv and sys.argv[0] else ""
     return f"heldin.{function}(...)" + (f" in {script}" if script.endswith(".py") else "")

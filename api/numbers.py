@@ -1,4 +1,4 @@
-"""Claims, bounds and verdicts from arrays of scores, and what an audit could certify before it is run."""
+"""Claims, bounds and verdicts from arrays of scores, and the power of an audit before it is run."""
 
 import difflib
 import inspect
@@ -25,7 +25,7 @@ _FORM = 'give a list of claims, such as [(8, 1e-6)] or ["epsilon=8,delta=1e-6"]'
 
 
 def claim(epsilon: float, delta: float) -> Claim:
-    """(epsilon, delta)-DP per user under add/remove, to be tested. Raises InputError for numbers out of range.
+    """Return the claim of (epsilon, delta)-DP per user under add/remove. Raises InputError for numbers out of range.
 
     >>> str(claim(8, 1e-6).label)
     'epsilon 8 at delta 1e-06'
@@ -34,12 +34,12 @@ def claim(epsilon: float, delta: float) -> Claim:
 
 
 def plan_claim(path: str | Path) -> Claim:
-    """Return the accountant's curve of a plan.json. Raises InputError for a plan without a guarantee for users."""
+    """Return the accountant's curve in a plan.json. Raises InputError for a plan without a guarantee for users."""
     return _plan_claim(Path(path))
 
 
 def claims_of(stated: Sequence[Stated]) -> tuple[Claim, ...]:
-    """Claims stated as ``Claim``, "epsilon=8,delta=1e-6" or (8, 1e-6). Raises InputError for a malformed one."""
+    """Read claims given as ``Claim``, "epsilon=8,delta=1e-6" or (8, 1e-6). Raises InputError for a malformed claim."""
     # The letters of one text, or the two numbers of one pair, would each be taken for a claim.
     if isinstance(stated, str | Claim) or not isinstance(stated, Iterable):
         given = f"the claim '{stated.label}' alone" if isinstance(stated, Claim) else repr(stated)
@@ -61,7 +61,7 @@ def _claim_of(claim: Stated) -> Claim:
 
 # A typed dict and not ``Any``, so that a type checker catches a misspelt option.
 class DesignOptions(TypedDict, total=False):
-    """The design by which scores were made; see ``bounds.design.Design``."""
+    """How the scores were made; see ``bounds.design.Design``."""
 
     independent_trainings: bool
     reference_on_one_side: bool
@@ -84,7 +84,7 @@ def bound(
     claims: Sequence[Stated] = (),
     **design: Unpack[DesignOptions],
 ) -> Judgement:
-    """Lower bounds on epsilon per user, and a verdict on each claim, from any tool's scores.
+    """Return lower bounds on epsilon per user, and a verdict on each claim, from the scores of any tool.
 
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
@@ -94,22 +94,22 @@ def bound(
     ('contradicted', 'certified', 3)
 
     Args:
-        scores: one for each user, shape (m,).
-        member: whether each was held in, shape (m,).
-        assignment: how membership came about: coin (one fair coin for each user, independent of all others), fixed
-            (anything else that is known) or unknown.
-        users: names for messages, shape (m,); row numbers where not given.
-        higher_is: whom a higher score speaks for: member or non-member.
-        delta: of the bounds; None takes the first claim's.
-        claims: to test, each a ``Claim``, "epsilon=8,delta=1e-6" or (8, 1e-6).
-        design: what else was fixed before looking, by the names of ``DesignOptions``.
+        scores: one score for each user, shape (m,).
+        member: whether each user is a member, shape (m,).
+        assignment: how membership was decided: coin (one fair coin for each user, independent of all others), fixed
+                (any other known rule) or unknown.
+        users: names for messages, shape (m,); the default is row numbers.
+        higher_is: the group that higher scores indicate: member or non-member.
+        delta: delta of the bounds; None takes the delta of the first claim.
+        claims: claims to test, each a ``Claim``, "epsilon=8,delta=1e-6" or (8, 1e-6).
+        design: further choices made before looking at scores, by the names of ``DesignOptions``.
 
     Returns:
-        Every bound that is valid for the design, those that are refused with the reason, and the verdicts.
+        Every bound that is valid for the design, the refused bounds with the reason, and the verdicts.
 
     Raises:
-        InputError: scores that are not finite or have no membership, a missing delta, an unknown word.
-        TooFewUsers: nothing can be said of so few users.
+        InputError: a score is not finite or has no membership, delta is missing, or a word is unknown.
+        TooFewUsers: there are too few users for any statement.
     """
     unknown = next((name for name in design if name not in DesignOptions.__annotations__), None)
     if unknown is not None:
@@ -143,19 +143,19 @@ def bound(
 
 @numbers_named
 def power(users: int, auroc: float, *, delta: float = 1e-5, claims: Sequence[Stated] = ()) -> Power:
-    """Return what an audit of so many users, each held in by a coin, could certify or falsify, before it is run.
+    """Return what an audit with this number of users could certify or contradict, before it is run.
 
     >>> found = power(500, 0.75)
     >>> round(found.largest.paid, 1)
     4.7
 
     Args:
-        users: whose membership is decided by coin.
-        auroc: that the attack is expected to reach.
-        delta: of the statements.
-        claims: each is asked for on its own.
+        users: number of users whose membership a coin decides.
+        auroc: AUROC that the attack is expected to reach.
+        delta: delta of the bounds and claims.
+        claims: claims to test; the power is computed for each claim separately.
 
     Raises:
-        InputError: too few users or too many, or an AUROC outside [0.5, 1).
+        InputError: there are too few or too many users, or the AUROC is outside [0.5, 1).
     """
     return _power(users, auroc, delta, claims=claims_of(claims))

@@ -1,4 +1,4 @@
-"""White-box audit of anybody's private training step."""
+"""White-box audit of any private training step."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -35,28 +35,30 @@ def audit_trainer(
     """Check that ``step`` runs ``mechanism``: insert canary gradients by coin, watch every noised step, test the step.
 
     Args:
-        step: one private step, with the signature of ``finetune.private.private_gradient``: from model, training,
-            number of the step and all token sequences it leaves in ``.grad`` what its optimizer would see
-            (docs/white-box.md); None audits heldin's own trainer.
-        mechanism: that the step is said to run, or its plan.json.
-        trainer: a whole trainer in place of a step: it trains ``base.model`` in place and calls ``training.watch`` with
-            what its optimizer reads. A method ``optimizer`` states its optimizer (docs/white-box.md).
-        trainings: each with a key, coins and canaries of its own.
-        canaries: of each training.
-        directions: of the canaries' gradients: "coordinate" is tight against the accountant, "random" is over all
-            parameters.
-        processes: train in two processes too, for which ``step`` must be a function of a module that can be imported.
-        model: tiny model on which it is audited: "gpt-neo" or "gpt2".
-        tied: its head is its embedding table, as in the released models; False: it has a head of its own.
-        accept: findings that do not count towards ``exit_code``: "non-finite", that a unit whose gradient is not finite
-            breaks the step. The outcome states them all the same.
+        step: one private step, with the signature of ``finetune.private.private_gradient``: takes the model, the
+            training,
+            the step number and all token sequences, and leaves in ``.grad`` the noised gradient for the optimizer
+            (docs/white-box.md). None audits heldin's own trainer.
+        mechanism: the mechanism that the step claims to run, or its plan.json.
+        trainer: a whole trainer instead of a step. It trains ``base.model`` in place and calls ``training.watch`` with
+            the input of its optimizer. A method ``optimizer`` states the trainer's optimizer (docs/white-box.md).
+        trainings: number of trainings, each with its own key, coins and canaries.
+        canaries: number of canaries per training.
+        directions: directions of the canaries' gradients: "coordinate" is tight against the accountant, "random" covers
+            all parameters.
+        processes: whether to train in two processes as well; ``step`` must then be a function of an importable module.
+        model: tiny model for the audit: "gpt-neo" or "gpt2".
+        tied: whether the head is the embedding table, as in the released models; False gives the model a separate head.
+        accept: findings that do not count towards ``exit_code``, though the outcome reports them: "non-finite" means
+            that
+            a unit whose gradient is not finite breaks the step.
 
     Returns:
-        Outcome, bounds and verdict from the coins, every check, and the alarms with their kinds.
+        The outcome, the bounds and verdict from the coins, every check, and the alarms with their kinds.
 
     Raises:
-        InputError: a mechanism that is not tested here, too few or too many canaries, what cannot be accepted, or a
-            step together with a trainer.
+        InputError: this audit does not test the mechanism, there are too few or too many canaries, a finding cannot be
+            accepted, or both a step and a trainer are given.
     """
     if step is not None and trainer is not None:
         raise InputError("step and trainer are both given: audit either one step, with step, or a whole trainer")
