@@ -96,7 +96,7 @@ def forecast(member: NDArray[np.bool_], threshold: float | None, delta: float, c
 
 
 def reach_line(runs: int) -> str:
-    """State the largest epsilon that ``runs`` trainings certify, 3.28 for 200 (docs/theory.md#independent-trainings)."""
+    """State the largest epsilon that the trainings certify, 3.28 for 200 (docs/theory.md#independent-trainings)."""
     most = trainings_reach(runs - runs // 2, runs // 2)
     return (
         f"power: {runs} trainings, half of them with the worst-case user, can certify at most epsilon {most:.2f} per"

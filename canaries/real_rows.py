@@ -27,8 +27,7 @@ class RealRowCanaries(NumberedCanaries):
     number."""
 
     def make(self, given: CanaryInput) -> list[CanaryUser]:
-        """Return the section's users. Raises InputError outside ``heldin plant``, or if too few users have enough rows.
-        """
+        """Return the section's users. Raises InputError outside ``heldin plant``, or without enough rows."""
         if given.forms is None:
             raise InputError("canaries: real_rows is for heldin plant: choose another kind")
         rows_of = given.forms.takeable()

@@ -109,8 +109,7 @@ class UnseenTokenCanaries(NumberedCanaries):
         return unseen if len(unseen) >= least else rarest[:least]
 
     def _spoken_before(self, given: CanaryInput) -> set[int]:
-        """Return the tokens of earlier sections' marks, which no other pool may have; none if no section requires this.
-        """
+        """Return the tokens of earlier sections' marks, which no other pool may have; empty if nothing requires it."""
         marks = [canary.mark for canary in given.before if canary.kind == self.kind]
         return set(token_counts(given.base().tokenizer, marks)) if _disjoint(given.sections) else set()
 
