@@ -133,8 +133,7 @@ class AuditResult(Tabular):
         """Plot the share of members that an attack misses against the share of non-members that it flags.
 
         A lower curve means more leakage. The guarantee and each claim set a floor: in expectation, no curve is below
-        it.
-        The curves of attacks are estimates, so a curve below a claim's floor is not a verdict (see ``verdict``).
+        it. The curves of attacks are estimates, so a curve below a claim's floor is not a verdict (see ``verdict``).
 
         Args:
             ax: matplotlib axes to plot on; None makes a new figure.

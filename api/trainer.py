@@ -36,9 +36,8 @@ def audit_trainer(
 
     Args:
         step: one private step, with the signature of ``finetune.private.private_gradient``: takes the model, the
-            training,
-            the step number and all token sequences, and leaves in ``.grad`` the noised gradient for the optimizer
-            (docs/white-box.md). None audits heldin's own trainer.
+            training, the step number and all token sequences, and leaves in ``.grad`` the noised gradient for the
+            optimizer (docs/white-box.md). None audits heldin's own trainer.
         mechanism: the mechanism that the step claims to run, or its plan.json.
         trainer: a whole trainer instead of a step. It trains ``base.model`` in place and calls ``training.watch`` with
             the input of its optimizer. A method ``optimizer`` states the trainer's optimizer (docs/white-box.md).
@@ -50,8 +49,7 @@ def audit_trainer(
         model: tiny model for the audit: "gpt-neo" or "gpt2".
         tied: whether the head is the embedding table, as in the released models; False gives the model a separate head.
         accept: findings that do not count towards ``exit_code``, though the outcome reports them: "non-finite" means
-            that
-            a unit whose gradient is not finite breaks the step.
+            that a unit whose gradient is not finite breaks the step.
 
     Returns:
         The outcome, the bounds and verdict from the coins, every check, and the alarms with their kinds.
