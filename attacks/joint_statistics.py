@@ -93,13 +93,14 @@ class Weighted(JointAttack):
 
 
 class ErrorZone(JointAttack):
-    """Ratio of the sum of positive d to the size of the sum of negative d, over tokens that are not the first choice.
+    """Ratio of the sum of positive d to the size of the sum of negative d, over a user's mispredicted tokens.
 
-    One value of each user, shape (n,).
-    One value per user, shape (n,); a token counts if the target's first choice is another token.
+    A token is mispredicted if it is not the target's first choice. One value per user, shape (n,).
+
+    The EZ score of EZ-MIA (arXiv 2601.12104), with a user's tokens pooled before the ratio is taken. As in the authors'
     code, the score is 0 with fewer than two such tokens. There are two departures. The first token of a text counts,
     because heldin gives it a context. If the sum of negative d is smaller than ``LEAST_FALL``, the ratio uses
-    ``LEAST_FALL``. A score of 0 would put the clearest member last. Meant for the exact training documents.
+    ``LEAST_FALL``: a score of 0 would put the clearest member last. Meant for the exact training documents.
     """
 
     uses: ClassVar[Uses] = Uses.MODEL

@@ -19,8 +19,7 @@ class MarkScores:
         recipes: the recipe that drew each mark; marks are compared within a recipe.
         users: the canary user who has the mark; None for a candidate.
         planted: whether the mark is in somebody's texts, shape (n,): true for every canary user's mark, and for a
-            candidate
-            that equals such a mark.
+            candidate that equals such a mark.
         target: log-probability, in nats, under the audited model, shape (n,).
         reference: log-probability, in nats, under the reference model, shape (n,).
     """

@@ -100,8 +100,7 @@ class Attack(ABC):
         of_training_texts: whether the attack is made for the exact training documents, and loses evidence on other
             texts.
         of_pairs: whether the attack has a meaning for preference pairs, which are scored by the margin of the chosen
-            over
-            the rejected answer (``TokenScores``). Otherwise the attack is skipped for pairs.
+            over the rejected answer (``TokenScores``). Otherwise the attack is skipped for pairs.
         access: what the attacker sees of a model. Below log-probabilities, token scores contain only answers.
     """
 

@@ -2,8 +2,8 @@
 
 A ceiling against which to compare attacks that need no training. This module does not use torch.
 
-Each user is a member of half of the K shadow models. A user's scores are a_u + gap / 2 + shift_u as a member and
-a_u - gap / 2 - shift_u as a non-member, plus noise with the user's own variance. Few models leave variance and shift
+Each user is a member of half of the K shadow models. A user's scores are a_u + gap / 2 + shift_u as a member and a_u -
+gap / 2 - shift_u as a non-member, plus noise with the user's own variance. Few models leave variance and shift
 uncertain. Both have a prior that all users together determine (empirical Bayes), conjugate as in BaVarIA (Brännvall
 2026, arXiv 2603.11799). The ratio is therefore a ratio of Student-t predictive densities.
 """

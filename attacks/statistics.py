@@ -27,8 +27,7 @@ class LikelihoodRatio(TextAttack):
     """log p_theta(x) - log p_ref(x): the user-inference statistic (Kandpal et al. 2024, equation 4).
 
     The statistic of a preference pair is the margin of the chosen over the rejected answer against the reference
-    (PREMIA,
-    Feng et al. 2024, arXiv 2407.06443).
+    (PREMIA, Feng et al. 2024, arXiv 2407.06443).
 
     Attributes:
         scale: whether the ratio is per text or per token.
