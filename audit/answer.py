@@ -26,8 +26,7 @@ class DecisionFacts(Facts):
         decision: the answer, and the numbers behind it.
         by: the config section with the thresholds of the decision.
         flagged: the people whom page one counts: those that the deciding attack flags, or the primary attack if none
-            decides;
-            null for fewer than 20 users, and if the comparison is not valid.
+            decides; null for fewer than 20 users, and if the comparison is not valid.
         best: the people flagged by the attack that flags most, if no attack passes the test of all; null otherwise.
         scores: number of scores that were tested together.
         law: how heldin redrew the members.

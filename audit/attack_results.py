@@ -81,8 +81,7 @@ class AttackResult(Facts):
         adjusted_p: p-value of the AUROC by the randomisation test; null if there was no test.
         length_correlation: rank correlation of the score with the mean length of the user's texts.
         curve: curve of the primary attack and of the attack in the headline; null for the others, because the curves of
-            many
-            scores together would reveal who is a member.
+            many scores together would reveal who is a member.
     """
 
     attack: str
@@ -98,14 +97,13 @@ class AttackResult(Facts):
 class DialSetting(Facts):
     """The primary attack with one setting changed.
 
-    dial: the setting that was changed.
+    Attributes:
+        dial: the setting that was changed.
         setting: value of the setting.
-        setting: its value.
         leads: whether this is the setting of the primary attack.
         auroc: AUROC over users.
         difference: AUROC minus the primary attack's AUROC; null for the primary attack, and if no error can be
-            estimated
-            (too few users, equal scores, or complete separation).
+            estimated (too few users, equal scores, or complete separation).
         adjusted_p: p-value of the AUROC by the randomisation test.
     """
 

@@ -56,8 +56,7 @@ def bag_of_words(
     """Judge a linear classifier on users' words, fitted on half of the users and tested on the other half, both ways.
 
     Each of the two tests is valid given the half for fitting. The p-value is twice the smaller p-value. The result is
-    None
-    if a group has too few users to split in half.
+    None if a group has too few users to split in half.
 
     Args:
         level: significance level of the alarm.
@@ -86,8 +85,7 @@ def text_separation(ours: Sequence[tuple[str, str]], others: Sequence[str], *, s
     """Return how well a bag of words separates some users' texts from other texts: an AUROC, 0.5 is guessing.
 
     The classifier is fitted on one half and tested on the other, both ways. A user's texts are all in one half. The
-    result
-    is None with fewer than ``MIN_USERS_PER_SIDE`` users or other texts.
+    result is None with fewer than ``MIN_USERS_PER_SIDE`` users or other texts.
 
     Args:
         ours: pairs (user, text).

@@ -42,9 +42,8 @@ def over_blocks(
     """Average one number per block. The interval is Student's t from three blocks on; one block keeps its own.
 
     Coins, seeds and trainings of different blocks are independent, and so are the blocks' numbers. An interval over the
-    users of one pair of models ignores that another training would give other models (measured coverage of DeLong's 95
-    %:
-    42 to 66 %).
+    users of one pair of models ignores that another training would give other models (measured coverage of DeLong's
+    95 %: 42 to 66 %).
 
     Args:
         values: one number per block, S numbers.

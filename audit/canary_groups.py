@@ -103,8 +103,7 @@ def canary_facts(
     Args:
         texts: the attacker's texts of each canary user.
         judgements: verdicts for each kind; empty if the record's answer is about canary users, because the record then
-            has
-            the verdicts.
+            has the verdicts.
     """
     table, canaries = scores.table, planted.canaries
     values = table.scores(fixed.attack.primary, fixed.attack.aggregations[0])

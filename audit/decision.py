@@ -156,11 +156,9 @@ class AnswerEvidence:
         scores: the family, the primary score first.
         auroc_p, tpr_p, reversed_p: p-values of the AUROC family, the rate family, and of scores higher for non-members.
         auroc_margin, tpr_margin: see ``audit.randomisation.FamilyTest``. The second is at the decision's FPR; None if
-            there
-            are too few users to show it.
+            there are too few users to show it.
         exact: whether the p-values are exact: heldin drew the assignment, and every condition is met. Otherwise they
-            are
-            indicative.
+            are indicative.
         flaws: reasons why the comparison is not valid; empty if it is valid.
         ceiling: the largest AUROC that the guarantee allows; None without a guarantee.
         ceiling_rates: pairs (FPR, largest TPR that the guarantee allows), at each rate of the scores.
@@ -293,9 +291,8 @@ def users_needed(by: DecisionConfig, auroc_margin: float, tpr_margin: float | No
     """Return the users, half of them members, that rule out both thresholds in four of five audits at chance.
 
     With n users the best score deviates to 1/2 + margin / sqrt(3 n), and its upper limit is 1.645 / sqrt(3 n) higher.
-    The
-    best TPR deviates to t = f + margin sqrt(4 f (1 - f) / n), and its limit is 1.645 deviations higher. The variance is
-    2 t (1 - t) / n for the rate and 2 (t / f)^2 f (1 - f) / n for the threshold.
+    The best TPR deviates to t = f + margin sqrt(4 f (1 - f) / n), and its limit is 1.645 deviations higher. The
+    variance is 2 t (1 - t) / n for the rate and 2 (t / f)^2 f (1 - f) / n for the threshold.
 
     Args:
         auroc_margin: deviation of the best score by chance, in standard deviations.

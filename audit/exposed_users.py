@@ -48,8 +48,7 @@ class Exposed:
         share: the user's share of the training records.
         reference_loss: loss of the reference model on the attacker's texts of the user, nats per token.
         reference_divergence: lower estimate of KL(D_u || p_ref), nats per token (``attacks.reference_divergence``);
-            None if
-            the user has only one text.
+            None if the user has only one text.
         word_divergence: KL divergence of the user's words from all other users' words in training, nats, smoothed.
         near_duplicates: number of the user's training records that nearly copy an earlier record.
     """

@@ -2,8 +2,7 @@
 
 The threshold is the end of a group of users (``audit.coarse``). So every count is about ten or more people, and is a
 point of the curve in the record. Among these ends, heldin takes the one whose share of flagged non-members is nearest
-to
-the audit's stated false-positive rate.
+to the audit's stated false-positive rate.
 """
 
 from collections.abc import Sequence

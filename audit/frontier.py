@@ -48,8 +48,7 @@ def dominated(positions: Sequence[Position]) -> dict[str, list[str]]:
 
     Args:
         positions: variants of one group, with the same S blocks in the same order. With fewer than three blocks nothing
-            is
-            shown, because another training would give other models.
+            is shown, because another training would give other models.
     """
     beaten_by: dict[str, list[str]] = {position.name: [] for position in positions}
     pairs = list(itertools.combinations(positions, 2))

@@ -58,8 +58,7 @@ def auroc_difference(first: tuple[Scores, Scores], second: tuple[Scores, Scores]
 
     Returns:
         The difference; None if a group has one user, an attack separates the groups completely, or the scores are
-        equal.
-        These cases have no spread to estimate an error from.
+        equal. These cases have no spread to estimate an error from.
     """
     (in_first, out_first), (in_second, out_second) = placements(*first), placements(*second)
     difference = float(in_second.mean() - in_first.mean())
@@ -117,11 +116,9 @@ def auroc_limits(held_in: Array, held_out: Array) -> AurocLimits:
     """Return intervals that hold for all K scores at once, whatever their dependence, and one-sided upper limits.
 
     The covariance of the K AUROCs is that of DeLong, DeLong and Clarke-Pearson (1988). The largest of the K
-    standardised
-    deviations is drawn from the normal law with that correlation. Limits are computed on the logit scale. A score that
-    separates the groups completely has the exact limit of that case, at level 0.025 / K. The upper limit of a single
-    score
-    is max(AUROC, 1/2) plus 1.645 times the larger of the deviations under H0 and by DeLong.
+    standardised deviations is drawn from the normal law with that correlation. Limits are computed on the logit scale.
+    A score that separates the groups completely has the exact limit of that case, at level 0.025 / K. The upper limit
+    of a single score is max(AUROC, 1/2) plus 1.645 times the larger of the deviations under H0 and by DeLong.
 
     Args:
         held_in: scores of members, shape (K, n1).
@@ -157,8 +154,7 @@ def tpr_at_most(estimate: float, resampled: float, fpr: float, members: int) -> 
     """Return a one-sided 95 % upper limit of the TPR at ``fpr``, around max(estimate, fpr).
 
     The limit is the larger of two. The bootstrap's 95 % quantile includes the error of the estimated threshold. Clopper
-    and
-    Pearson's limit at the given threshold covers small counts.
+    and Pearson's limit at the given threshold covers small counts.
 
     Args:
         estimate: the observed TPR.

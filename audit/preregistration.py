@@ -24,11 +24,9 @@ class Sides:
     Attributes:
         assignment: independent fair coins, another known way (an exact half, a split by hand), or unknown.
         witnessed: True if heldin drew the assignment, False if somebody asserts it.
-        unmet: a further condition of a certified statement that is missing, such as a declaration of the
-            training data.
+        unmet: a further condition of a certified statement that is missing, such as a declaration of the training data.
         unshown: the reason why canary rows are not shown to affect the model. A claim that canary users do not
-            contradict
-            is then "not contradicted" with indicative evidence only.
+            contradict is then "not contradicted" with indicative evidence only.
     """
 
     assignment: Assignment
@@ -63,8 +61,7 @@ class Panel:
         users: names of these people.
         claims: the claims to test on these people.
         kind: kind of the canary users, if scores are compared within groups of equal length and number of documents;
-            None:
-            scores are compared as they are.
+            None: scores are compared as they are.
         part: whether these people are part of another panel's subjects; their bounds are then not repeated.
     """
 

@@ -173,11 +173,9 @@ class Emitted(Facts):
         queries: number of continuations of one prefix that the attacker samples.
         users: number of these people under the audited model.
         lower, upper: exact 95 % limits (Clopper & Pearson 1934) of their share of people with a long enough text; null
-            if
-            nobody has a long enough text.
+            if nobody has a long enough text.
         only_theirs: number of these people with such a text whose suffix occurs in no known text of others; null
-            without
-            texts of others.
+            without texts of others.
         reference: number of these people under the reference model; null if its tokenizer differs.
     """
 
@@ -317,8 +315,7 @@ class Results(Facts):
     Attributes:
         access: what the deciding attacker sees of the model.
         levels: the answers for attackers who see more or less, the strongest first; ``judgement`` has the verdicts on
-            claims
-            for all levels.
+            claims for all levels.
         decision: the answer, with the test behind it.
         attacks: every attack under every aggregation, the primary attack first.
         blind: baselines that never saw the audited model.

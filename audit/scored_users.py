@@ -39,8 +39,7 @@ class ScoredUsers:
         """Return the score of every user, shape (n,); higher means more likely a member.
 
         Raises InputError for an attack that was not scored, an unknown aggregation, a user without a text, or a score
-        that is
-        not finite. The message has the user's number, by name.
+        that is not finite. The message has the user's number, by name.
         """
         scores = self.lifted(attack, aggregation, dial)
         # Refused, not dropped: whether a score is finite may depend on the coins, and who is scored must not

@@ -69,8 +69,7 @@ class CandidateResult(Facts):
         adjusted: Holm's adjusted p-value.
         disqualified: the reason; "" if the candidate is not disqualified.
         blocks_needed: number of blocks with which these means and spreads would pass; null if no number would, or if
-            the
-            candidate passes.
+            the candidate passes.
     """
 
     name: str

@@ -27,12 +27,10 @@ class UserLoss:
         texts: number of texts.
         tokens: number of predicted tokens in the texts.
         loss: mean over these tokens under the target, nats per token; for preference pairs, the mean over pairs of the
-            loss
-            of direct preference optimisation, nats per pair.
+            loss of direct preference optimisation, nats per pair.
         base_loss: the loss under the base model.
         preferred: share of pairs in which the target has raised the chosen answer relative to the rejected one; None
-            for other
-            texts.
+            for other texts.
     """
 
     user: str
@@ -57,8 +55,8 @@ class Utility(Facts):
         base_perplexity: perplexity of the base model on the same texts.
         gain: base model's loss minus the target's loss, with a 95 % interval over these users; null for too few users.
         preferred: share of preference pairs in which the target, relative to the base model, has raised the chosen
-            answer
-            against the rejected one. It has a 95 % interval over these users; 0.5 is guessing. null for other texts.
+            answer against the rejected one. It has a 95 % interval over these users; 0.5 is guessing. null for other
+            texts.
     """
 
     users: int
@@ -78,8 +76,7 @@ class Gain(AurocDifference):
     Attributes:
         value: the gain, as a mean over users.
         per: the unit of the gain: nats per token, or per text if the models' tokenizers may differ. For preference
-            pairs, the
-            gain is the increase in the margin of the chosen over the rejected answer, nats per pair.
+            pairs, the gain is the increase in the margin of the chosen over the rejected answer, nats per pair.
     """
 
     per: Literal["token", "text", "pair"]
