@@ -45,7 +45,7 @@ def whole_number_in(text: str) -> int:
 
 
 def numbers_named(function: Callable[P, Result]) -> Callable[P, Result]:
-    """Wrap a function: convert other libraries' numbers to Python's own; errors name the argument that is wrong."""
+    """Wrap a function: convert other libraries' numbers to Python's own; InputErrors name the wrong argument."""
     signature = inspect.signature(function)
 
     @functools.wraps(function)

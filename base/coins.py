@@ -97,8 +97,8 @@ def keyed_positions(key: bytes, purpose: str, identity: str, *, count: int, tota
     """Return ``count`` different positions below ``total``, increasing. Every set is equally likely.
 
     All positions are returned if there are fewer than ``count``. The cost is O(count), however large ``total`` is
-    (Floyd's
-    algorithm: Bentley and Floyd 1987). A position comes from 64 bits, so its probability is exact to within ``total``
+    (Floyd's algorithm: Bentley and Floyd 1987). A position comes from 64 bits, so its probability is exact to within
+    ``total``
         times
     2^-64.
 

@@ -104,8 +104,7 @@ class Family(Generic[KindClass]):
 
         Raises:
             InputError: there is no such kind, two packages register the name, the code cannot be imported, or the class
-                is not
-                in this family or lacks a required method.
+                is not in this family or lacks a required method.
         """
         target = self._target(name)
         if target in self.ours.values():
