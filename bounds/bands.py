@@ -167,8 +167,7 @@ def crossing_probability(trials: int, eta: float) -> float:
 
     The recursion over the number of points below each limit is exact, as a Poisson process conditioned on n points
     (Moscovich and Nadler 2017, section 2). It is truncated at 9 standard deviations, so the result is never below the
-    true
-    value, and above it by less than 1e-12. Time grows as n^1.5.
+    true value, and above it by less than 1e-12. Time grows as n^1.5.
     """
     ranks = np.arange(1.0, trials + 1.0)
     at = special.betaincinv(ranks, trials + 1.0 - ranks, eta)

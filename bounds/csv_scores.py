@@ -75,8 +75,7 @@ def read_scores(path: Path) -> LabelledScores:
     """Read the columns user, score and member, sorted by user, so the result does not depend on the row order.
 
     Raises InputError, one line with file and row, in these cases: the file cannot be read, a column is missing, a user
-    has
-    a score without membership or the reverse, a score is not a finite number, or a user occurs twice.
+    has a score without membership or the reverse, a score is not a finite number, or a user occurs twice.
     """
     try:
         # Spreadsheets begin a file with a byte-order mark, which would become part of the first column's name.

@@ -56,10 +56,9 @@ def andrew_estimate(
     The method is Algorithm 2 of Andrew et al. 2024.
 
     Scores are g_j = sqrt(d) cos(canary, released vector), with distribution N(0, 1) for a left-out canary. With one
-    common
-    variance the two Gaussians give mu-GDP. mu is mean(observed) under the exact null N(0, 1). If left-out canaries were
-    scored too, mu is the difference of means over the pooled standard deviation. The interval is a bootstrap over
-    canaries.
+    common variance the two Gaussians give mu-GDP. mu is mean(observed) under the exact null N(0, 1). If left-out
+    canaries were scored too, mu is the difference of means over the pooled standard deviation. The interval is a
+    bootstrap over canaries.
 
     Args:
         observed: scores of included canaries, shape (k,), k >= 2.

@@ -1,8 +1,7 @@
 """Lower bounds on epsilon from one training run, after Steinke et al. 2023 and Mahloujifar et al. 2024.
 
 Conditions for everything here (docs/theory.md#conditions-of-one-run): an independent fair coin decided the membership
-of
-each of the m users, was drawn after the pool was fixed, and was used once. The scores are a function of the released
+of each of the m users, was drawn after the pool was fixed, and was used once. The scores are a function of the released
 model and of randomness independent of the coins. All m flipped users count, including abstentions. The number of
 guesses r was fixed before looking, or the error probability covers its choice. Users' scores may depend on each other,
 which these theorems allow.
@@ -87,9 +86,9 @@ def paid_tries(users: int, made: int | None = None, alpha: float = 0.05, attacks
     """Return the numbers of guesses to try and their shares of alpha / attacks, by the arguments only.
 
     Without a registered number, the tries are 0.84 m^{3/4} guesses (149 of 1,000) at 70 % of the error probability,
-    half of
-    the users at 10 % and all users at 20 %. The first is near the best number for attackers of AUROC 0.6 to 0.95. The
-    others are for attackers who identify nearly all members (docs/theory.md#choice-of-guesses has the simulations).
+    half of the users at 10 % and all users at 20 %. The first is near the best number for attackers of AUROC 0.6 to
+    0.95. The others are for attackers who identify nearly all members (docs/theory.md#choice-of-guesses has the
+    simulations).
 
     Args:
         made: number of guesses r, registered beforehand; None: several numbers are tried.
@@ -265,8 +264,7 @@ def one_run_p_value(guesses: Guesses, epsilon: float, delta: float) -> float:
     The p-value is that of Steinke, Nasr, Jagielski 2023, Theorem 5.2:
 
     P[Bin(r, q) >= v] + 2 m delta max_{1 <= i <= v} P[v - i <= Bin(r, q) < v] / i with q = e^eps / (1 + e^eps), at most
-    1.
-    For the conditions see the module docstring. Add/remove and replace coincide, because the coin decides presence.
+    1. For the conditions see the module docstring. Add/remove and replace coincide, because the coin decides presence.
     """
     check_bound_delta(delta)
     m, r, v = guesses.users, guesses.made, guesses.correct
@@ -295,14 +293,13 @@ def one_run_epsilon(guesses: Guesses, delta: float, alpha: float = 0.05) -> floa
 def fdp_rejects(guesses: Guesses, inverse_roc: InverseRoc, alpha: float = 0.05) -> bool:
     """Return whether f-DP is rejected at level alpha: Mahloujifar, Melis, Chaudhuri 2024, the recursion of Theorem 3.2.
 
-    R = alpha v/m, H = alpha (r - v)/m; for i = v-1, ..., 0: H' = max(H, F^-1(R)), R += i/(r - i) (H' - H), H = H'.
-    The test rejects iff R + H > r/m.
+    R = alpha v/m, H = alpha (r - v)/m; for i = v-1, ..., 0: H' = max(H, F^-1(R)), R += i/(r - i) (H' - H), H = H'. The
+    test rejects iff R + H > r/m.
 
     Args:
         guesses: the game; for the conditions see the module docstring.
         inverse_roc: F^-1(y), the smallest FPR at which the claimed ROC, symmetric and concave, reaches TPR y. The test
-            stays
-            valid with an ROC above the true one.
+            stays valid with an ROC above the true one.
         alpha: error probability.
     """
     check_alpha(alpha)
@@ -354,8 +351,7 @@ def fdp_epsilon(guesses: Guesses, delta: float, alpha: float = 0.05) -> float:
     """Return the largest epsilon (to 1e-5) whose (epsilon, delta)-DP curve the f-DP recursion rejects; 0 if none.
 
     Valid for every mechanism. At delta = 0, the result equals one_run_epsilon if all guesses were right, and is
-    slightly
-    below one_run_epsilon otherwise (0.69 instead of 0.70 at 75 right of 100).
+    slightly below one_run_epsilon otherwise (0.69 instead of 0.70 at 75 right of 100).
     """
     return _largest(lambda e: fdp_rejects(guesses, epsilon_delta_inverse(e, delta), alpha), _HIGHEST_EPSILON)
 
@@ -405,8 +401,7 @@ def fdp_gaussian_bound(
     """Return lower bounds on mu and epsilon(mu, delta) by the f-DP recursion, for a Gaussian trade-off curve.
 
     Not valid for other mechanisms (including subsampled ones): test other mechanisms against their own curve. Delta is
-    in
-    (0, 1); see ``steinke_bound`` for the other arguments.
+    in (0, 1); see ``steinke_bound`` for the other arguments.
     """
 
     def bound(guesses: Guesses, level: float) -> tuple[float, float]:

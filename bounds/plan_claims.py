@@ -60,8 +60,7 @@ def parse_claim_of(text: str) -> UnitClaim:
     """Read a claim such as "epsilon=8,delta=1e-6,unit=user".
 
     The other form, "noise_multiplier=1.2,sampling_rate=0.01,steps=800,delta=1e-6,unit=example", is the accountant's
-    curve
-    of Poisson-sampled DP-SGD. The unit is user or example.
+    curve of Poisson-sampled DP-SGD. The unit is user or example.
 
     Raises InputError for any other form: a claim about single examples implies nothing finite about users with several.
     """

@@ -107,8 +107,7 @@ def epsilon_of_rates(tpr: Array, fpr: Array, delta: float) -> Array:
     """Return max(0, ln((TPR - delta) / FPR), ln((1 - FPR - delta) / (1 - TPR))), elementwise.
 
     Kairouz, Oh, Viswanath 2015, Theorem 2.1, both directions. With a lower limit of the TPR and an upper limit of the
-    FPR,
-    the result is a lower bound.
+    FPR, the result is a lower bound.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = np.stack([(tpr - delta) / fpr, (1.0 - fpr - delta) / (1.0 - tpr)])

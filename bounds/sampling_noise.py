@@ -1,8 +1,7 @@
 """The power that an attack loses if it samples texts instead of reading the probabilities of the same event.
 
 The model: with unlimited samples, users' scores are N(mu, 1) for members and N(0, 1) for others. Each sample at each
-cut
-adds independent noise, so k samples add a variance of ``noise`` / k to a user's score.
+cut adds independent noise, so k samples add a variance of ``noise`` / k to a user's score.
 """
 
 import math

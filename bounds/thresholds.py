@@ -1,11 +1,10 @@
 """Lower bounds on epsilon from independent trainings: Clopper-Pearson at thresholds, and its Gaussian conversion.
 
 All functions here require INDEPENDENT TRAININGS (docs/theory.md#independent-trainings). Each score comes from a
-separate
-training, with or without the user, and trainings share no randomness. Scores of many users under one model are not
-independent: bounds/judgement.py then refuses these bounds in favour of bounds/one_run.py. Thresholds are fixed before
-looking, or chosen on one half of the trainings and used on the other. The error probability covers several thresholds.
-Choosing the best threshold afterwards is wrong in up to 14.5 % of audits at a nominal 5 % (tests/coverage).
+separate training, with or without the user, and trainings share no randomness. Scores of many users under one model are
+not independent: bounds/judgement.py then refuses these bounds in favour of bounds/one_run.py. Thresholds are fixed
+before looking, or chosen on one half of the trainings and used on the other. The error probability covers several
+thresholds. Choosing the best threshold afterwards is wrong in up to 14.5 % of audits at a nominal 5 % (tests/coverage).
 """
 
 import math
@@ -68,9 +67,8 @@ def clopper_pearson(counts: Counts, delta: float, *, alpha: float = 0.05, pairs:
     Args:
         delta: delta of the bound, in [0, 1).
         alpha: total error probability; each of the two rates of each pair gets alpha / (2 pairs).
-        pairs: number K of pre-registered (threshold, direction) pairs. With 1, only the rule "in if score >=
-            threshold",
-            ln((TPR - delta) / FPR), is used; with 2 or more, both directions are.
+        pairs: number K of pre-registered (threshold, direction) pairs. With 1, only the rule "in if
+            score >= threshold", ln((TPR - delta) / FPR), is used; with 2 or more, both directions are.
     """
     check_bound_delta(delta)
     # alpha / (2 K): two limits for each pair, on the safe side where both directions share them.

@@ -41,8 +41,7 @@ class ThresholdTest:
     Attributes:
         pilot: number of trainings that chose the threshold and are not tested; 0 if it was fixed beforehand.
         threshold: a training counts as "with the user" if its score is at least this; None if ROC bands over all
-            trainings
-            are used, because the coins left too few trainings of a group in the first quarter.
+            trainings are used, because the coins left too few trainings of a group in the first quarter.
         counts: counts of the tested trainings at the threshold; None without a threshold.
         epsilon: lower bound that this test, chosen before looking, certifies at 95 %.
         reach: epsilon that the tested trainings would have certified with perfect separation.

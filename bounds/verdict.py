@@ -139,13 +139,11 @@ class Verdict:
     Attributes:
         claim: label of the claim; ``NO_CLAIM`` if there is none.
         outcome: contradicted; not contradicted, although a perfect attack would have contradicted the claim; or
-            impossible to
-            contradict.
+            impossible to contradict.
         standing: strength of the evidence.
         finding: result of the test, with the reason if the verdict is only indicative.
         max_certifiable_epsilon: the epsilon that perfect guessing would have certified at the claim's delta. If the
-            evidence
-            is indicative, this assumes that all conditions were met.
+            evidence is indicative, this assumes that all conditions were met.
         cautions: warnings to print with the verdict.
         subjects: the people whom the statement is about.
         p_value: smallest level at which the claim would be rejected; null if there was no test.
@@ -321,10 +319,8 @@ def p_value(scores: LabelledScores, claim: Claim, design: Design) -> float | Non
     """Return the p-value of the one-run test behind a verdict, at most 1 % too large and never below 1e-12.
 
     The design's own level fixes the numbers of guesses, each with its share, before any score is seen. The verdict at
-    that
-    level rejects iff the p-value is at most alpha / attacks. A test's level may then be lowered freely: if either
-    theorem's
-    test rejects at one level, it rejects at every higher level.
+    that level rejects iff the p-value is at most alpha / attacks. A test's level may then be lowered freely: if either
+    theorem's test rejects at one level, it rejects at every higher level.
 
     Args:
         scores: scores joined to membership.
