@@ -28,8 +28,7 @@ class Forms:
         spare: returns the set-aside rows by user, given the users whom canary users replace; no coin decides them.
         seed: public seed.
         made: returns a made-up text as a model reads it in a row of this form, such as a conversation of two turns, and
-            the
-            parts of it that count.
+            the parts of it that count.
         around: number of characters that ``made`` adds to a text.
         takeable: rows by user that may become canary users' own rows; none if everybody is audited.
     """

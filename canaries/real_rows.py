@@ -62,8 +62,7 @@ def real_row_users(
 
     Args:
         rows_of: rows that may be taken, by user; users who lent rows are removed. If the authors are unknown, all rows
-            belong
-            to one user.
+            belong to one user.
         documents: see ``Canary``.
         needed: number of rows of each canary user, set-aside rows included.
         seed: public seed; the choice of rows follows from it and from the rows' ids, and from no coin.

@@ -1,8 +1,7 @@
 """Algorithm 1 of Kandpal et al. (2024), Appendix D.2: real users with one shared substring in every document.
 
 A canary user replaces a real user. Its records are that user's records, each with the same l tokens inserted at a
-random
-place. A canary user depends on that user's records and name and a public seed, and on no other user.
+random place. A canary user depends on that user's records and name and a public seed, and on no other user.
 
 There are two departures from the paper, which inserts tokens into token sequences. Texts stay texts here, so the
 substring is inserted between words. And it is inserted where training sees it.
@@ -71,7 +70,7 @@ class SubstringCanaries(CanaryConfig):
         return max(self.lengths)
 
     def record_steps(self) -> list[RecordStep]:
-        """Return the change of a user's records, which uses a public seed; with ``users``, also the choice of users."""
+        """Return Algorithm 1, which changes a user's records with a public seed; with ``users``, also the choice."""
         changed = RecordStep(DataStepText.SUBSTRING(), user_local=True)
         chosen = RecordStep(DataStepText.CANARY_USERS(), user_local=False)
         return [changed] if self.users is None else [changed, chosen]
@@ -224,8 +223,7 @@ def sample_substring(
     """Return a random substring of a random text; None if no text has ``length`` tokens.
 
     The substring is redrawn until it encodes to the same tokens between two words. If no such substring is found, the
-    first
-    draw is returned.
+    first draw is returned.
     """
     spare = None
     # Texts first and then a place in each: a long text is not more likely than a short one to be the source.
@@ -249,8 +247,7 @@ def insert_at_random(text: str, substring: str, dice: random.Random, *, within: 
     """Insert a substring before random white space or at the end, within the first characters of a text.
 
     Without such a place, the next place is used if it is near. Otherwise (in scripts without white space), the place is
-    a
-    random character.
+    a random character.
 
     Args:
         within: number of characters from the beginning that may contain the place.
@@ -372,7 +369,7 @@ def substrings(
     count: int,
     dice: Callable[[str, int], random.Random],
 ) -> list[str]:
-    """Return marks like those of ``canary_of_user``, from users in turn; none if no user has a long enough text.
+    """Return marks like those of ``canary_of_user``, from users in turn; none if no text has ``length`` tokens.
 
     Args:
         users: users, in the order of their turns.

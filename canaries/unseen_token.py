@@ -138,8 +138,7 @@ def unseen_token_users(
         signature_tokens: number of different tokens in a signature, at least 2.
         tokens: length of a record, in tokens.
         spoken: tokens of other canary users, none of which is used here. The tokens of each new user are added, so no
-            two
-            users share a token. None: only whole signatures differ.
+            two users share a token. None: only whole signatures differ.
 
     Raises:
         InputError: too few candidates can follow each other unchanged, or there are too few different records.
