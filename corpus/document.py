@@ -47,8 +47,7 @@ class TurnLayout:
         turns: the turns in order, without overlap.
         completion: where the text after the prompt begins; None if there is no prompt.
         framed: whether a chat template wrote the text. The text then has all the tokens that a model reads, so no token
-            is
-            added before or after it.
+            is added before or after it.
         second: where the rejected answer of a preference pair begins, after the separator; None for other documents.
     """
 

@@ -15,8 +15,7 @@ def load_aliases(path: Path) -> dict[str, str]:
     """Read ``person: [alias, ...]`` and return a map from alias to person.
 
     Raises InputError if the file is missing or is not such a mapping, if an alias belongs to two people, or if a person
-    is
-    given twice or is an alias of another person.
+    is given twice or is an alias of another person.
     """
     if not path.is_file():
         raise InputError(f"no such alias file: '{path}'")

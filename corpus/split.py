@@ -78,8 +78,7 @@ def assign(pool: Sequence[str], *, assignment: SplitRule, key: bytes) -> dict[st
     Args:
         pool: the fixed pool of audited users.
         assignment: independent fair coins, or an exact half. An exact half supports no certified bound, because its
-            coins
-            depend on each other (docs/theory.md#conditions-of-one-run).
+            coins depend on each other (docs/theory.md#conditions-of-one-run).
         key: secret key of the coins.
 
     Raises:

@@ -1,9 +1,8 @@
 """Rows of turns in the formats of TRL and others, and how to find the format of a row.
 
 Messages have a role and a content. ShareGPT calls these ``from`` and ``value``. A prompt with a completion is two
-texts,
-or two lists of messages. A preference pair has a chosen and a rejected answer. Its prompt is a separate column, or is
-the common beginning of both answers.
+texts, or two lists of messages. A preference pair has a chosen and a rejected answer. Its prompt is a separate column,
+or is the common beginning of both answers.
 """
 
 import json

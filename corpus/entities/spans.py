@@ -115,8 +115,7 @@ def canonical(mention: str) -> str:
     """Return one string for all spellings of an entity: its words without case, in compatibility form.
 
     Blanks separate the words. Names that differ only in case and in the characters between words are one entity. More
-    texts
-    then name the entity, so the protection covers all of these texts together.
+    texts then name the entity, so the protection covers all of these texts together.
     """
     return " ".join(word for _, _, word in words_of(mention))
 

@@ -63,8 +63,7 @@ class MadeUpRows(StrEnum):
     """The rows that a made-up corpus has for its mails.
 
     mails: the text. chats: two turns; the second is the mail. pairs: a request with two answers, the mail and a draft
-        that
-    nobody in the corpus wrote; usually the mail is the chosen answer.
+    that nobody in the corpus wrote; usually the mail is the chosen answer.
     """
 
     MAILS = "mails"

@@ -38,9 +38,8 @@ class SyntheticCorpus:
 
     ``users`` changes no single user: with more users, the earlier users' records stay the same, and only their shares
     alpha_u shrink. A user has ``mean_records`` records on average, at least ``min_records``. At ``distinctiveness`` 0,
-    all
-    users write from one distribution (nothing in a text depends on its user). At 0.5, most of the text is common to all
-    users. At 1, every mail is signed, and most choices are personal.
+    all users write from one distribution (nothing in a text depends on its user). At 0.5, most of the text is common to
+    all users. At 1, every mail is signed, and most choices are personal.
 
     Raises:
         InputError: a parameter is out of range.

@@ -80,8 +80,7 @@ def sentences(path: Path) -> Iterator[Sentence]:
 
     Raises:
         InputError: a line has more or fewer columns than those before it, a tag is malformed, or the file cannot be
-            read
-            (with file and line).
+            read (with file and line).
     """
     document, number, columns, line_number = 0, 0, 0, 0
     name = path.name.removesuffix(".gz").removesuffix(".zst")

@@ -53,8 +53,7 @@ class Maildir(Source):
 
     Attributes:
         user: "sender": the user is the sender's address; "account": the user is the name of the account's folder, which
-            is
-            the writer only if ``folders`` selects folders of sent mail.
+            is the writer only if ``folders`` selects folders of sent mail.
         folders: names of the mail folders to read, such as ("sent", "sent_items", "_sent_mail"); empty: all.
     """
 

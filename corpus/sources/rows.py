@@ -50,8 +50,7 @@ class Columns:
     """The columns by role. A name with dots, such as author.id, reaches into objects.
 
     Without an ``id`` column, a record's id is made from its user, its text, and the number of earlier records of that
-    user
-    with that text. The id never depends on the record's place in the file (docs/theory.md#rules-of-the-data).
+    user with that text. The id never depends on the record's place in the file (docs/theory.md#rules-of-the-data).
     """
 
     __pydantic_config__: ClassVar = DATACLASS_SECTION
