@@ -1,7 +1,8 @@
 """The claims of Lai et al. for UeDP-Alg, and its actual guarantee: the numbers of ``heldin account uedp``.
 
-The claim is the classical moments accountant at the rate at which a random *record* is used. What holds is two-level
-sampling, whose other side removes a record's author and an entity (docs/theory.md#claims-of-user-entity-dp).
+The claim uses the classical moments accountant at the rate of a random *record*. The actual guarantee is that of
+two-level sampling, whose neighbours differ in a record's author and an entity
+(docs/theory.md#claims-of-user-entity-dp).
 """
 
 import dataclasses
@@ -24,11 +25,11 @@ ASSUMED = "what holds assumes weights and divisors that are public constants: we
 
 @dataclass(frozen=True)
 class HolderPoint:
-    """The guarantee for an entity that at most so many other users name.
+    """The guarantee for an entity that at most ``holders`` other users name.
 
     Attributes:
-        holders: K, other users whose records name the entity.
-        rule_all: epsilon if a record needs all of its entities drawn.
+        holders: K, number of other users whose records name the entity.
+        rule_all: epsilon if a record is used only when all of its entities are drawn.
         rule_any: epsilon if one drawn entity suffices.
     """
 
@@ -39,20 +40,20 @@ class HolderPoint:
 
 @dataclass(frozen=True)
 class UedpAccount(Tabular):
-    """The paper's claim beside what holds.
+    """The paper's claim next to the actual guarantee.
 
     Attributes:
         users: public number of users.
-        cohort: expected users in a step.
-        entity_rate: of a recognised entity in a step.
-        noise_multiplier: z.
-        noise_on_sum: deviation of the noise on the sum of clipped updates, over the clip norm.
-        delta: of every epsilon.
+        cohort: expected number of users in a step.
+        entity_rate: probability that a recognised entity is in a step.
+        noise_multiplier: noise multiplier z.
+        noise_on_sum: standard deviation of the noise on the sum of clipped updates, over the clip norm.
+        delta: delta of every epsilon.
         claimed_sensitive: the paper's epsilon for f_E.
-        claimed: the paper's epsilon for f_E+; None where the share of sensitive records is not given.
+        claimed: the paper's epsilon for f_E+; None if the share of sensitive records is not given.
         user: epsilon of a user alone.
         missed: epsilon of a user and a name that the recogniser missed, in one text of another user.
-        strict: what holds, by the number of holders; ``missed`` is included.
+        strict: the actual guarantee, by number of holders; it includes ``missed``.
     """
 
     users: int
@@ -69,7 +70,7 @@ class UedpAccount(Tabular):
     strict: tuple[HolderPoint, ...]
 
     def heading(self) -> str:
-        """Claim and fact in one line."""
+        """Return claim and actual guarantee in one line."""
         claim = self.claimed_sensitive if self.claimed is None else self.claimed
         worst = self.strict[-1]
         return (
@@ -85,11 +86,11 @@ class UedpAccount(Tabular):
         )
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row for each number of holders."""
+        """Return one row for each number of holders."""
         return [dataclasses.asdict(point) for point in self.strict]
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields by name."""
+        """Return the fields by name."""
         return dataclasses.asdict(self)
 
 
@@ -105,19 +106,19 @@ def account_uedp(
     holders: Sequence[int] = (),
     noise_scale: NoiseScale = "cohort",
 ) -> UedpAccount:
-    """UeDP-Alg of Lai et al.: what the paper's accountant claims, and what two-level sampling gives.
+    """Return the claim of Lai et al. for UeDP-Alg, and the guarantee that two-level sampling gives.
 
     Args:
         users: public number of users |U|.
-        cohort: expected users in a step, q_u |U|.
-        noise_multiplier: z.
-        entity_rate: q_e.
+        cohort: expected number of users in a step, q_u |U|.
+        noise_multiplier: noise multiplier z.
+        entity_rate: probability q_e that an entity is in a step.
         sensitive_share: share of records with a recognised entity, for the claim of f_E+; None: f_E only.
-        holders: numbers of other users who name the entity; none: powers of two up to 64 and all users.
-        noise_scale: of what the noise is a multiple; "cohort" is Algorithm 1, line 14, with weights of 1.
+        holders: numbers of other users who name the entity; if empty, powers of two up to 64, and all users.
+        noise_scale: quantity that the noise multiplies; "cohort" is Algorithm 1, line 14, with weights of 1.
 
     Raises:
-        InputError: a number out of range.
+        InputError: a number is out of range.
     """
     check_count("users", users)
     if not 0.0 < cohort <= users:
@@ -155,7 +156,7 @@ def account_uedp(
 
 
 def uedp_table(result: UedpAccount) -> str:
-    """The claim and the strict epsilons as plain text for a terminal."""
+    """Return the claim and the strict epsilons as plain text for a terminal."""
     claimed = "" if result.claimed is None else f", f_E+ {result.claimed:.4g}"
     lines = [
         result.heading(),
