@@ -360,7 +360,7 @@ def audit_planted(
         claims: claims to test, such as "epsilon=8,delta=1e-6,unit=user".
         declared_by: the person who vouches for the conditions that heldin cannot check; with None, nothing is
             certified.
-        precision: arithmetic for loading models; auto: the model's stored precision; None: the plan's.
+        precision: arithmetic for loading models; auto: the model's stored precision; None: the precision in the plan.
         adapter_base: base model of an adapter, instead of the base model in the adapter's config.
         out: folder for the results (default: audits/LOOK in the planted folder).
 
