@@ -1,7 +1,7 @@
 """Extraction: would a model, when sampled, emit a person's own words? (n, p)-discoverable extraction.
 
 Hayes et al. (2024, arXiv:2410.19482) define (n, p)-discoverable extraction. A text z = (prefix, suffix) is extractable
-under a sampling method if, with probability at least p, at least one of n independent continuations of the prefix is
+under a sampling method if, with probability at least p, one or more of n independent continuations of the prefix equal
 the suffix. With p_z the probability that one continuation is the suffix, the condition is 1 - (1 - p_z)^n >= p. The
 probabilities of the suffix's tokens give p_z exactly, so heldin samples nothing.
 """

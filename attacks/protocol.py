@@ -252,7 +252,7 @@ NO_ATTACKS = (REFERENCE_ALONE, REFERENCE_DIVERGENCE)
 
 @dataclass(frozen=True)
 class Dial:
-    """One choice of the attacker that differs from the primary attack. All other choices are the primary attack's.
+    """One choice of the attacker that differs from the primary attack. All other choices are the same.
 
     Attributes:
         name: name of the choice, such as the reference.
@@ -271,7 +271,7 @@ class TextStatistic:
         user: the author of the text.
         text: the text's number among the user's texts.
         value: a higher value means more likely a member.
-        dial: the dial that differs from the primary attack's; None: the primary attack.
+        dial: the changed dial; None: the primary attack.
     """
 
     user: str

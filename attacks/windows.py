@@ -133,7 +133,7 @@ def found_in_others(
     """Mark the windows whose suffix also occurs in another person's training text, shape (n,).
 
     Args:
-        training: every training text after the names of its authors; read once.
+        training: pairs (names of the authors, training text); read once.
     """
     suffixes, suffix_of = _different(windows, asked)
     # Of each suffix those whose are all the texts in which it stands: for anybody else it stands in another's.
