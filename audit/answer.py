@@ -25,8 +25,8 @@ class DecisionFacts(Facts):
         remarks: notes to read before the answer.
         decision: the answer, and the numbers behind it.
         by: the config section with the thresholds of the decision.
-        flagged: the people whom page one counts: those that the deciding attack flags, or the primary attack if none
-            decides; null for fewer than 20 users, and if the comparison is not valid.
+        flagged: the people whom page one counts. The deciding attack flags them, or the primary attack if none decides.
+            null for fewer than 20 users, and if the comparison is not valid.
         best: the people flagged by the attack that flags most, if no attack passes the test of all; null otherwise.
         scores: number of scores that were tested together.
         law: how heldin redrew the members.

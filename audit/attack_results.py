@@ -74,7 +74,7 @@ class AttackResult(Facts):
 
     Attributes:
         attack: name of the attack.
-        asks: what the attack asks for and uses.
+        asks: the inputs that the attack needs and uses.
         aggregation: how the scores of a user's texts become one score; "together" for one score of each user.
         auroc: AUROC over users.
         simultaneous: interval of the AUROC that is valid for all scores at the same time; null if none was tested.

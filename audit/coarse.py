@@ -1,7 +1,7 @@
 """Curves, histograms and percentiles that a report may show. One grouping of users by score has at least ten in each.
 
-Anyone who has the scores could learn from one vertex of the full ROC curve whether one user is a member, and likewise
-from a bin with one user. A curve and a histogram with different cuts would reveal the same together. Both therefore use
+Anyone who has the scores could learn from one vertex of the full ROC curve whether one user is a member. A bin with one
+user reveals the same. A curve and a histogram with different cuts would reveal the same together. Both therefore use
 one grouping, and the numbers next to them are read off it. Groupings by many scores would reveal more where they cross
 (tests/audit/test_coarse.py measures it), so a record has curves of at most two scores.
 """

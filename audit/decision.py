@@ -149,7 +149,7 @@ class ScoreEvidence:
 
 @dataclass(frozen=True)
 class AnswerEvidence:
-    """Everything that the answer depends on.
+    """The evidence that decides the answer.
 
     Attributes:
         users: number of scored users, members and non-members.

@@ -1,4 +1,4 @@
-"""The number of users that an audit needs for "no leak found", estimated beforehand. For planning; not a bound."""
+"""The number of users that an audit needs for "no leak found", estimated for planning. It is not a bound."""
 
 import dataclasses
 import math

@@ -1,7 +1,7 @@
 """The members at risk, and what correlates with a high score (Kandpal et al. 2024, section 4.1, Figure 2).
 
 Single users are only in an owner-only file. Record and report have groups of ten or more users. In a table sorted by
-score, a row about one user identifies that user to anyone who has the scores, whatever is rounded or left out.
+score, a row about one user identifies that user to anyone who has the scores, even if numbers are rounded or left out.
 """
 
 import math

@@ -86,7 +86,7 @@ class Preregistration:
         judged: number of judged panels times the number of looks (Bonferroni correction).
         wording: words for the audited people.
         panels: further panels.
-        others: attackers of other levels; each gets an answer next to the deciding attacker's.
+        others: attackers of other levels; each gets a separate answer.
         falls_short: whether recipients of the model see more of it than any attacker of the audit.
     """
 
@@ -125,6 +125,6 @@ class Preregistration:
 
     @property
     def delta(self) -> float:
-        """delta of the bounds: the first claim's, whoever the claim is about, or the config's if there is no claim."""
+        """delta of the bounds: from the first claim, whoever it is about; without a claim, from the config."""
         claims = [*self.claims, *(claim for panel in self.panels for claim in panel.claims if not panel.part)]
         return claims[0].delta if claims else self.audit.delta

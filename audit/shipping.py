@@ -107,7 +107,7 @@ def judge_candidates(
     """Test every requirement of every candidate.
 
     Args:
-        candidates: at most three, named before any was measured.
+        candidates: the candidates, at most three, named before any was measured.
         requirements: the requirements for every candidate.
         level: error probability of all tests together.
     """
