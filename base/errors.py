@@ -24,7 +24,7 @@ class NothingToSay(InputError):
 
 
 class TooFewUsers(NothingToSay):
-    """Too few users or trainings on one side for any statement."""
+    """Too few users or trainings in one group for any statement."""
 
 
 class ConstantScores(NothingToSay):

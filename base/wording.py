@@ -18,7 +18,7 @@ MANY = 1_000_000  # above this a planned number says only that it is out of reac
 
 
 def at_most_counted(number: int, limit: int = MANY, before: str = "") -> str:
-    """Return text such as "2,000" ("about 2,000" with ``before="about "``), or "more than 1,000,000" above the limit."""
+    """Return text such as "2,000" ("about 2,000" with ``before="about "``); above ``limit``, "more than 1,000,000"."""
     return f"more than {limit:,}" if number > limit else f"{before}{number:,}"
 
 
