@@ -40,7 +40,7 @@ def bound_scores(
         scores: scores as the tool gives them, in either orientation.
         design: how the scores were obtained; its thresholds have the units of the scores.
         higher_is: the group that a higher score indicates, "member" or "non-member".
-        delta: delta of the bounds, in (0, 1); None: the first claim's.
+        delta: delta of the bounds, in (0, 1); None: delta of the first claim.
 
     Raises:
         InputError: ``higher_is`` is another word, or ``evaluate`` refuses the input.

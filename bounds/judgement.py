@@ -305,7 +305,7 @@ def evaluate(
         scores: scores joined to membership; higher means more likely a member.
         design: how the scores were obtained; its alpha is the error probability of each bound, and of all verdicts
             together.
-        delta: delta of the bounds, in (0, 1); None: the first claim's.
+        delta: delta of the bounds, in (0, 1); None: delta of the first claim.
 
     Raises:
         InputError: delta is missing or invalid, or a threshold is not finite.

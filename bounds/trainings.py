@@ -1,4 +1,4 @@
-"""Bounds from independent trainings: one threshold fixed before it is tested, and Clopper-Pearson limits there.
+"""Bounds from independent trainings: Clopper-Pearson limits at one threshold that is fixed before its test.
 
 Every training has its own key, and includes the worst-case user by an independent fair coin, so the scores are
 independent given the coins (docs/theory.md#independent-trainings). The threshold is fixed beforehand, or the first
