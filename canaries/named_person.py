@@ -53,7 +53,7 @@ _SENTENCES = (
 
 
 class NamedPersonCanaries(NumberedCanaries):
-    """Made-up people, each named in some ordinary made-up mails, for audits of guarantees to people who are named."""
+    """Made-up people, each named in some ordinary made-up mails, for audits of guarantees to named people."""
 
     named_only: ClassVar[bool] = True
 

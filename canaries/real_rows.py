@@ -16,8 +16,7 @@ KIND: Final = "real_rows"
 
 
 class RealRowCanaries(NumberedCanaries):
-    """Users made of real rows, which are taken from users who are not audited: no filter on text can single them out.
-    For heldin plant alone."""
+    """Users made of real rows of unaudited users, so no text filter can single them out. Only for ``heldin plant``."""
 
     needs_rows: ClassVar[bool] = True
 

@@ -34,8 +34,7 @@ MARGIN = 0.9  # share of the visible characters that is used, since documents di
 
 
 class SubstringCanaries(CanaryConfig):
-    """Algorithm 1 of Kandpal et al. (2024): copies of real users replace them, with one substring in all
-    documents."""
+    """Algorithm 1 of Kandpal et al. (2024): a copy replaces a real user, with one substring in all documents."""
 
     replaces_users: ClassVar[bool] = True
 

@@ -79,7 +79,7 @@ class CanaryUser:
 
     @property
     def has_form(self) -> bool:
-        """Whether the records are rows of the corpus, or copies of a real user's, and so need no other form."""
+        """Whether the records are rows of the corpus, or copies of a real user's records."""
         return self.canary.source is not None or all(record.lent is not None for record in self.records)
 
 
