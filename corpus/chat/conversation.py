@@ -20,7 +20,7 @@ Message = dict[str, Any]
 
 
 class RowFormat(StrEnum):
-    """How a row holds its text."""
+    """How a row keeps its text."""
 
     TEXT = "text"
     MESSAGES = "messages"

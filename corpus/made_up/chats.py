@@ -62,8 +62,8 @@ def _drafts() -> tuple[str, ...]:
 class MadeUpRows(StrEnum):
     """The rows that a made-up corpus has for its mails.
 
-    mails: the text. chats: two turns; the second is the mail. pairs: a request with two answers, the mail and a draft
-    that nobody in the corpus wrote; usually the mail is the chosen answer.
+    A row of mails is the text. A row of chats has two turns, and the second is the mail. A row of pairs has a request
+    with two answers: the mail, and a draft that nobody in the corpus wrote. Usually the mail is the chosen answer.
     """
 
     MAILS = "mails"

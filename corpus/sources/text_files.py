@@ -127,7 +127,7 @@ def _is_utf8(path: Path, _size: int, _changed: int) -> bool:
 
 
 def how_read(path: Path, form: TextFormat) -> Iterator[Statement]:
-    """Yield a note on the encoding if the file's first bytes show one, or its bytes contradict the stated one."""
+    """Yield a note if the first bytes state the encoding, or if the bytes are UTF-8 although another is given."""
     try:
         with open_binary(path) as stream:
             stated = None if form.encoding else stated_encoding(stream)
