@@ -45,8 +45,8 @@ class Mechanism(Choice):
         unit: the protected unit; "none" for a plain run. "user-entity" with sampled "example" is text sampling (anyone
             who wrote a record or is named in one), and with "user" two-level sampling (a user and an entity).
         adjacency: the data sets that count as neighbours.
-        sampled: the units that the sampler draws. "user" with unit "user" is ULS; "example" with unit "user" is ELS or
-            group privacy; "example" with unit "example" is example-level DP, and with "user-entity" text sampling.
+        sampled: the units that the sampler draws. "user" with unit "user" is ULS. "example" with unit "user" is ELS or
+            group privacy. "example" with unit "example" is example-level DP, and with "user-entity" text sampling.
         sampler: the sampler of the units in a step.
         group_size: for ULS, the number of a user's records per step (no effect on epsilon); for ELS, and for text
             sampling under caps, the cap on a user's records.

@@ -247,7 +247,7 @@ class CappedPoissonSampler(SamplerKind):
 
 
 class ShuffledSampler(SamplerKind):
-    """Passes over a shuffled population in cohorts of fixed size. For comparison only: no amplification theorem.
+    """Passes over a shuffled population in cohorts of fixed size, for comparison: no amplification theorem applies.
 
     Attributes:
         kind: name of the sampler in configs and plans.

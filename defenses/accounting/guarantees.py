@@ -151,7 +151,7 @@ def loss_distribution(event: Event, steps: int, delta: float) -> LossPair:
 
 
 def attack_distribution(event: Event, steps: int, delta: float, area: Callable[[LossPair], float]) -> LossPair:
-    """Return ``loss_distribution``, refined until its area is within composition.AREA_PRECISION of the mechanism's.
+    """Return ``loss_distribution``, refined until its area is exact to within composition.AREA_PRECISION.
 
     Args:
         event: one step; noise must be positive.

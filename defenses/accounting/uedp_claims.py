@@ -1,8 +1,7 @@
 """The claims of Lai et al. for UeDP-Alg, and its actual guarantee: the numbers of ``heldin account uedp``.
 
-The claim uses the classical moments accountant at the rate of a random *record*. The actual guarantee is that of
-two-level sampling, whose neighbours differ in a record's author and an entity
-(docs/theory.md#claims-of-user-entity-dp).
+The claim uses the classical moments accountant at the rate of a random *record*. The actual guarantee comes from
+two-level sampling. Its neighbours differ in a record's author and an entity (docs/theory.md#claims-of-user-entity-dp).
 """
 
 import dataclasses

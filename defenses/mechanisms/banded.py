@@ -1,8 +1,7 @@
 """Banded noise for users: ULS with noise that partly cancels over steps (docs/theory.md#banded-noise).
 
-Users are divided into groups, and each step draws from the next group. So a user is in at most one of
-as many consecutive steps as there are groups. The noise of these steps may be correlated at no cost in
-epsilon.
+Users are divided into groups, and each step draws from the next group. So a user is in at most one of as many
+consecutive steps as there are groups. The noise of these steps may be correlated at no cost in epsilon.
 """
 
 from collections.abc import Mapping, Sequence

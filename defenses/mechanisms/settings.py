@@ -228,7 +228,7 @@ class UserRecords(NoisedDefense, ABC):
 
 
 class NamedPeopleDefense(SampledDefense, ABC):
-    """The settings of defenses that know whom a record names."""
+    """The settings of defenses that use the names of people in records."""
 
     protects_named: ClassVar[bool] = True
 

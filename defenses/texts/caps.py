@@ -19,7 +19,7 @@ from heldin.corpus.entities.spans import CATEGORIES, Category
 
 @dataclass(frozen=True)
 class CapsOutcome:
-    """The part of a corpus that caps would leave.
+    """The part of a corpus that would remain under caps.
 
     Attributes:
         group_size: G, maximum number of a user's records.

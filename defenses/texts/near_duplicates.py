@@ -158,7 +158,7 @@ def _low_bytes(path: Path, texts: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8
 
 
 def _equal_bytes(row: npt.NDArray[np.uint8], others: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint64]:
-    """Return the number of bytes in each of the others that equal the row's."""
+    """Return, for each of the others, the number of bytes that equal the byte of the row."""
     # Eight counts per 64-bit word; the multiplication sums them in the top byte, which holds at most 128.
     counts = np.einsum("ij->i", (others == row).view(np.uint64))
     return np.asarray(counts * np.uint64(0x0101010101010101) >> np.uint64(56))
