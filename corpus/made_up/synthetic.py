@@ -167,7 +167,7 @@ def _working_time(dice: _Dice) -> datetime:
 
 @dataclass(frozen=True)
 class _Style:
-    """Probabilities per mail or sentence, and ``length``, a factor on a body's length. The company sets the defaults."""
+    """Probabilities per mail or sentence, and ``length``, a factor on body length. The company sets the defaults."""
 
     contraction: float = 0.5
     aside: float = 0.2
