@@ -174,8 +174,8 @@ class Emitted(Facts):
         users: number of these people under the audited model.
         lower, upper: exact 95 % limits (Clopper & Pearson 1934) of the share of ``users`` among people with a long
             enough text; null if there are none.
-        only_theirs: number of these people with such a text whose suffix occurs in no known text of others; null
-            without texts of others.
+        only_theirs: number of these people with such a text whose suffix occurs in no known text of others; null if no
+            texts of others are known.
         reference: number of these people under the reference model; null if its tokenizer differs.
     """
 

@@ -83,7 +83,7 @@ class SubstringCanaries(CanaryConfig):
         return self._by_number(given, self.users) if self.users else self._by_coin(given, self.fraction or 0.0)
 
     def users_of(self, number: int, canaries: Collection[Canary]) -> list[Canary]:
-        """Return the canary users of the section's groups. Names do not tell the section: they hide real names only."""
+        """Return the canary users of the section's groups, because their names do not show the section."""
         groups = set(self.groups())
         return [c for c in canaries if c.kind == self.kind and (c.length, c.documents) in groups]
 

@@ -1,7 +1,7 @@
 """The audited users, their records that are set aside, and the users who become members.
 
-An audit's validity depends on this order (docs/theory.md#conditions-of-one-run). The procedure follows Kandpal et al.
-(2024), Appendix D.1, with independent coins instead of their exact half.
+heldin decides them in this order, on which an audit's validity depends (docs/theory.md#conditions-of-one-run). The
+procedure follows Kandpal et al. (2024), Appendix D.1, with independent coins instead of their exact half.
 """
 
 from collections.abc import Mapping, Sequence

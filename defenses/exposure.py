@@ -54,7 +54,7 @@ class Exposure:
         return None if self.group_size is None else self.epsilon_at(self.group_size)
 
     def promise(self, delta: float) -> Statement:
-        """Return the guarantee, with the people whom it covers."""
+        """Return the guarantee, with the people whom the guarantee covers."""
         if self.counted == "holders":
             alone, *others = self.curve
             *others, last = others

@@ -53,7 +53,7 @@ class Gaps:
         return [int(unit) for unit in self._drawn]
 
     def _next(self, units: npt.NDArray[np.int64], start: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return each unit's first step with the unit at or after ``start``; the run's end if there is none."""
+        """Return each unit's first step at or after ``start``; the run's end if there is none."""
         steps = np.full(units.size, self._steps, dtype=np.int64)
         waiting = np.flatnonzero(start < self._steps)
         position = start.copy()

@@ -129,7 +129,8 @@ def account_user_entity(
         entity_cap: k, maximum number of texts that name an entity; needs ``group_size``.
 
     Raises:
-        InputError: one cap is given without the other, neither or both of noise and target, or a number out of range.
+        InputError: one cap is given without the other, neither or both of noise and target are given, or a number is
+            out of range.
     """
     check_delta(delta, steps)
     if (noise_multiplier is None) == (target_epsilon is None):

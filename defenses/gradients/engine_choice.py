@@ -67,9 +67,9 @@ def unit_by_unit(
 ) -> bool:
     """Return whether a plain backward pass for each unit is faster than these ways.
 
-    On a GPU, the plain pass is faster in three cases. It takes longer than the host needs to start it. It is recorded,
-    so the host starts it as a whole, with fewer operations and compiled layers. Or gradients would be computed twice
-    for lack of memory, and each unit has enough tokens to occupy a GPU.
+    On a GPU, the plain pass is faster in three cases. It may take longer than the host needs to start it. It may be
+    recorded, so the host starts it as a whole, with fewer operations and compiled layers. Or gradients would be
+    computed twice for lack of memory, and each unit has enough tokens to occupy a GPU.
 
     Args:
         ways: how the gradients of each parameter would be held.

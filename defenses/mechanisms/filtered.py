@@ -67,7 +67,7 @@ class FilteredLevel(UserLevel):
 
     @classmethod
     def covers(cls, mechanism: "Mechanism") -> bool:
-        """Return whether a plan has a filter or full batches, whatever its unit; ``check`` refuses all other units."""
+        """Return whether a plan has a filter or full batches, whatever its unit; ``check`` refuses all but one."""
         return mechanism.clip.filters or mechanism.sampler.full_batch
 
     def check(self) -> None:

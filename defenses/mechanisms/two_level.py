@@ -195,7 +195,7 @@ class PairLevel(Level):
         return [*compares_texts(self.mechanism), *claimed, *weighted]
 
     def conditions(self, refilling: Sequence[Statement]) -> Sequence[Statement]:
-        """Return conditions: the data are preprocessed; under rule "all", a missed name has no coin."""
+        """Return conditions: data are compared after preprocessing; under rule "all", missed names have no coin."""
         after = [GuaranteeCondition.AFTER_PREPROCESSING(steps=list(refilling))] if refilling else []
         return [*after, *([GuaranteeCondition.NAMES_MISSED()] if self._settings.rule == "all" else [])]
 
