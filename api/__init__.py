@@ -1,1 +1,1 @@
-"""The front door for people who write Python: what ``import heldin`` offers."""
+"""The public Python interface: the functions and classes that ``import heldin`` offers."""

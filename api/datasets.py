@@ -1,4 +1,4 @@
-"""Datasets of Hugging Face as sources: an object in memory becomes a folder that commands and records can name."""
+"""Hugging Face datasets as sources. An object in memory becomes a folder, which commands and records can name."""
 
 from pathlib import Path
 from typing import Any
@@ -8,14 +8,14 @@ from heldin.base.files import cache_directory, keep_in_use, text_sha256, whole_d
 
 
 def is_dataset(source: object) -> bool:
-    """Return whether a source is a ``datasets.Dataset``, and not a path."""
+    """Return whether a source is a ``datasets.Dataset`` rather than a path."""
     return hasattr(source, "save_to_disk") and hasattr(source, "_fingerprint")
 
 
 def folder_of(source: Any) -> Path:
-    """Return a folder with a dataset's rows, below the cache; an equal dataset is saved once.
+    """Return the folder in the cache that has the dataset's rows. An equal dataset is saved only once.
 
-    Raises InputError for a stream, whose rows are nowhere yet.
+    Raises InputError for a stream, whose rows are not loaded yet.
     """
     if not hasattr(source, "num_rows"):
         raise InputError("a stream of a dataset has no rows yet: save it, or name its hub name in a config")
@@ -31,5 +31,5 @@ def folder_of(source: Any) -> Path:
 
 
 def named(source: object) -> str:
-    """Return the path of a file, or that of a dataset's folder."""
+    """Return the path of a file, or the path of a dataset's folder."""
     return str(folder_of(source) if is_dataset(source) else source)

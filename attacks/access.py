@@ -1,10 +1,10 @@
-"""How much of a model an attacker sees, and at which level an audit decides."""
+"""How much of a model an attacker sees, and the access level that decides an audit's answer."""
 
 from enum import StrEnum
 
 
 class Access(StrEnum):
-    """What the attacker gets from the model, the most first; anyone who has more can do all that less allows."""
+    """What the attacker gets from the model, most access first. Each level can run the attacks of all weaker levels."""
 
     LOG_PROBABILITIES = "log-probabilities"
     TOP_K = "top-k"
@@ -12,7 +12,7 @@ class Access(StrEnum):
 
     @property
     def covers(self) -> "tuple[Access, ...]":
-        """Return the levels whose attacks this attacker can run: its own and the weaker ones."""
+        """Return the levels whose attacks this attacker can run: the attacker's own level and all weaker levels."""
         levels = tuple(Access)
         return levels[levels.index(self) :]
 
@@ -22,11 +22,11 @@ OF_RELEASE = {"weights": Access.LOG_PROBABILITIES, **{level.value: level for lev
 
 
 def deciding_level(levels: tuple[Access, ...], released: str | None) -> Access:
-    """Return the level whose answer is the audit's: the weakest that covers the release, else the strongest.
+    """Return the level that decides the audit: the weakest level that covers the release, else the strongest.
 
     Args:
-        levels: those that the audit runs, at least one.
-        released: what those who get the model have; None: not stated.
+        levels: the audit's levels, at least one.
+        released: what recipients of the model get; None: not stated.
     """
     strongest_first = [level for level in Access if level in levels]
     if released is None:
@@ -36,5 +36,5 @@ def deciding_level(levels: tuple[Access, ...], released: str | None) -> Access:
 
 
 def falls_short(levels: tuple[Access, ...], released: str | None) -> bool:
-    """Return whether no level of the audit is as strong as the attackers that the release allows."""
+    """Return whether every level of the audit is weaker than the attackers that the release allows."""
     return released is not None and not any(OF_RELEASE[released] in level.covers for level in levels)

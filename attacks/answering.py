@@ -28,7 +28,7 @@ Advance = Callable[[int], object]
 
 @dataclass(frozen=True)
 class Answering:
-    """How models are asked, and where their answers are kept."""
+    """How heldin asks models, and where it stores the answers."""
 
     sampling: SamplingConfig
     store: AnswerStore
@@ -37,11 +37,11 @@ class Answering:
 def cut_texts(
     texts: "AttackTexts", level: Access, sampling: SamplingConfig, models: Sequence["ScoredModel | AnsweringModel"] = ()
 ) -> list[tuple[str, str, list[TextCut]]]:
-    """User, text and cuts of every text that can be cut, user by user.
+    """Return user, text and cuts of every text that can be cut, user by user.
 
     Args:
-        models: that continue them. For a next token a chat is cut inside its turns too, if all of them go on with an
-            answer that is begun.
+        models: models that continue the cuts. At level top-k, a chat is also cut inside its turns if every model can
+            continue an answer that has already begun.
 
     Raises InputError for a user whose every text is too short.
     """
@@ -72,13 +72,13 @@ def score_by_answers(
     *,
     advance: Advance | None = None,
 ) -> list[TextStatistic]:
-    """Every attack's statistic of every text that can be cut; all attacks are of one level.
+    """Return every attack's statistic of every text that can be cut. All attacks must have the same level.
 
     Args:
-        advance: called with the number of (model, cut) pairs done.
+        advance: called with the number of finished (model, cut) pairs.
 
     Raises:
-        InputError: every text of a user is too short, or a model gives no such answers.
+        InputError: every text of a user is too short, or a model cannot give such answers.
     """
     level = attacks[0].access
     cut = cut_texts(texts, level, answering.sampling, (target, reference))
@@ -109,7 +109,7 @@ def answers_of(
     answering: Answering,
     advance: Advance | None = None,
 ) -> list[TokenScores]:
-    """What a model answers at the cuts of every text."""
+    """Return a model's answers at the cuts of every text."""
     flat = [each for _, _, cuts in cut for each in cuts]
     prefixes = [each.prefix for each in flat]
     if level is Access.TEXT:
@@ -129,7 +129,7 @@ def answers_of(
 def samples_of(
     model: "ScoredModel | AnsweringModel", prefixes: Sequence[Prefix], answering: Answering, advance: Advance | None
 ) -> list[tuple[str, ...]]:
-    """Continuations of each prefix."""
+    """Return the continuations of each prefix."""
     asked = answering.sampling.asked()
     if isinstance(model, LanguageModel):
         return sampled(model, prefixes, asked, answering.store, advance)

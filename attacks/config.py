@@ -1,7 +1,7 @@
-"""The attack section of a config: which attacks, and the attacker's dials (Kandpal et al. 2024, Tables 6 and 7).
+"""The attack section of a config: the attacks and the attacker's dials (Kandpal et al. 2024, Tables 6 and 7).
 
-One setting of each dial leads, and only its scores are judged. The others are reported next to it, are never judged,
-and cost no more than scoring them.
+One setting of each dial is primary, and only its scores are judged. The other settings are reported next to it without
+a verdict. They cost only their scoring.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +24,7 @@ Documents = Literal["fresh", "training"]
 
 
 def one_of(names: Iterable[str]) -> WithJsonSchema:
-    """The choices, for docs and editors; a validator refuses any other name and lists them."""
+    """Return the choices, for docs and editors. A validator refuses any other name and lists the choices."""
     return WithJsonSchema({"type": "string", "enum": list(names)})
 
 
@@ -39,7 +39,7 @@ Levels = Annotated[
 
 
 def with_attacks_of_levels(content: Any) -> Any:
-    """Return the section's content with the attacks of the levels that it names, unless it names attacks itself."""
+    """Return the section's content, with the attacks of the named levels unless the section names attacks."""
     if not isinstance(content, Mapping) or "access" not in content:
         return content
     stated = content["access"]
@@ -62,7 +62,7 @@ def _first_at(level: Access, names: Any) -> Any:
 
 
 class AttackConfig(Section):
-    """Which attacks to run, and the settings of the attacker's dials."""
+    """The attacks to run, and the settings of the attacker's dials."""
 
     access: Levels = (Access.LOG_PROBABILITIES,)
     """What the attackers see of the model: log-probabilities of given texts, the top-k next tokens, or the text that it
@@ -105,11 +105,11 @@ class AttackConfig(Section):
 
     @property
     def level(self) -> Access:
-        """The strongest level."""
+        """The strongest of the section's levels."""
         return next(level for level in Access if level in self.access)
 
     def at(self, level: Access) -> Self:
-        """Return what an attacker of this level can do: the attacks of its own level, and those of weaker ones."""
+        """Return the section for an attacker at this level, with the attacks of this level and of weaker levels."""
         names = tuple(name for name in self.names if get_attack(name).access in level.covers)
         own = [name for name in names if get_attack(name).access is level]
         primary = self.primary if self.primary in own else _first_at(level, own)

@@ -1,4 +1,4 @@
-"""Where an attacker cuts a text that a model is asked to continue: fixed by the text and the config alone."""
+"""Where an attacker cuts a text that a model must continue. Only the text and the config decide the place."""
 
 import re
 from collections.abc import Sequence
@@ -13,11 +13,11 @@ _WORD = re.compile(r"\S+")
 
 @dataclass(frozen=True)
 class TextCut:
-    """A text up to some place, and the words that truly follow.
+    """The beginning of a text, and the words that really follow in the text.
 
     Attributes:
-        prefix: what the model is given.
-        continuation: what follows in the text, with the blanks before it.
+        prefix: the part that the model gets.
+        continuation: the words that follow in the text, with the blanks before them.
     """
 
     prefix: Prefix
@@ -25,15 +25,15 @@ class TextCut:
 
 
 def cuts_of(document: Document, shares: Sequence[float], words: int, *, inside: bool = False) -> list[TextCut]:
-    """Cut a document; empty if it is too short.
+    """Cut a document. The list is empty if the document is too short.
 
-    A chat is cut before each of its first turns that count. Any other text is cut where a share of the words that count
-    has passed, so that at least one word is before the cut and ``LEAST_WORDS`` are behind it.
+    A chat is cut before each of its first counted turns. Any other text is cut after given shares of its counted words,
+    with at least one word before the cut and ``LEAST_WORDS`` after it.
 
     Args:
-        shares: where, each between 0 and 1; of a chat that is not cut inside, how many turns at most.
-        words: most words of a continuation.
-        inside: whether a chat is cut inside its turns too, as any other text.
+        shares: places of the cuts, each between 0 and 1; for a chat not cut inside, their number is the most turns.
+        words: maximum number of words of a continuation.
+        inside: whether a chat is also cut inside its turns, as any other text is.
     """
     turns = [] if document.layout is None else [turn for turn in document.layout.turns if _counts(turn, document)]
     if turns and not inside:

@@ -14,7 +14,7 @@ _TOKENS = 12  # a multiple of three
 
 @dataclass(frozen=True)
 class MadeTexts:
-    """One text each of some users, with scores that nobody's model gave.
+    """One text for each of several users, with made-up scores.
 
     Attributes:
         owners: the users.
@@ -29,7 +29,7 @@ class MadeTexts:
     reference: tuple[TokenScores, ...]
 
     def under(self, attack: Attack) -> list[TextStatistic]:
-        """The attack's statistics; it is handed what it says that it needs, and nothing else."""
+        """Return the attack's statistics. The attack gets only the scores that it declares as needed."""
         return attack.statistics(
             self.owners,
             self.texts,
@@ -49,9 +49,9 @@ def made_texts(logprobs: "list[list[float]]", words: str = "The river opens the 
 
 
 def scores_the_likelier_higher(attack: Attack) -> bool:
-    """Return whether a text that the target finds likelier than the reference does, and than other texts, ranks higher.
+    """Return whether a text ranks higher if the target finds it likelier than the reference and than other texts.
 
-    Everything else is equal. Half of the tokens stay as likely as under the reference, so that shares can grow.
+    Everything else is equal. Half of the tokens stay as likely as under the reference, so shares can grow.
     """
     likely, unlikely = [-1.0, -1.0, -5.0], [-3.0, -4.5, -5.5]
     times = _TOKENS // 3
@@ -67,7 +67,7 @@ def _scores(logprobs: list[float]) -> TokenScores:
 
 
 def _answers(mean: float) -> tuple[CutAnswers, ...]:
-    """A text cut once; the likelier it is, the more words of the samples are its own."""
+    """Return the answers at the one cut of a text. Likelier texts share more words with the samples."""
     words = ["opens", "the", "letter", "that", "came", "on", "day", "seven"]
     own = round(len(words) * math.exp(mean / 4))
     samples = (" ".join(words[:own]), " ".join(words[: own // 2]))

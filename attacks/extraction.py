@@ -1,9 +1,9 @@
-"""Extraction: would a model that is sampled from emit a person's own words? (n, p)-discoverable extraction.
+"""Extraction: would a model, when sampled, emit a person's own words? (n, p)-discoverable extraction.
 
-Hayes et al. (2024, arXiv:2410.19482): a text z = (prefix, suffix) is (n, p)-discoverably extractable under a way of
-sampling if at least one of n independent continuations of the prefix is the suffix with probability at least p, which
-is 1 - (1 - p_z)^n >= p with p_z the probability of one. The probabilities of the suffix's tokens give p_z exactly, so
-that nothing is sampled.
+Hayes et al. (2024, arXiv:2410.19482) define (n, p)-discoverable extraction. A text z = (prefix, suffix) is extractable
+under a sampling method if, with probability at least p, one or more of n independent continuations of the prefix equal
+the suffix. With p_z the probability that one continuation is the suffix, the condition is 1 - (1 - p_z)^n >= p. The
+probabilities of the suffix's tokens give p_z exactly, so heldin samples nothing.
 """
 
 import math
@@ -19,7 +19,7 @@ from heldin.base.section import MOST, Count, Many, Positive, Section
 
 
 class ExtractionConfig(Section):
-    """How users' training texts are asked of the model: one window of each text, a prefix and what follows it."""
+    """How heldin asks the model for users' training texts: one window per text, a prefix and the suffix after it."""
 
     prefix: Many = 50
     """Tokens that the attacker knows, and gives to the model."""
@@ -51,22 +51,22 @@ class ExtractionConfig(Section):
 
     @property
     def length(self) -> int:
-        """Tokens of a window."""
+        """Number of tokens in a window."""
         return self.prefix + self.suffix
 
 
 @dataclass(frozen=True, eq=False)
 class TextProbabilities:
-    """The probability of each text's suffix, for n texts; owner-only, since it names users.
+    """The probability of each text's suffix, for n texts. Its file is owner-only, because it names users.
 
     Attributes:
-        users: whose text it is, n names.
-        target: log-probability of the suffix after its prefix under the audited model, nats, float64, shape (n,); minus
-            infinity where a token is not among those that are drawn, NaN for a text that is too short for a window.
-        reference: the same under the reference model; None where its tokens are others.
-        in_others: whether the suffix also stands in a training text that is not this person's, shape (n,); None where
-            the training texts are not known.
-        in_public: whether it stands in a public text; None where there are none.
+        users: the author of each text, n names.
+        target: log-probability, in nats, of the suffix after its prefix under the audited model, float64, shape (n,).
+            Minus infinity if sampling never draws one of its tokens; NaN for a text that is too short for a window.
+        reference: log-probability under the reference model, as in ``target``; None if the models' tokens differ.
+        in_others: whether another person's training text contains the suffix, shape (n,); None if the training texts
+            are unknown.
+        in_public: whether a public text contains the suffix; None if there are no public texts.
     """
 
     users: Sequence[str]
@@ -77,8 +77,8 @@ class TextProbabilities:
 
 
 def least_logprob(queries: int, probability: float) -> float:
-    """The least log-probability of one draw at which so many draws emit the suffix with this probability, nats.
+    """Return the lowest log-probability, in nats, of one draw with which ``queries`` draws emit the suffix.
 
-    1 - (1 - p_z)^n >= p solved for p_z: 1 - (1 - p)^(1/n).
+    The draws emit the suffix with at least ``probability``. Solves 1 - (1 - p_z)^n >= p for p_z: 1 - (1 - p)^(1/n).
     """
     return math.log(-math.expm1(math.log1p(-probability) / queries))

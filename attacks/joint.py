@@ -1,6 +1,6 @@
 """Statistics that need more than one text at a time: a user's pooled tokens, or other users' tokens.
 
-All tokens of all texts stand in a few flat arrays, so that memory grows with the tokens alone.
+A few flat arrays have all tokens of all texts, so memory grows only with the number of tokens.
 """
 
 from abc import abstractmethod
@@ -27,8 +27,8 @@ class TokenTable:
         reference: log p_reference of each token, shape (t,), nats.
         text_of: each token's text, shape (t,), ascending.
         user_of: each text's user, shape (m,).
-        ids: token ids, shape (t,); empty if not asked for.
-        ranks: ranks under the target, shape (t,); empty if not asked for.
+        ids: token ids, shape (t,); empty if no attack needs them.
+        ranks: ranks of the tokens under the target, shape (t,); empty if no attack needs them.
     """
 
     ratios: Array
@@ -58,7 +58,7 @@ class JointAttack(Attack):
 
     @abstractmethod
     def values(self, tokens: TokenTable) -> Array:
-        """One value of each user, shape (n,); of each text, shape (m,), where ``of_users`` is false."""
+        """Return one value per user, shape (n,), or per text, shape (m,), if ``of_users`` is false."""
 
     def statistics(
         self,
@@ -67,7 +67,7 @@ class JointAttack(Attack):
         target: Sequence[TokenScores],
         reference: Sequence[TokenScores | None],
     ) -> list[TextStatistic]:
-        """The statistic of every text, or of every user as the user's text number 0."""
+        """Return the statistic of every text. A user's statistic is returned as text number 0 of the user."""
         users = list(dict.fromkeys(owners))
         number = {user: i for i, user in enumerate(users)}
         user_of = np.array([number[user] for user in owners], dtype=np.intp)

@@ -20,14 +20,15 @@ WINDOW_SIZES = (2, 3, 4, 6, 9, 13, 18, 25, 32, 40)
 
 
 class Centred(JointAttack):
-    """Mean over each text's tokens of d less what other users' tokens of the same id have on average, shape (m,).
+    """Mean over each text's tokens of d, minus the average d of other users' tokens with the same id, shape (m,).
 
-    What fine-tuning did to a word for everybody says nothing about one user (the population term of InfoRMIA,
-    arXiv 2510.05582, per token and without its user). The mean of the id is mixed with ``SHRINKAGE`` tokens' worth of
-    the mean over tokens that the reference finds as hard, and that one with the mean of all; each without the user's
-    own tokens. No coin is used: users of both sides are centred by users of both sides.
+    If fine-tuning changed a word for everybody, the change is not evidence about one user (the population term of
+    InfoRMIA, arXiv 2510.05582, per token and without its user). The mean of the id is mixed with ``SHRINKAGE`` tokens'
+    worth of a second mean, over tokens that the reference finds equally hard. The second mean is mixed with the mean of
+    all tokens. Every mean leaves out the user's own tokens. Centring uses no coin: members and non-members together
+    centre every user.
 
-    Raises InputError if there is only one user, whom nobody centres.
+    Raises InputError if there is only one user, because no other user can centre the values.
     """
 
     uses: ClassVar[Uses] = Uses.OTHER_TEXTS
@@ -50,9 +51,9 @@ class Centred(JointAttack):
 
 
 class Pooled(JointAttack):
-    """Mean of d over all of a user's tokens, shape (n,): long texts count as much as they are long.
+    """Mean of d over all of a user's tokens, shape (n,): a text's weight is its length.
 
-    The likelihood ratio of Kandpal et al. (2024), equation 4, of all of the user's texts as one, per token.
+    This is the likelihood ratio of Kandpal et al. (2024), equation 4, per token, with the user's texts joined to one.
     """
 
     uses: ClassVar[Uses] = Uses.MODEL
@@ -65,11 +66,11 @@ class Pooled(JointAttack):
 class Weighted(JointAttack):
     """Random-effects log-likelihood ratio of a user's pooled mean y_u, up to a common factor, shape (n,).
 
-    y_u is normal around its side's mean with variance tau^2 + sigma^2 / n_u: users differ by tau, and n_u tokens leave
-    sigma^2 / n_u. With fair coins the middle of the two sides' means is the mean of all, mu, so that the logarithm of
-    the ratio of the two densities is proportional to (y_u - mu) / (tau^2 + sigma^2 / n_u): no coin is needed. Texts
-    of a user tell sigma, and moments tell tau (DerSimonian and Laird 1986). As sides are unknown, tau contains half of
-    their distance. Meant for users of very unequal text.
+    y_u is normal around its group's mean with variance tau^2 + sigma^2 / n_u: users differ by tau, and n_u tokens leave
+    sigma^2 / n_u. With fair coins, the midpoint of the two groups' means is the mean of all users, mu. The logarithm of
+    the ratio of the two densities is then proportional to (y_u - mu) / (tau^2 + sigma^2 / n_u), so no coin is needed.
+    The texts of a user estimate sigma, and moments estimate tau (DerSimonian and Laird 1986). Because the groups are
+    unknown, tau contains half of their distance. Meant for users with very unequal amounts of text.
     """
 
     uses: ClassVar[Uses] = Uses.OTHER_TEXTS
@@ -92,13 +93,14 @@ class Weighted(JointAttack):
 
 
 class ErrorZone(JointAttack):
-    """Sum of positive d over the size of the sum of negative d, over tokens that are not the target's first choice.
+    """Ratio of the sum of positive d to the size of the sum of negative d, over a user's mispredicted tokens.
 
-    One value of each user, shape (n,).
+    A token is mispredicted if it is not the target's first choice. One value per user, shape (n,).
+
     The EZ score of EZ-MIA (arXiv 2601.12104), with a user's tokens pooled before the ratio is taken. As in the authors'
-    code it is 0 with fewer than two such tokens. Two departures: the first token of a text counts, as heldin gives it a
-    context; and where hardly any token fell (``LEAST_FALL``) the ratio is taken to that, not set to 0, which would put
-    the surest member last. Meant for the very documents of training.
+    code, the score is 0 with fewer than two such tokens. There are two departures. The first token of a text counts,
+    because heldin gives it a context. If the sum of negative d is smaller than ``LEAST_FALL``, the ratio uses
+    ``LEAST_FALL``: a score of 0 would put the clearest member last. Meant for the exact training documents.
     """
 
     uses: ClassVar[Uses] = Uses.MODEL
@@ -119,8 +121,8 @@ class SlidingWindows(JointAttack):
     """Share of sliding windows in which the reference's loss exceeds the target's, mean over window sizes, shape (n,).
 
     WBC (arXiv 2601.02751, window sizes of its code), with the windows of a user's texts counted together. As in the
-    authors' code a tie is no vote, and a text that is shorter than the size is one window. Meant for the very documents
-    of training: on fresh texts it drops the few tokens that say most.
+    authors' code, a tie is no vote, and a text shorter than the window size is one window. Meant for the exact training
+    documents: on fresh texts, the statistic ignores the few tokens with the most evidence.
     """
 
     uses: ClassVar[Uses] = Uses.MODEL
@@ -141,13 +143,13 @@ class SlidingWindows(JointAttack):
 
 
 def _means(values: Array, group_of: NDArray[np.intp], groups: int) -> Array:
-    """Mean of values of each group, shape (groups,); not a number for a group without any."""
+    """Return the mean value of each group, shape (groups,); NaN for an empty group."""
     with np.errstate(invalid="ignore"):
         return np.bincount(group_of, values, minlength=groups) / np.bincount(group_of, minlength=groups)
 
 
 def _of_others(tokens: TokenTable, group: NDArray[np.integer]) -> tuple[Array, Array]:
-    """For each token the sum of d, and the number, of other users' tokens of its group; shape (t,) each."""
+    """Return, for each token, the sum of d and the number of other users' tokens in its group; shape (t,) each."""
     # Pairs of a user and a group that occur, and no table of users by groups.
     pairs, pair_of = np.unique(tokens.owner_of * (int(group.max()) + 1) + group, return_inverse=True)
     own, count = (np.bincount(pair_of, weights, minlength=pairs.size)[pair_of] for weights in (tokens.ratios, None))
@@ -158,7 +160,7 @@ def _of_others(tokens: TokenTable, group: NDArray[np.integer]) -> tuple[Array, A
 
 
 def _within(tokens: TokenTable, means: Array) -> float:
-    """sigma^2: the variance within users, per token, from how far a user's texts are from the user's mean."""
+    """Return sigma^2, the variance per token within users, from the spread of texts around their user's mean."""
     lengths = np.bincount(tokens.text_of, minlength=tokens.user_of.size)
     freedom = tokens.user_of.size - tokens.users
     if freedom:

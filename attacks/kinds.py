@@ -1,4 +1,4 @@
-"""The attacks by name: ours and those of packages."""
+"""The attacks by name: heldin's own and those of packages."""
 
 import functools
 
@@ -46,10 +46,10 @@ ATTACKS = Family[Attack](
 
 @functools.cache
 def get_attack(name: str) -> Attack:
-    """The attack of this name.
+    """Return the attack with this name.
 
-    Raises InputError, listing all attacks, if there is none, and for one of a package that cannot be made or that gives
-    likelier texts a lower score.
+    Raises InputError, which lists all attacks, if no attack has this name. Also raises InputError if a package's attack
+    cannot be made, or gives likelier texts a lower score.
     """
     kind = ATTACKS.find(name)
     if name in ATTACKS.ours:  # tested here
@@ -66,11 +66,11 @@ def get_attack(name: str) -> Attack:
 
 
 def names_at(level: Access) -> tuple[str, ...]:
-    """Return the names of heldin's own attacks of an attacker at this level, without those of weaker ones."""
+    """Return the names of heldin's own attacks at exactly this level, without those of weaker levels."""
     return tuple(name for name in ATTACKS.ours if get_attack(name).access is level)
 
 
 def per_text(attack: Attack) -> Attack:
-    """The attack to use if the reference has another tokenizer: per text, because the models' tokens differ."""
+    """Return the attack to use if the reference has another tokenizer: a per-text attack, because tokens differ."""
     # The log-probability of the whole text is over the same characters for both, however they are cut.
     return get_attack("likelihood-ratio") if attack.compares_tokens else attack

@@ -1,7 +1,7 @@
 """Exposure of canary users' marks: the rank of a mark's probability among marks that were never planted.
 
-Carlini, Liu, Erlingsson, Kos, Song (2019, arXiv:1802.08232): exposure is log2 of the number of marks less log2 of the
-rank of the planted one, here among a sample of those that might have been drawn.
+Carlini, Liu, Erlingsson, Kos, Song (2019, arXiv:1802.08232): exposure is log2 of the number of marks minus log2 of the
+rank of the planted mark. Here the rank is among a sample of the marks that heldin might have drawn.
 """
 
 from collections.abc import Sequence
@@ -13,15 +13,15 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, eq=False)
 class MarkScores:
-    """The probabilities of n marks, planted ones and candidates; owner-only, since they name users.
+    """The probabilities of n marks, planted and candidate. The file is owner-only, because it names users.
 
     Attributes:
-        recipes: the recipe by which each was drawn; marks are compared within a recipe.
-        users: the canary user whose mark it is; None for a candidate.
-        planted: whether it is planted in somebody's texts, shape (n,): every canary user's mark, and a candidate that
-            happens to be one of these.
-        target: log-probability under the audited model, nats, shape (n,).
-        reference: the same under the reference model.
+        recipes: the recipe that drew each mark; marks are compared within a recipe.
+        users: the canary user who has the mark; None for a candidate.
+        planted: whether the mark is in somebody's texts, shape (n,): true for every canary user's mark, and for a
+            candidate that equals such a mark.
+        target: log-probability, in nats, under the audited model, shape (n,).
+        reference: log-probability, in nats, under the reference model, shape (n,).
     """
 
     recipes: Sequence[str]
@@ -36,8 +36,8 @@ class MarkRanks:
     """Ranks of n canary users' marks, 1 for the likeliest.
 
     Attributes:
-        users: whose marks.
-        candidates: number of marks that each is ranked among, its own left out, shape (n,).
+        users: the canary users with the marks, n names.
+        candidates: number of other marks in each mark's ranking, shape (n,).
         target: rank under the audited model, shape (n,).
         reference: rank under the reference model, shape (n,).
     """
@@ -49,10 +49,10 @@ class MarkRanks:
 
 
 def ranks(scores: MarkScores) -> MarkRanks:
-    """The rank of every canary user's mark among the candidates of its recipe.
+    """Return the rank of every canary user's mark among the candidates of its recipe.
 
-    A candidate that is as likely, and one that is itself planted, counts as likelier: under a model that was not
-    trained on the mark the rank is at most r with probability r / (candidates + 1) or less.
+    A candidate that is equally likely, or is itself planted, counts as likelier. Under a model that was not trained on
+    the mark, the rank is therefore at most r with probability r / (candidates + 1) or less.
     """
     recipes = np.array(scores.recipes, dtype=np.str_)
     drawn = np.array([user is None for user in scores.users], dtype=np.bool_)
@@ -71,5 +71,5 @@ def ranks(scores: MarkScores) -> MarkRanks:
 
 
 def exposures(rank: NDArray[np.int64], candidates: NDArray[np.int64]) -> NDArray[np.float64]:
-    """log2 (candidates + 1) - log2 rank, in bits: 0 for the least likely, 1 at the median of marks never planted."""
+    """Return log2 (candidates + 1) - log2 rank, in bits: 0 for the least likely, 1 at the median of unplanted marks."""
     return np.log2(candidates + 1) - np.log2(rank)

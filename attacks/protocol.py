@@ -1,6 +1,6 @@
 """The interface of an attack, and its result. An attack sees texts and token scores, never membership.
 
-The statistics of texts are the result of scoring, without models.
+Models do the scoring; the result is one statistic per text, without the models.
 """
 
 import itertools
@@ -37,9 +37,9 @@ RULES: Mapping[str, Aggregation] = {**AGGREGATIONS, TOGETHER: lambda values, sta
 
 
 class Uses(StrEnum):
-    """The source of a statistic besides the text at hand, which decides if scores may be certified.
+    """What a statistic uses besides the text itself, which decides whether its scores may be certified.
 
-    A bound from one run holds for scores that are a function of the released model and of what does not depend on the
+    A bound from one run holds if the scores depend only on the released model and on inputs that are independent of the
     audited users' coins (docs/theory.md#conditions-of-one-run).
     """
 
@@ -51,23 +51,23 @@ class Uses(StrEnum):
 
     @property
     def stated(self) -> Statement:
-        """Return the source for a sentence."""
+        """Return the statistic's source as words for a sentence."""
         return AttackUses[self.name]()
 
     @property
     def certifiable(self) -> bool:
-        """Return whether bounds may rest on the attack: not if one user's score was fitted to another's coin."""
+        """Return whether bounds may use the attack: false if one user's score was fitted to another user's coin."""
         return self is not Uses.COINS
 
 
 class AttackFacts(Facts):
-    """What a record says of an attack, so that a report needs no code of it.
+    """A record's facts about an attack, so a report needs none of the attack's code.
 
     Attributes:
-        uses: whose texts and labels it learns from.
-        needs_reference: whether it asks the reference model too.
-        needs_vocabulary: whether it asks the target for more than log-probabilities of a text's own tokens.
-        of_training_texts: whether it is made for the very documents of training.
+        uses: the texts and labels that the attack learns from.
+        needs_reference: whether the attack uses the reference model as well.
+        needs_vocabulary: whether the attack needs more of the target than log-probabilities of a text's own tokens.
+        of_training_texts: whether the attack is made for the exact training documents.
         access: what the attacker sees of a model.
     """
 
@@ -81,26 +81,27 @@ class AttackFacts(Facts):
 # The direction is set here and nowhere else: AUROC, bounds and verdicts all read "higher" as "held in", and a flipped
 # sign would turn a leak into a model that looks safe.
 class Attack(ABC):
-    """A statistic of texts. Higher always means: more likely that the texts' author was held in.
+    """A statistic of texts. A higher value always means that the texts' author is more likely a member.
 
-    An attack is made without arguments but its name, so that a config can name the class. It sees no membership: it is
-    handed texts, their authors' names and token scores. (Code of a package runs in this process and can read files.)
-    ``heldin.testing.check_attack`` tests one.
+    The constructor takes no arguments except the name, because a config names the class. The attack sees no membership:
+    it gets texts, authors' names and token scores. (Code of a package runs in this process and can read files.)
+    ``heldin.testing.check_attack`` tests an attack.
 
     Attributes:
-        name: as a config names it, and as it is reported.
-        uses: whose texts and labels it learns from.
-        needs_reference: whether it needs the reference model's scores.
-        needs_moments: whether it needs mean and standard deviation over the vocabulary under the target.
-        needs_ranks: whether it needs the ranks of tokens under the target.
-        needs_ids: whether it needs token ids.
-        compares_tokens: whether it compares tokens, or means over them, of target and reference. Then it means nothing
-            where the two have different tokenizers, and is left out.
-        of_users: whether it gives one value of each user, with nothing to aggregate over texts.
-        of_training_texts: whether it is made for the very documents of training, and drops what says most of others.
-        of_pairs: whether it has a meaning for preference pairs, of which the margin of the chosen over the rejected
-            answer is scored (``TokenScores``). Otherwise it is left out for them.
-        access: what the attacker sees of a model. Below log-probabilities, token scores have answers and nothing else.
+        name: the attack's name in configs and reports.
+        uses: the texts and labels that the attack learns from.
+        needs_reference: whether the attack needs the reference model's scores.
+        needs_moments: whether the attack needs mean and standard deviation over the vocabulary under the target.
+        needs_ranks: whether the attack needs the ranks of tokens under the target.
+        needs_ids: whether the attack needs token ids.
+        compares_tokens: whether the attack compares tokens, or means over tokens, between target and reference. Such an
+            attack is skipped if the two models have different tokenizers, because its values would mean nothing.
+        of_users: whether the attack gives one value per user, with nothing to aggregate over texts.
+        of_training_texts: whether the attack is made for the exact training documents, and loses evidence on other
+            texts.
+        of_pairs: whether the attack has a meaning for preference pairs, which are scored by the margin of the chosen
+            over the rejected answer (``TokenScores``). Otherwise the attack is skipped for pairs.
+        access: what the attacker sees of a model. Below log-probabilities, token scores contain only answers.
     """
 
     uses: ClassVar[Uses]
@@ -119,11 +120,11 @@ class Attack(ABC):
 
     @property
     def needs_vocabulary(self) -> bool:
-        """Return whether it needs more of the target than log-probabilities of a text's own tokens."""
+        """Return whether the attack needs more of the target than log-probabilities of a text's own tokens."""
         return self.needs_moments or self.needs_ranks
 
     def facts(self) -> AttackFacts:
-        """Return what a record says of it."""
+        """Return the record's facts about the attack."""
         return AttackFacts(
             uses=self.uses,
             needs_reference=self.needs_reference,
@@ -140,16 +141,16 @@ class Attack(ABC):
         target: Sequence[TokenScores],
         reference: Sequence[TokenScores | None],
     ) -> "list[TextStatistic]":
-        """The statistic of every text, or of every user as the user's text number 0.
+        """Return the statistic of every text. A user's statistic is returned as text number 0 of the user.
 
         Args:
-            owners: user of each of m texts; a user's texts stand side by side.
-            texts: what is scored of each.
-            target: their scores under the target.
-            reference: their scores under the reference model.
+            owners: user of each of m texts; the texts of a user are consecutive.
+            texts: the scored part of each text.
+            target: scores of the texts under the target.
+            reference: scores of the texts under the reference model.
 
         Raises:
-            InputError: a score that it needs is missing, or the two models have different tokens.
+            InputError: a needed score is missing, or the two models have different tokens.
         """
 
 
@@ -158,7 +159,7 @@ class TextAttack(Attack):
 
     @abstractmethod
     def statistic(self, text: str, target: TokenScores, reference: TokenScores | None) -> float:
-        """The statistic of one text, from its scores under the target and the reference model."""
+        """Return the statistic of one text, from its scores under the target and the reference model."""
 
     def statistics(
         self,
@@ -167,7 +168,7 @@ class TextAttack(Attack):
         target: Sequence[TokenScores],
         reference: Sequence[TokenScores | None],
     ) -> "list[TextStatistic]":
-        """The statistic of every text."""
+        """Return the statistic of every text."""
         values = map(self.statistic, texts, target, reference)
         return [
             TextStatistic(user, number, self.name, value)
@@ -176,17 +177,17 @@ class TextAttack(Attack):
 
 
 def places_of(owners: Sequence[str]) -> list[int]:
-    """Return the number of each text among its user's, which stand side by side."""
+    """Return the number of each text among its user's texts, which are consecutive."""
     return [number for _, own in itertools.groupby(owners) for number, _ in enumerate(own)]
 
 
 @dataclass(frozen=True)
 class UserScores:
-    """One score per user; higher means more likely held in.
+    """One score per user; a higher score means more likely a member.
 
     Attributes:
         users: n names, each once.
-        values: their scores, shape (n,), finite.
+        values: scores of the users, shape (n,), finite.
 
     Raises:
         InputError: a score is NaN or infinite (the message has its number), a user occurs twice, or lengths differ.
@@ -211,7 +212,7 @@ class UserScores:
             )
 
     def of(self, users: Sequence[str]) -> NDArray[np.float64]:
-        """Scores of the named users, in their order. Raises InputError for a user without a score."""
+        """Return the scores of the named users, in this order. Raises InputError for a user without a score."""
         row = {user: i for i, user in enumerate(self.users)}
         # An error and not a NaN, for the same reason: every attack must be judged on the same users.
         missing = [user for user in users if user not in row]
@@ -224,8 +225,8 @@ def lift_to_users(attack: str, statistics: Mapping[str, Sequence[float]], aggreg
     """Aggregate each user's text statistics to the user's score (Kandpal et al. 2024, section 3 and Table 6).
 
     Args:
-        statistics: user to the statistics of that user's texts, at least one.
-        aggregation: "mean", "min" or "max"; "together" for one value of each user.
+        statistics: for each user, the statistics of the user's texts, at least one.
+        aggregation: "mean", "min" or "max"; "together" if there is one value per user.
 
     Raises:
         InputError: the aggregation is unknown, or a user has no text.
@@ -251,11 +252,11 @@ NO_ATTACKS = (REFERENCE_ALONE, REFERENCE_DIVERGENCE)
 
 @dataclass(frozen=True)
 class Dial:
-    """One of the attacker's choices, where it differs from the primary attack's; all other choices are the same.
+    """One choice of the attacker that differs from the primary attack. All other choices are the same.
 
     Attributes:
-        name: what is chosen, such as the reference.
-        setting: what was chosen.
+        name: name of the choice, such as the reference.
+        setting: value of the choice.
     """
 
     name: str
@@ -267,10 +268,10 @@ class TextStatistic:
     """One attack's statistic of one text of one user.
 
     Attributes:
-        user: whose text.
+        user: the author of the text.
         text: the text's number among the user's texts.
-        value: higher means more likely held in.
-        dial: the dial that differs from the primary attack's; None: the primary attack.
+        value: a higher value means more likely a member.
+        dial: the changed dial; None: the primary attack.
     """
 
     user: str
@@ -281,18 +282,18 @@ class TextStatistic:
 
 
 def how_aggregated(aggregation: str) -> str:
-    """Name the rule that makes one score of the values of a user's texts, for a sentence."""
+    """Return, for a sentence, the rule that turns the values of a user's texts into one score."""
     return "all texts together" if aggregation == TOGETHER else f"{aggregation} over texts"
 
 
 def label_of(attack: str, aggregation: str, dial: Dial | None) -> str:
-    """Return the name of a score for readers: attack, aggregation, and the dial that was changed."""
+    """Return a score's name for readers: the attack, the aggregation, and the changed dial."""
     turned = "" if dial is None else f"; {dial.name}: {dial.setting}"
     return f"{attack} ({how_aggregated(aggregation)}{turned})"
 
 
 def user_scores(statistics: Sequence[TextStatistic], attack: str, aggregation: str = "mean") -> UserScores:
-    """Lift one attack's statistics to users, without those of changed dials."""
+    """Lift one attack's statistics to users, without the statistics of changed dials."""
     by_user: dict[str, list[float]] = {}
     for s in statistics:
         # A changed dial is a variant of the attack; mixed in, it would enter the same user's mean a second time.

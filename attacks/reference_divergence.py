@@ -1,10 +1,10 @@
-"""Distance of a user's texts from the reference model: KL(D_u || p_ref) from below, in nats per token.
+"""Distance of a user's texts from the reference model: a lower bound on KL(D_u || p_ref), in nats per token.
 
 The user's own words are mixed into the reference, q_u(w | context) = (n_w + kappa p_ref(w | context)) / (n + kappa),
 where n_w counts token w in the user's other documents (Dirichlet smoothing towards p_ref; MacKay and Peto 1995). For
-every q_u that has not seen the text, E[log q_u / p_ref] = KL(D_u || p_ref) - KL(D_u || q_u). So the mean over texts
-estimates a lower bound; it grows with what distinguishes the user's words from other people's, and ignores their order.
-With p_ref in place of D_-u this is the distance of Kandpal et al. (2024), section 3.
+every q_u that has not seen the text, E[log q_u / p_ref] = KL(D_u || p_ref) - KL(D_u || q_u). The mean over texts
+therefore estimates a lower bound. The bound grows with the difference between the user's words and other people's, and
+ignores word order. With p_ref in place of D_-u this is the distance of Kandpal et al. (2024), section 3.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,12 +26,12 @@ KAPPAS = np.geomspace(1e1, 1e7, 13)  # in tokens: how many of the reference's ar
 
 @dataclass(frozen=True)
 class OwnWords:
-    """A text's n tokens and how often the user writes them elsewhere.
+    """A text's n tokens, and how often the user writes each token in other documents.
 
     Attributes:
         logprobs: log p_ref of each token, shape (n,), nats.
         counts: occurrences of each token in the user's other documents, shape (n,).
-        total: tokens of these other documents.
+        total: number of tokens in the user's other documents.
     """
 
     logprobs: NDArray[np.float32]
@@ -42,12 +42,12 @@ class OwnWords:
 def reference_divergences(
     texts: AttackTexts, documents: Mapping[str, Sequence[Document]], reference: LanguageModel, cache: ScoreCache
 ) -> list[TextStatistic]:
-    """The statistic log q_u / p_ref per token of every text whose user has another document.
+    """Return log q_u / p_ref per token for every text whose user has another document.
 
     Args:
-        texts: whose divergence is estimated.
-        documents: user to the user's own documents; copies of the text at hand are left out.
-        reference: model that stands for everybody else.
+        texts: texts whose divergence is estimated.
+        documents: each user's own documents; copies of the text at hand are left out.
+        reference: model that represents all other people.
     """
     # Of a pair, the chosen answer is compared.
     texts = texts.of_answer(0)
@@ -78,11 +78,11 @@ def reference_divergences(
 
 
 def divergences(texts: Sequence[OwnWords]) -> list[float]:
-    """log q_u / p_ref, nats per token, of every text, for the kappa with the largest mean over all texts.
+    """Return log q_u / p_ref of every text, in nats per token, for the kappa with the largest mean over all texts.
 
-    That kappa is the best of 13 on the same texts, so the mean is biased upwards, by less the more texts there are.
+    That kappa is the best of 13 on these texts, so the mean is biased upwards. The bias shrinks with more texts.
 
-    If no kappa gives a positive mean, the user's own words say nothing and every value is 0 (kappa infinite).
+    If no kappa gives a positive mean, the user's own words carry no evidence and every value is 0 (kappa infinite).
     """
     if not texts:
         return []
@@ -93,7 +93,10 @@ def divergences(texts: Sequence[OwnWords]) -> list[float]:
 
 
 def _gains(text: OwnWords) -> NDArray[np.float64]:
-    """Mean over the text's tokens of log q_u / p_ref = log(n_w / p_ref + kappa) - log(n + kappa), for each kappa."""
+    """Return, for each kappa, the mean over the text's tokens of log q_u / p_ref.
+
+    The formula is log(n_w / p_ref + kappa) - log(n + kappa).
+    """
     # In logarithms, because p_ref of a rare token underflows. For a token the user writes nowhere else n_w is 0, whose
     # logarithm leaves log kappa alone.
     with np.errstate(divide="ignore"):
@@ -104,7 +107,7 @@ def _gains(text: OwnWords) -> NDArray[np.float64]:
 
 
 def _words(reference: LanguageModel, documents: Sequence[Document]) -> list[tuple[str, NDArray[np.int64]]]:
-    """The text that counts of each document, and its tokens."""
+    """Return the counted part of each document, and its tokens."""
     # As ``models.logprobs`` tokenizes, so that counts and log-probabilities are of the same tokens.
     return [
         (document.counted, np.asarray(tokens.counted_ids, dtype=np.int64))

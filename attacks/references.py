@@ -1,4 +1,4 @@
-"""Reference models besides the leading one: a kind of ``attack.references`` each."""
+"""Reference models besides the primary one: each is a kind of ``attack.references``."""
 
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -11,19 +11,19 @@ from heldin.corpus.user_filter import UserFilter
 
 
 class ReferenceTraining(Protocol):
-    """What a run offers to make a reference model with: its corpus, its base model and its recipes."""
+    """What a run provides to make a reference model: its corpus, its base model and its recipes."""
 
     def pretrain(self, seed: int, label: str) -> Path:
-        """Pre-train a model like the base model from another seed; return its folder."""
+        """Pre-train a model like the base model from another seed, and return its folder."""
 
     def finetune(self, users: UserFilter, most: int | None, label: str) -> Path:
-        """Fine-tune the base model on public users, at most so many records of each; return the folder.
+        """Fine-tune the base model on public users, with at most ``most`` records each, and return its folder.
 
-        Raises InputError if there is no such user.
+        Raises InputError if no user fits.
         """
 
     def public_rows(self, users: UserFilter, most: int | None) -> list[int]:
-        """Return the rows that ``finetune`` would train on. Raises InputError if there is no such user."""
+        """Return the rows that ``finetune`` would train on. Raises InputError if no user fits."""
 
 
 class ReferenceConfig(Section, ABC):
@@ -32,11 +32,11 @@ class ReferenceConfig(Section, ABC):
     @property
     @abstractmethod
     def label(self) -> str:
-        """Its name in the record."""
+        """The model's name in the record."""
 
     @property
     def model_name(self) -> str | None:
-        """Hub name or folder of a model that exists; None for one that is trained here."""
+        """Hub name or folder of an existing model; None for a model that this run trains."""
         return None
 
     @property
@@ -45,12 +45,12 @@ class ReferenceConfig(Section, ABC):
         return None
 
     def rows(self, training: ReferenceTraining) -> list[int]:
-        """Return the rows of the run's corpus that it is fine-tuned on. Raises InputError if there are none."""
+        """Return the corpus rows for fine-tuning the model. Raises InputError if there are none."""
         return []
 
     @abstractmethod
     def made_by(self, training: ReferenceTraining) -> str:
-        """Return what it is loaded by, after it was trained if it has to be. Raises InputError if it cannot be."""
+        """Train the model if needed, and return the name or folder to load it. Raises InputError if this fails."""
 
 
 class NamedReference(ReferenceConfig):
@@ -62,7 +62,7 @@ class NamedReference(ReferenceConfig):
 
     @property
     def label(self) -> str:
-        """Its name."""
+        """The model's name."""
         return self.name
 
     @property
@@ -71,7 +71,7 @@ class NamedReference(ReferenceConfig):
         return self.name
 
     def made_by(self, training: ReferenceTraining) -> str:
-        """Return its name."""
+        """Return the model's name."""
         return self.name
 
 
@@ -93,12 +93,12 @@ class PretrainedReference(ReferenceConfig):
         return self.seed
 
     def made_by(self, training: ReferenceTraining) -> str:
-        """Pre-train it."""
+        """Pre-train the model and return its folder."""
         return str(training.pretrain(self.seed, self.label))
 
 
 class PublicReference(ReferenceConfig):
-    """The base model, fine-tuned with the run's recipe and without a defense on users who are not audited."""
+    """The base model, fine-tuned with the run's recipe and without a defense, on users who are not audited."""
 
     kind: Literal["public"]
     users: UserFilter = UserFilter(min_records=1)
@@ -112,11 +112,11 @@ class PublicReference(ReferenceConfig):
         return "fine-tuned on public users"
 
     def rows(self, training: ReferenceTraining) -> list[int]:
-        """Return the rows of these users."""
+        """Return the rows of the public users."""
         return training.public_rows(self.users, self.max_records_per_user)
 
     def made_by(self, training: ReferenceTraining) -> str:
-        """Fine-tune the base model on these users."""
+        """Fine-tune the base model on the public users and return its folder."""
         return str(training.finetune(self.users, self.max_records_per_user, self.label))
 
 

@@ -11,7 +11,7 @@ Share = Annotated[float, Field(gt=0, lt=1)]
 
 
 class SamplingConfig(Section):
-    """What an attacker asks who sees only text, or only the likeliest next tokens. All of it is fixed beforehand."""
+    """The questions of an attacker who sees only text, or only the likeliest next tokens. All are fixed beforehand."""
 
     cuts: tuple[Share, ...] = Field((0.25, 0.5, 0.75), min_length=1, max_length=16)
     """Where a text is cut into the beginning that the model continues and what truly follows, as shares of its words. A
@@ -48,9 +48,9 @@ class SamplingConfig(Section):
         return cuts
 
     def asked(self) -> AnswerRequest:
-        """Return what a model is asked."""
+        """Return the request to the models."""
         return AnswerRequest(self.samples, self.tokens, self.temperature, self.likeliest, self.seed)
 
     def places(self) -> tuple[float, ...]:
-        """Return where level top-k cuts, as shares of a text's words."""
+        """Return the places where level top-k cuts, as shares of a text's words."""
         return tuple((number + 1) / (self.next_words + 1) for number in range(self.next_words))

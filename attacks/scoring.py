@@ -21,8 +21,8 @@ class AttackTexts:
     """The attacker's documents by user, each cut to ``max_characters``.
 
     Attributes:
-        texts: by user; the parts of a document that count are scored.
-        max_characters: how many of a text are read.
+        texts: documents of each user; only the parts that count are scored.
+        max_characters: number of characters read of each text.
     """
 
     # Cut by characters and not by tokens, so that models with different tokenizers score the same text.
@@ -36,14 +36,14 @@ class AttackTexts:
 
     @classmethod
     def of(cls, texts: Mapping[str, Sequence[str]], max_characters: int = DEFAULT_MAX_CHARACTERS) -> "AttackTexts":
-        """Return plain texts by user, of which all is scored."""
+        """Return plain texts of each user, all of which is scored."""
         documents = {user: [Document.of(text) for text in user_texts] for user, user_texts in texts.items()}
         return cls(documents, max_characters)
 
     def flat(self) -> list[tuple[str, int, Document]]:
-        """(user, number of the text, cut document), user by user, without texts of which nothing that is read counts.
+        """Return (user, number of the text, cut document), user by user, without texts whose cut has no counted part.
 
-        Raises InputError for a user of whose texts nothing does.
+        Raises InputError for a user without any counted part.
         """
         flat = []
         for place, (user, documents) in enumerate(self.texts.items(), start=1):
@@ -62,7 +62,7 @@ class AttackTexts:
         return flat
 
     def named(self) -> tuple[str, ...]:
-        """Return what a hash of these documents follows from: the cut texts, and which parts count where not all do."""
+        """Return the input of a hash of these documents: the cut texts, and the parts that count where not all do."""
         flat = self.flat()
         texts = repr([(user, number, document.text) for user, number, document in flat])
         parted = [(user, number, document.spans) for user, number, document in flat if not document.is_plain]
@@ -70,7 +70,7 @@ class AttackTexts:
         return (texts, *(repr(places) for places in (parted, forks) if places))
 
     def read(self) -> list[str]:
-        """Return the texts that a model reads to score these documents: two of a pair."""
+        """Return the texts that a model reads to score these documents: two texts for a preference pair."""
         return texts_read([document for _, _, document in self.flat()])
 
     @property
@@ -79,12 +79,12 @@ class AttackTexts:
         return any(document.is_pair for documents in self.texts.values() for document in documents)
 
     def of_answer(self, number: int) -> "AttackTexts":
-        """Return the documents of one answer of each pair: 0 the chosen one, 1 the rejected one."""
+        """Return the documents with one answer of each pair: number 0 is the chosen answer, 1 the rejected answer."""
         answers = {user: [each.branches()[number] for each in documents] for user, documents in self.texts.items()}
         return replace(self, texts=answers)
 
     def whole(self) -> dict[str, list[str]]:
-        """Return the uncut texts by user, without regard to what counts of them."""
+        """Return each user's uncut texts, including the parts that do not count."""
         return {user: [document.text for document in documents] for user, documents in self.texts.items()}
 
 
@@ -97,16 +97,16 @@ def score_attacks(
     *,
     advance: Callable[[int], object] | None = None,
 ) -> list[TextStatistic]:
-    """Every attack's statistic of every text, or of every user.
+    """Return every attack's statistic of every text, or of every user.
 
     Args:
         texts: the attacker's texts.
         target: the model under audit.
         reference: a model that was not trained on the audited users; None if no attack needs one.
-        advance: called with the number of (model, text) pairs done.
+        advance: called with the number of finished (model, text) pairs.
 
     Raises:
-        InputError: an attack needs a reference and there is none, or what the target does not give.
+        InputError: an attack needs a reference and there is none, or needs a score that the target does not give.
     """
     # Before any model runs: a pass over all texts may take hours.
     needing = [attack.name for attack in attacks if attack.needs_reference]
@@ -134,16 +134,18 @@ def scores_of(
     *,
     advance: Callable[[int], object] | None = None,
 ) -> list[TokenScores]:
-    """Scores of the counted tokens of every document, in the order of ``flat``; each is read after all before it.
+    """Return scores of the counted tokens of every document, in the order of ``flat``.
+
+    The model reads each token after all tokens before it.
 
     Args:
         texts: the documents.
-        cache: of token scores, which are those of whole texts.
-        attacks: that need more than log-probabilities, such as ranks or token ids.
+        cache: cache of token scores, with the scores of whole texts.
+        attacks: attacks that need more than log-probabilities, such as ranks or token ids.
 
     Raises:
-        InputError: no token of a document counts, parts of texts or token ids are asked of an endpoint without a
-            tokenizer, or see ``ScoreCache.scores``.
+        InputError: no token of a document counts, or an endpoint without a tokenizer is asked for parts of texts or
+            token ids. For other reasons see ``ScoreCache.scores``.
     """
     flat = texts.flat()
     documents = [document for _, _, document in flat]
@@ -163,7 +165,7 @@ def scores_of(
 
 
 def _with_ids(model: ScoredModel, texts: Sequence[str], scores: Sequence[TokenScores]) -> list[TokenScores]:
-    """The scores with the ids of their tokens."""
+    """Return the scores, with the ids of their tokens."""
     if model.tokenizer is None:
         raise InputError(f"the token ids of model '{model.name}' are not known: give --tokenizer")
     ids = token_ids(model.tokenizer, texts)

@@ -1,11 +1,11 @@
 """The ideal attacker of Kandpal et al. (2024), Appendix B: shadow models whose training users the attacker knows.
 
-A ceiling against which to compare attacks that need no training. No torch.
+A ceiling against which to compare attacks that need no training. This module does not use torch.
 
-A user's scores under K shadow models, each user in half of them, are a_u + gap / 2 + shift_u where the user is in and
-a_u - gap / 2 - shift_u where not, plus noise of the user's own variance. Few models leave that variance, and the
-shift, uncertain: both have a prior that all users tell together (empirical Bayes), conjugate as in BaVarIA (Brännvall
-2026, arXiv 2603.11799), and the ratio is one of Student-t predictive densities.
+Each user is a member of half of the K shadow models. A user's scores are a_u + gap / 2 + shift_u as a member and a_u -
+gap / 2 - shift_u as a non-member, plus noise with the user's own variance. Few models leave variance and shift
+uncertain. Both have a prior that all users together determine (empirical Bayes), conjugate as in BaVarIA (Brännvall
+2026, arXiv 2603.11799). The ratio is therefore a ratio of Student-t predictive densities.
 """
 
 from dataclasses import dataclass
@@ -23,13 +23,13 @@ MOST_FREEDOM = 1e6  # of the prior of the variance, where users' variances do no
 
 @dataclass(frozen=True)
 class ShadowPrior:
-    """The prior of one user's scores, from all users together.
+    """The prior of one user's scores, estimated from all users.
 
     Attributes:
         gap: mean difference between scores with and without the user.
-        trust: weight of a user's own shift, in [0, 1); 0: all users react alike.
+        trust: weight of a user's own shift, in [0, 1); 0 means that all users react alike.
         freedom: degrees of freedom of the inverse-gamma prior of a user's variance.
-        variance: its scale.
+        variance: scale of the inverse-gamma prior.
     """
 
     gap: float
@@ -40,7 +40,7 @@ class ShadowPrior:
 
 @dataclass(frozen=True, eq=False)
 class _Fits:
-    """Each user's own estimates, shape (n,) each: the middle a_u, the difference in - out, the squares left."""
+    """Each user's own estimates, shape (n,) each: the middle a_u, the difference in - out, the residual squares."""
 
     middle: Array
     gap: Array
@@ -48,20 +48,21 @@ class _Fits:
 
 
 def shadow_likelihood_ratio(target: Array, shadows: Array, included: NDArray[np.bool_]) -> Array:
-    """log of the predictive density of every user's score t if held in, less that if held out.
+    """Return log of the predictive density of every user's score t as a member, minus that as a non-member.
 
     The densities are Student-t with freedom + K - 1 degrees of freedom, around the user's own middle.
 
     Args:
-        target: scores of n users under the model under audit, shape (n,).
-        shadows: their scores under K shadow models, shape (K, n).
-        included: which users each shadow model was trained on, shape (K, n); each user in half of them.
+        target: scores of n users under the audited model, shape (n,).
+        shadows: scores of the users under K shadow models, shape (K, n).
+        included: the training users of each shadow model, shape (K, n); each user is in half of the models.
 
     Returns:
-        Scores of shape (n,); higher means more likely held in.
+        Scores of shape (n,); higher means more likely a member.
 
     Raises:
-        InputError: a user is not in half of the shadow models, there are fewer than two, or all scores are equal.
+        InputError: a user is not in half of the shadow models, there are fewer than two models, or all scores are
+            equal.
     """
     models = len(included)
     fits, prior = _fits(shadows, included), shadow_prior(shadows, included)
@@ -77,17 +78,18 @@ def shadow_likelihood_ratio(target: Array, shadows: Array, included: NDArray[np.
 
 
 def shadow_prior(shadows: Array, included: NDArray[np.bool_]) -> ShadowPrior:
-    """The prior by moments over users.
+    """Estimate the prior by moments over users.
 
-    The variance's is fitted to logarithms of users' variances (Smyth 2004, section 6.2). With two shadow models nothing
-    tells a user's shift from noise: all users then react alike, and their gaps tell the noise.
+    The prior of the variance is fitted to the logarithms of users' variances (Smyth 2004, section 6.2). Two shadow
+    models cannot separate a user's shift from noise. All users are then assumed to react alike, and the spread of their
+    gaps gives the noise.
 
     Args:
         shadows: scores of n users under K shadow models, shape (K, n).
-        included: which users each shadow model was trained on, shape (K, n).
+        included: the training users of each shadow model, shape (K, n).
 
     Raises:
-        InputError: for the reasons of ``shadow_likelihood_ratio``.
+        InputError: as for ``shadow_likelihood_ratio``.
     """
     models, users = shadows.shape
     fits = _fits(shadows, included)
@@ -118,7 +120,7 @@ def _fits(shadows: Array, included: NDArray[np.bool_]) -> _Fits:
 
 
 def _variances(variances: Array, degrees: int) -> tuple[float, float]:
-    """Degrees of freedom and scale of the prior of users' variances, of which ``variances`` are estimates."""
+    """Return degrees of freedom and scale of the prior of users' variances, which ``variances`` estimate."""
     # A variance of 0 by rounding has no logarithm.
     logs = np.log(np.maximum(variances, variances.mean() * 1e-6))
     centred = logs - special.digamma(degrees / 2) + np.log(degrees / 2)

@@ -26,11 +26,11 @@ def _log_likelihood(scores: TokenScores, scale: Scale) -> float:
 class LikelihoodRatio(TextAttack):
     """log p_theta(x) - log p_ref(x): the user-inference statistic (Kandpal et al. 2024, equation 4).
 
-    Of a preference pair it is the margin of the chosen over the rejected answer against the reference (PREMIA, Feng et
-    al. 2024, arXiv 2407.06443).
+    The statistic of a preference pair is the margin of the chosen over the rejected answer against the reference
+    (PREMIA, Feng et al. 2024, arXiv 2407.06443).
 
     Attributes:
-        scale: per text or per token.
+        scale: whether the ratio is per text or per token.
     """
 
     uses: ClassVar[Uses] = Uses.MODEL
@@ -39,7 +39,7 @@ class LikelihoodRatio(TextAttack):
     scale: ClassVar[Scale] = Scale.SEQUENCE
 
     def statistic(self, text: str, target: TokenScores, reference: TokenScores | None) -> float:
-        """The log-likelihood ratio in nats, per text or per token of each model."""
+        """Return the log-likelihood ratio in nats, per text or per token of each model."""
         if reference is None:
             raise InputError(f"attack '{self.name}' needs a reference model")
         # Per token, each model divides by its own number of tokens: with two tokenizers these differ, and the
@@ -48,7 +48,7 @@ class LikelihoodRatio(TextAttack):
 
 
 class PerToken(LikelihoodRatio):
-    """The likelihood ratio per token: means over tokens of two tokenizers do not compare, as sums over the text do."""
+    """The likelihood ratio per token. Unlike sums over the text, means over two tokenizers' tokens do not compare."""
 
     compares_tokens: ClassVar[bool] = True
     scale: ClassVar[Scale] = Scale.TOKEN
@@ -61,17 +61,17 @@ class Loss(TextAttack):
     of_pairs: ClassVar[bool] = True
 
     def statistic(self, text: str, target: TokenScores, reference: TokenScores | None) -> float:
-        """Mean token log-probability, nats."""
+        """Return the mean token log-probability, in nats."""
         return _log_likelihood(target, Scale.TOKEN)
 
 
 class Zlib(TextAttack):
-    """log p_theta(x) over the text's zlib-compressed size in bits (Carlini et al. 2021, section 5.1)."""
+    """log p_theta(x) divided by the text's zlib-compressed size in bits (Carlini et al. 2021, section 5.1)."""
 
     uses: ClassVar[Uses] = Uses.MODEL
 
     def statistic(self, text: str, target: TokenScores, reference: TokenScores | None) -> float:
-        """Log-probability in nats per compressed bit; never positive."""
+        """Return the log-probability in nats per compressed bit; never positive."""
         # zlib writes a header even for one character, so the size is never 0. Numerator and denominator both grow with
         # the text, so that its length cancels.
         return target.total / (8 * len(zlib.compress(text.encode("utf-8"))))
@@ -94,7 +94,7 @@ class MinKPlusPlus(TextAttack):
         self.fraction = fraction
 
     def statistic(self, text: str, target: TokenScores, reference: TokenScores | None) -> float:
-        """Mean z-score of the least likely tokens, at least one."""
+        """Return the mean z-score of the least likely tokens, at least one token."""
         if target.means is None or target.deviations is None:
             raise InputError(f"attack '{self.name}' needs mean and deviation over the vocabulary")
         # A deviation of zero means that the model is certain: the log-probability then equals its mean.

@@ -1,6 +1,6 @@
-"""Statistics for an attacker who sees only what a model writes, or only its likeliest next tokens.
+"""Statistics for an attacker who sees only the text that a model writes, or only its likeliest next tokens.
 
-Each is a mean over the cuts of a text (``attacks.cuts``), minus the same for the reference model.
+Each is a mean over the cuts of a text (``attacks.cuts``), minus the mean under the reference model.
 """
 
 import re
@@ -27,16 +27,16 @@ class CutAttack(TextAttack):
 
     @abstractmethod
     def of_cut(self, answers: CutAnswers) -> float:
-        """The statistic of one cut under one model."""
+        """Return the statistic of one cut under one model."""
 
     def statistic(self, text: str, target: TokenScores, reference: TokenScores | None) -> float:
-        """The mean over cuts under the target, minus that under the reference."""
+        """Return the mean over cuts under the target, minus the mean under the reference."""
         if reference is None:
             raise InputError(f"attack '{self.name}' needs a reference model")
         return self.under(target) - self.under(reference)
 
     def under(self, scores: TokenScores) -> float:
-        """The mean over cuts under one model. Raises InputError if its answers are missing."""
+        """Return the mean over cuts under one model. Raises InputError if the model's answers are missing."""
         if not scores.answers:
             raise InputError(f"attack '{self.name}' needs what the model answers at the cuts of a text")
         return sum(map(self.of_cut, scores.answers)) / len(scores.answers)
@@ -48,7 +48,7 @@ class Coverage(CutAttack):
     access: ClassVar[Access] = Access.TEXT
 
     def of_cut(self, answers: CutAnswers) -> float:
-        """The largest share over the samples."""
+        """Return the largest share over the samples."""
         return max(covered(answers), default=0.0)
 
 
@@ -58,7 +58,7 @@ class MeanCoverage(CutAttack):
     access: ClassVar[Access] = Access.TEXT
 
     def of_cut(self, answers: CutAnswers) -> float:
-        """The mean share over the samples."""
+        """Return the mean share over the samples."""
         return sum(covered(answers)) / max(1, len(answers.samples))
 
 
@@ -68,7 +68,7 @@ class LongestRun(CutAttack):
     access: ClassVar[Access] = Access.TEXT
 
     def of_cut(self, answers: CutAnswers) -> float:
-        """The number of words."""
+        """Return the number of words in the run."""
         true = words_of(answers.continuation)
         return float(max((_longest_run(true, words_of(sample)) for sample in answers.samples), default=0))
 
@@ -79,7 +79,7 @@ class Samia(CutAttack):
     access: ClassVar[Access] = Access.TEXT
 
     def of_cut(self, answers: CutAnswers) -> float:
-        """Words of the continuation that a sample has too, as often as it has them, as a share; times bytes."""
+        """Return the share of the continuation's words that a sample also has, each word as often, times bytes."""
         true = Counter(words_of(answers.continuation))
         shared = [(true & Counter(words_of(sample))).total() for sample in answers.samples]
         recall = sum(shared) / max(1, len(shared)) / max(1, true.total())
@@ -87,12 +87,12 @@ class Samia(CutAttack):
 
 
 class NextWord(CutAttack):
-    """The log-probability of the true next token where it is among the likeliest; else the bound that follows."""
+    """The log-probability of the true next token if it is among the likeliest; otherwise its upper bound."""
 
     access: ClassVar[Access] = Access.TOP_K
 
     def of_cut(self, answers: CutAnswers) -> float:
-        """The log-probability, or its bound, in nats."""
+        """Return the log-probability, or its bound, in nats."""
         if answers.next_logprob is None:
             raise InputError(f"attack '{self.name}' needs the likeliest next tokens")
         return answers.next_logprob
@@ -121,7 +121,7 @@ def _set_of_runs(sample: str) -> set[tuple[str, ...]]:
 
 
 def _longest_run(true: Sequence[str], sample: Sequence[str]) -> int:
-    """Return the length of the longest common run, from the lengths of those that end at each pair of words."""
+    """Return the length of the longest common run, from the lengths of the runs that end at each pair of words."""
     longest, before = 0, [0] * (len(sample) + 1)
     for word in true:
         ending = [0] * (len(sample) + 1)

@@ -1,6 +1,6 @@
-"""One window of each text, by a key, and whether its words also occur in texts of others.
+"""One window of each text, chosen with a key, and whether its words also occur in texts of others.
 
-The offset depends on the key, the user's name and the text, and so on no coin.
+The offset depends on the key, the user's name and the text, and therefore on no coin.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -30,12 +30,12 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, eq=False)
 class Windows:
-    """A window of each of n texts that is long enough, of m texts in all.
+    """The windows of the n texts that are long enough, out of m texts.
 
     Attributes:
-        users: whose each text is, m names.
-        rows: of the texts that have a window, ascending, shape (n,).
-        tokens: their windows, shape (n, prefix + suffix).
+        users: the author of each text, m names.
+        rows: indices of the texts that have a window, ascending, shape (n,).
+        tokens: windows of the texts, shape (n, prefix + suffix).
     """
 
     users: Sequence[str]
@@ -43,13 +43,13 @@ class Windows:
     tokens: Rows
 
     def spread(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Values of the n windows as those of the m texts, shape (m,): NaN for texts without a window."""
+        """Spread the values of the n windows over the m texts, shape (m,); NaN for texts without a window."""
         spread = np.full(len(self.users), np.nan)
         spread[self.rows] = values
         return spread
 
     def marked(self, values: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Marks of the n windows as those of the m texts, shape (m,): False for texts without a window."""
+        """Spread the marks of the n windows over the m texts, shape (m,); False for texts without a window."""
         marked = np.zeros(len(self.users), dtype=np.bool_)
         marked[self.rows] = values
         return marked
@@ -62,14 +62,14 @@ def windows_of(
     key: bytes,
     visible: int | None = None,
 ) -> Windows:
-    """One window of every text with enough tokens, at an offset that is uniform under the key.
+    """Return one window of every text with enough tokens, at an offset that is uniform under the key.
 
-    Every token of its suffix counts; the prefix may be of what does not, such as a prompt.
+    Every token of the suffix counts. The prefix may contain parts that do not count, such as a prompt.
 
     Args:
         asked: lengths of prefix and suffix, and ``first_tokens``.
-        key: of the offsets.
-        visible: tokens of a text among which the window lies, where ``first_tokens`` does not say; None: all.
+        key: key that decides the offsets.
+        visible: number of leading tokens that contain the window, unless ``first_tokens`` sets it; None: all.
 
     Raises:
         InputError: no text has enough tokens.
@@ -99,7 +99,7 @@ def require_a_window(
     asked: ExtractionConfig,
     visible: int | None = None,
 ) -> None:
-    """Raise the error of ``windows_of`` if no text has enough tokens; the first one that has ends the search.
+    """Raise the error of ``windows_of`` if no text has enough tokens. Reads only up to the first long enough text.
 
     Args:
         asked: lengths of prefix and suffix.
@@ -111,7 +111,10 @@ def require_a_window(
 
 
 def _places(tokens: Tokens, most: int | None, asked: ExtractionConfig) -> Sequence[int]:
-    """Where a window may begin: within the first ``most`` tokens, and before a suffix of which every token counts."""
+    """Return the offsets that a window may have.
+
+    The window is within the first ``most`` tokens, and every token of its suffix counts.
+    """
     seen = tokens.part(0, most)
     places = range(max(0, len(seen) - asked.length + 1))
     if seen.counted is None:
@@ -127,10 +130,10 @@ def found_in_others(
     tokenizer: "PreTrainedTokenizerBase",
     asked: ExtractionConfig,
 ) -> NDArray[np.bool_]:
-    """Mark the windows whose suffix is also in a training text of another person, shape (n,).
+    """Mark the windows whose suffix also occurs in another person's training text, shape (n,).
 
     Args:
-        training: of every training text those whose it is, and the text; read once.
+        training: pairs (names of the authors, training text); read once.
     """
     suffixes, suffix_of = _different(windows, asked)
     # Of each suffix those whose are all the texts in which it stands: for anybody else it stands in another's.
@@ -147,10 +150,10 @@ def found_in_others(
 def found_in(
     windows: Windows, texts: Iterable[str], tokenizer: "PreTrainedTokenizerBase", asked: ExtractionConfig
 ) -> NDArray[np.bool_]:
-    """Mark the windows whose suffix is in any of the texts, shape (n,).
+    """Mark the windows whose suffix occurs in any of the texts, shape (n,).
 
     Args:
-        texts: to search; read once.
+        texts: texts to search; read once.
     """
     suffixes, suffix_of = _different(windows, asked)
     present = np.zeros(len(suffixes), dtype=np.bool_)
@@ -160,7 +163,7 @@ def found_in(
 
 
 def _different(windows: Windows, asked: ExtractionConfig) -> tuple[Rows, NDArray[np.intp]]:
-    """The different suffixes, and of each window which one is its own."""
+    """Return the different suffixes, and the index of each window's suffix among them."""
     suffixes, suffix_of = np.unique(windows.tokens[:, asked.prefix :], axis=0, return_inverse=True)
     return suffixes, suffix_of.reshape(-1)
 
@@ -168,11 +171,11 @@ def _different(windows: Windows, asked: ExtractionConfig) -> tuple[Rows, NDArray
 def _hits(
     suffixes: Rows, texts: Iterable[tuple[_T, str]], tokenizer: "PreTrainedTokenizerBase"
 ) -> Iterator[tuple[_T, set[int]]]:
-    """Yield the partner of each text, and the suffixes that the text contains; time grows with the tokens searched.
+    """Yield the partner of each text, and the suffixes in the text. Time grows with the number of tokens searched.
 
     Args:
-        suffixes: different ones, shape (n, k).
-        texts: each with something beside it.
+        suffixes: the different suffixes, shape (n, k).
+        texts: texts, each with a partner object.
     """
     size = suffixes.shape[1]
     hashes = np.array([hashes_of_runs(suffix)[0] for suffix in suffixes], dtype=np.uint64)
@@ -192,9 +195,9 @@ def _hits(
 
 
 def hashes_of_runs(ids: Rows, size: int | None = None) -> NDArray[np.uint64]:
-    """A hash of each run of ``size`` tokens, shape (max(0, n - size + 1),); None: of all of them.
+    """Return a hash of each run of ``size`` tokens, shape (max(0, n - size + 1),); None hashes the whole row.
 
-    A polynomial modulo 2^64, for all runs at once.
+    The hash is a polynomial modulo 2^64, computed for all runs at once.
     """
     size = ids.size if size is None else size
     if ids.size < size:
@@ -209,7 +212,7 @@ def hashes_of_runs(ids: Rows, size: int | None = None) -> NDArray[np.uint64]:
 
 
 def _mixed(ids: Rows) -> NDArray[np.uint64]:
-    """Token ids spread over 64 bits (the finaliser of splitmix64)."""
+    """Return the token ids spread over 64 bits (the finaliser of splitmix64)."""
     mixed = ids.astype(np.uint64) + _BASE
     for shift, by in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(by)

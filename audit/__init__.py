@@ -1,1 +1,1 @@
-"""Evidence to verdict: what scores and membership say together, as frozen results. No model, no file of a run."""
+"""From evidence to verdict: the results of scores and membership together. No model runs here, no run file is read."""

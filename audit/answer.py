@@ -1,4 +1,4 @@
-"""The answer as a record keeps it: what it states, and the test behind it."""
+"""The answer of a record: its sentences, and the test behind them."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,13 +22,13 @@ class DecisionFacts(Facts):
 
     Attributes:
         statement: the answer, in a sentence or two.
-        remarks: what a reader should know first.
+        remarks: notes to read before the answer.
         decision: the answer, and the numbers behind it.
-        by: the thresholds of the decision.
-        flagged: the people whom page one counts: those of the deciding attack, or else of the primary one; null for
-            fewer than 20 users, and if the comparison is not valid.
-        best: those of the attack that flags most, if no attack passes the test of all; null otherwise.
-        scores: number of scores in the family that was tested.
+        by: the config section with the thresholds of the decision.
+        flagged: the people whom page one counts. The deciding attack flags them, or the primary attack if none decides.
+            null for fewer than 20 users, and if the comparison is not valid.
+        best: the people flagged by the attack that flags most, if no attack passes the test of all; null otherwise.
+        scores: number of scores that were tested together.
         law: how heldin redrew the members.
         auroc_p: p-value of the family of AUROCs, by the randomisation test.
         tpr_p: p-value of the family of true-positive rates.
@@ -68,16 +68,16 @@ def decision_facts(
     wording: Wording | None = None,
     gain: AurocDifference | None = None,
 ) -> DecisionFacts:
-    """Decide, and state the answer for the record.
+    """Decide the audit, and state the answer for the record.
 
     Args:
         family: the scores, evaluated and tested together.
         fixed: how membership was decided, the thresholds and the claims.
-        flaws: why the comparison is not valid; empty if it is.
-        judgements: verdicts on the claims, those about the scored users first.
-        beside: remarks that do not follow from the evidence.
-        wording: the words for what the scores separate, if not ``fixed.wording``: canary users or trainings.
-        gain: the model's gain on held-out users over the reference; None where it was not measured.
+        flaws: reasons why the comparison is not valid; empty if it is valid.
+        judgements: verdicts on the claims, first the verdicts about the scored users.
+        beside: further remarks, which do not follow from the evidence.
+        wording: the words for canary users or trainings, if the scores separate these; None takes ``fixed.wording``.
+        gain: the model's gain over the reference on held-out users; None if it was not measured.
     """
     wording, test, by = wording or fixed.wording, family.test, fixed.decision
     evidence = _evidence(family, fixed, flaws, judgements, gain)
@@ -116,7 +116,7 @@ def _evidence(
     judgements: Sequence[Judgement],
     gain: AurocDifference | None,
 ) -> AnswerEvidence:
-    """Collect what the answer follows from; arguments as for ``decision_facts``."""
+    """Collect the evidence that decides the answer; arguments as for ``decision_facts``."""
     test, member = family.test, family.member
     margins = dict(zip(test.fprs, test.tpr_margins, strict=True))
     rejecting = [v for j in judgements for v in j.verdicts if v.exit_code]
@@ -152,10 +152,10 @@ def _evidence(
 
 
 def _people(family: ScoreFamily, decision: Decision, fpr: float) -> tuple[Flagged | None, Flagged | None]:
-    """Return the people whom page one counts, and those of the best attack where chance explains it.
+    """Return the people whom page one counts, and the people of the best attack if chance explains its result.
 
-    The first are those of the deciding attack, or of the primary one if no attack passes the test of all. The second is
-    None if one passes. Both are None if the comparison is not valid.
+    The first are those that the deciding attack flags, or the primary attack if no attack passes the test of all. The
+    second is None if an attack passes. Both are None if the comparison is not valid.
     """
     if decision.answer is Answer.NOT_VALID:
         return None, None
@@ -168,6 +168,6 @@ def _people(family: ScoreFamily, decision: Decision, fpr: float) -> tuple[Flagge
 
 
 def shown_of(facts: DecisionFacts) -> set[int]:
-    """Indices of the scores whose curves a record may show: the leading one and the one the headline names."""
+    """Return the indices of scores whose curves a record may show: the primary score and the headline's score."""
     strongest = facts.decision.strongest
     return {0} if strongest is None else {0, strongest}

@@ -1,7 +1,7 @@
-"""The results of a family of scores, as the record keeps them: attacks, and settings of the attacker's dials.
+"""The results of a family of scores for the record: attacks, and settings of the attacker's dials.
 
-Also the attacker's gain from more texts of a user: AUROC by number of texts (Kandpal et al. 2024, Figure 10), computed
-from cached statistics. No model is run.
+The module also computes the attacker's gain from more texts of a user: AUROC by number of texts (Kandpal et al. 2024,
+Figure 10), from cached statistics. No model runs.
 """
 
 from collections.abc import Collection
@@ -40,7 +40,7 @@ class TprAt(Facts):
 
 
 class Histogram(Facts):
-    """Users by score; the outer bins include everything beyond them, and no bin holds fewer than ten users.
+    """Number of users by score. The outer bins include everything beyond them; every bin has at least ten users.
 
     Attributes:
         edges: k + 1 bin edges, ascending.
@@ -74,14 +74,14 @@ class AttackResult(Facts):
 
     Attributes:
         attack: name of the attack.
-        asks: what the attack asks for and uses.
+        asks: the inputs that the attack needs and uses.
         aggregation: how the scores of a user's texts become one score; "together" for one score of each user.
         auroc: AUROC over users.
         simultaneous: interval of the AUROC that is valid for all scores at the same time; null if none was tested.
         adjusted_p: p-value of the AUROC by the randomisation test; null if there was no test.
         length_correlation: rank correlation of the score with the mean length of the user's texts.
-        curve: curve of the primary attack and of the attack in the headline. It is null for the others, because the
-            curves of many scores together would reveal who is a member.
+        curve: curve of the primary attack and of the attack in the headline; null for the others, because the curves of
+            many scores together would reveal who is a member.
     """
 
     attack: str
@@ -98,11 +98,11 @@ class DialSetting(Facts):
     """The primary attack with one setting changed.
 
     Attributes:
-        dial: the setting that differs.
-        setting: its value.
+        dial: the setting that was changed.
+        setting: value of the setting.
         leads: whether this is the setting of the primary attack.
         auroc: AUROC over users.
-        difference: AUROC minus that of the primary attack; null for the primary attack, and if no error can be
+        difference: AUROC minus the primary attack's AUROC; null for the primary attack, and if no error can be
             estimated (too few users, equal scores, or complete separation).
         adjusted_p: p-value of the AUROC by the randomisation test.
     """
@@ -116,11 +116,11 @@ class DialSetting(Facts):
 
 
 def attack_results(family: ScoreFamily, fprs: tuple[float, ...], shown: Collection[int]) -> list[AttackResult]:
-    """Every attack under every aggregation, the leading one first.
+    """Return the result of every attack under every aggregation, the primary attack first.
 
     Args:
         fprs: false-positive rates of the table.
-        shown: indices of the scores shown with their curve and true-positive rates; see ``audit.coarse``.
+        shown: indices of the scores whose curve and true-positive rates are shown; see ``audit.coarse``.
     """
     return [
         AttackResult(
@@ -163,10 +163,10 @@ def _rate(fpr: float, interval: Interval | None, evidence: RateEvidence | None) 
 
 
 def dial_settings(family: ScoreFamily, attack: AttackConfig) -> list[DialSetting]:
-    """The primary attack with one dial changed at a time, next to the leading setting; empty if none was changed.
+    """Return the primary attack and its variants with one changed dial. The list is empty if no dial was changed.
 
     Args:
-        attack: the config, which says which settings lead.
+        attack: the config section, which names the primary settings.
     """
     leading = family.scores[0]
 
@@ -206,12 +206,12 @@ def _is(score: FamilyScore, attack: str) -> bool:
 
 @dataclass(frozen=True)
 class Knowledge:
-    """AUROC of an attacker with at most ``texts`` random texts per user, over draws of these texts.
+    """AUROC of an attacker who has at most ``texts`` random texts per user, over draws of the texts.
 
-    Not an interval for the AUROC: users stay the same, only the attacker's texts are drawn.
+    This is not an interval for the AUROC: users stay the same, and only the attacker's texts are drawn.
 
     Attributes:
-        texts: maximum number of texts known per user.
+        texts: maximum number of texts per user.
         mean: mean over the draws.
         deviation: standard deviation over the draws.
         low: 2.5 % quantile.
@@ -233,13 +233,13 @@ def attacker_knowledge(
     draws: int = DRAWS,
     seed: int = 0,
 ) -> list[Knowledge]:
-    """AUROC for m = 1, 2, 4, ... texts and for all.
+    """Return the AUROC for m = 1, 2, 4, ... texts and for all texts.
 
     Args:
         attack: the attack whose statistics are used.
-        aggregation: "mean", "min" or "max" over the known texts.
-        draws: number of random choices of texts; the choices of one draw are nested over m.
-        seed: seed of the choices; public.
+        aggregation: "mean", "min" or "max" over the attacker's texts.
+        draws: number of random choices of texts; within one draw, the choices are nested over m.
+        seed: public seed of the choices.
     """
     of_user, values = table.texts[attack, None]
     counts = np.bincount(of_user, minlength=len(table.users))

@@ -1,6 +1,6 @@
-"""Blind baselines: scores made without the audited model. If these separate the groups, the split is to blame.
+"""Blind baselines: scores made without the audited model. If they separate the groups, the split causes the difference.
 
-Under independent fair coins a blind score cannot tell held-in from held-out users, except by chance.
+Under independent fair coins, a blind score separates members from non-members only by chance.
 """
 
 import re
@@ -46,17 +46,17 @@ class Blind(Facts):
 def reference_alone(
     held_in: NDArray[np.float64], held_out: NDArray[np.float64], *, level: float = BLIND_OTHERWISE
 ) -> Blind:
-    """The reference model's own score of users, without the audited model; alarm at ``level``."""
+    """Judge the reference model's own score of users, without the audited model; alarm at ``level``."""
     return _blind(REFERENCE, auroc(held_in, held_out), separation_p_value(held_in, held_out), level)
 
 
 def bag_of_words(
     texts: Mapping[str, Sequence[str]], member: Mapping[str, bool], *, level: float = BLIND_OTHERWISE, seed: int
 ) -> Blind | None:
-    """A linear classifier on users' words, fitted on one half of the users and tested on the other, both ways.
+    """Judge a linear classifier on users' words, fitted on half of the users and tested on the other half, both ways.
 
-    The two tests are each valid given the half that was fitted on; the p-value is twice the smaller one. None where a
-    side has too few users to split in half.
+    Each of the two tests is valid given the half for fitting. The p-value is twice the smaller p-value. The result is
+    None if a group has too few users to split in half.
 
     Args:
         level: significance level of the alarm.
@@ -82,14 +82,14 @@ def bag_of_words(
 
 
 def text_separation(ours: Sequence[tuple[str, str]], others: Sequence[str], *, seed: int) -> float | None:
-    """Return how well a bag of words tells some users' texts from other texts: an AUROC, 0.5 is guessing.
+    """Return how well a bag of words separates some users' texts from other texts: an AUROC, 0.5 is guessing.
 
-    Fitted on one half and tested on the other, both ways; a user's texts are all in one half. None with fewer than
-    ``MIN_USERS_PER_SIDE`` users or other texts.
+    The classifier is fitted on one half and tested on the other, both ways. A user's texts are all in one half. The
+    result is None with fewer than ``MIN_USERS_PER_SIDE`` users or other texts.
 
     Args:
-        ours: (user, text).
-        others: texts of anyone else.
+        ours: pairs (user, text).
+        others: texts of other people.
     """
     users = sorted({user for user, _ in ours})
     if min(len(users), len(others)) < MIN_USERS_PER_SIDE:
@@ -107,7 +107,7 @@ def text_separation(ours: Sequence[tuple[str, str]], others: Sequence[str], *, s
 
 
 def blind_baselines(table: ScoredUsers, texts: Mapping[str, Sequence[str]], fixed: Preregistration) -> list[Blind]:
-    """The reference model alone, where it was scored, and the bag of words, where there are enough users.
+    """Judge the reference model alone, if it was scored, and the bag of words, if there are enough users.
 
     Args:
         fixed: how membership was decided, and the seed of the bag of words' random halves.
@@ -121,7 +121,7 @@ def blind_baselines(table: ScoredUsers, texts: Mapping[str, Sequence[str]], fixe
 
 
 def blind_flaws(blind: Sequence[Blind], sides: Sides) -> list[Statement]:
-    """Flaws of asserted sides: if the groups differ without the audited model, scores say nothing about it."""
+    """Return the flaws of an asserted split: the groups differ even without the audited model."""
     return [
         ComparisonFlaw.GROUPS_DIFFER(baseline=b.name, auroc=b.auroc, p=b.p_value)
         for b in blind
@@ -130,7 +130,7 @@ def blind_flaws(blind: Sequence[Blind], sides: Sides) -> list[Statement]:
 
 
 def blind_by_chance(blind: Blind) -> Statement:
-    """The note where heldin drew the sides: a blind baseline that separates them is chance, or the coins leaked."""
+    """Return the note for a split that heldin drew: a blind baseline separates by chance, or the coins leaked."""
     return Note.BLIND_BY_CHANCE(baseline=blind.name, auroc=blind.auroc, p=blind.p_value)
 
 

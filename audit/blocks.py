@@ -1,4 +1,4 @@
-"""Summaries over several blocks: one number from each, with the spread over coins, seeds and trainings at once."""
+"""Summaries over several blocks: one number per block, with the spread over coins, seeds and trainings together."""
 
 import math
 from collections.abc import Sequence
@@ -17,10 +17,10 @@ class Summary(Facts):
     """A number of a variant.
 
     Attributes:
-        value: mean over the blocks, or the number of the one block.
-        lower: lower end of a 95 % interval; null for two blocks, whose interval would be wider than any number.
-        upper: upper end likewise.
-        over: what the interval is over: users and records of one model, or blocks (coins, seeds and trainings).
+        value: mean over the blocks; the block's number if there is only one block.
+        lower: lower end of a 95 % interval; null for two blocks, whose interval would be too wide to be useful.
+        upper: upper end of the interval; null for two blocks.
+        over: the source of the interval: users and records of one model, or blocks (coins, seeds and trainings).
         label: kind of statement.
     """
 
@@ -39,19 +39,19 @@ def over_blocks(
     least: float = -math.inf,
     most: float = math.inf,
 ) -> Summary:
-    """Mean of one number a block; from three blocks on with Student's t interval, of one block with its own interval.
+    """Average one number per block. The interval is Student's t from three blocks on; one block keeps its own.
 
-    Coins, seeds and trainings of different blocks are independent, so that their numbers are; an interval over the
-    users of one pair of models leaves out that another training would give other models (measured coverage of DeLong's
+    Coins, seeds and trainings of different blocks are independent, and so are the blocks' numbers. An interval over the
+    users of one pair of models ignores that another training would give other models (measured coverage of DeLong's
     95 %: 42 to 66 %).
 
     Args:
-        values: a number of each block, S of them.
+        values: one number per block, S numbers.
         within: limits of the 95 % interval over users, used for one block only.
-        least: smallest possible value, such as 0 of an AUROC: an interval ends there.
-        most: largest possible value.
+        least: smallest possible value, such as 0 for an AUROC; the interval ends there.
+        most: largest possible value; the interval ends there.
 
-    Blocks that do not differ at all have no interval: it would have no width, and say that another block could not
+    If all blocks are equal there is no interval. An interval of width zero would claim that another block could not
     differ.
     """
     mean = float(np.mean(values))

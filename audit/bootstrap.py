@@ -1,4 +1,4 @@
-"""Bootstrap over users, held-in and held-out resampled separately. The statistical unit is the user. numpy only."""
+"""Bootstrap over users, with members and non-members resampled separately. The statistical unit is the user."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Method(StrEnum):
 class Interval:
     """A statistic with its 95 % interval.
 
-    An estimate: users' scores share one model, so its coverage is nominal, not certified
+    The interval is an estimate. Users' scores share one model, so the coverage is nominal, not certified
     (docs/theory.md#conditions-of-one-run).
 
     Attributes:
@@ -71,7 +71,7 @@ class Estimate(Facts):
 
     @staticmethod
     def of(interval: Interval) -> "Estimate":
-        """The interval in the few digits of a record."""
+        """Return the interval, rounded to a record's digits."""
         return Estimate(
             value=brief(interval.value),
             mean=brief(interval.mean),
@@ -84,7 +84,7 @@ class Estimate(Facts):
 
 @dataclass(frozen=True)
 class BootstrapResult:
-    """AUROC and TPR at each FPR (None where the held-out users cannot resolve it)."""
+    """AUROC, and TPR at each FPR (None if there are too few non-members to show it)."""
 
     auroc: Interval
     tpr_at: tuple[tuple[float, Interval | None], ...]
@@ -93,11 +93,11 @@ class BootstrapResult:
 def bootstrap(
     held_in: Scores, held_out: Scores, fprs: Sequence[float], *, resamples: int = 2000, seed: int = 0
 ) -> BootstrapResult:
-    """Stratified bootstrap of AUROC and of TPR at fixed FPRs, of one score.
+    """Bootstrap the AUROC of one score and its TPR at fixed FPRs, with both groups resampled separately.
 
     Args:
-        held_in: scores, shape (n1,).
-        held_out: scores, shape (n0,).
+        held_in: scores of members, shape (n1,).
+        held_out: scores of non-members, shape (n0,).
         fprs: false-positive rates.
     """
     return bootstrap_each(held_in[None], held_out[None], fprs, resamples=resamples, seed=seed)[0]
@@ -112,13 +112,13 @@ def bootstrap_each(
     seed: int = 0,
     advance: Callable[[int], object] | None = None,
 ) -> list[BootstrapResult]:
-    """The bootstrap of K scores of the same users, which share their resamples.
+    """Bootstrap K scores of the same users, with shared resamples.
 
     Args:
-        held_in: scores, shape (K, n1).
-        held_out: scores, shape (K, n0).
+        held_in: scores of members, shape (K, n1).
+        held_out: scores of non-members, shape (K, n0).
         fprs: false-positive rates.
-        advance: called with 1 for each score, when its last resample is done.
+        advance: called with 1 for each score after its last resample.
     """
     n1, n0 = held_in.shape[1], held_out.shape[1]
     ranked = [RankedScores.of(a, b) for a, b in zip(held_in, held_out, strict=True)]
@@ -138,22 +138,23 @@ def bootstrap_each(
 
 
 def separation_lower_limit(pairs: int, level: float = 0.025) -> float:
-    """Lower limit for the AUROC when all scores of one side exceed all of the other.
+    """Return a lower limit for the AUROC if all scores of one group exceed all scores of the other.
 
-    Of ``pairs`` disjoint in/out pairs all are concordant; were the AUROC A, that would happen with probability at most
-    A ** pairs, so A is above level ** (1 / pairs) (Clopper-Pearson with all successes). Valid for independent scores.
+    All ``pairs`` disjoint pairs of a member and a non-member are then concordant. With AUROC A, the probability of this
+    is at most A ** pairs, so A is above level ** (1 / pairs) (Clopper-Pearson with all successes). Valid for
+    independent scores.
     """
     return float(level ** (1 / pairs))
 
 
 @dataclass(frozen=True, eq=False)
 class RankedScores:
-    """One score's users, highest first, and how the two sides rank against each other.
+    """One score's users, highest first, and how the two groups rank against each other.
 
     Attributes:
-        order_in, order_out: indices that sort the held-in and held-out users, shapes (n1,), (n0,).
-        above, at_least: for each held-out user in this order, how many held-in users score higher, or at least as high.
-        ends: for each held-out user, the place where its run of equal scores ends, shape (n0,).
+        order_in, order_out: indices that sort members and non-members, shapes (n1,), (n0,).
+        above, at_least: for each non-member in this order, number of members who score higher, or at least as high.
+        ends: for each non-member, the place where the run of scores equal to this user's ends, shape (n0,).
     """
 
     order_in: NDArray[np.intp]
@@ -164,7 +165,7 @@ class RankedScores:
 
     @staticmethod
     def of(held_in: Scores, held_out: Scores) -> "RankedScores":
-        """Rank one score's two sides."""
+        """Rank the two groups of one score."""
         order_in, order_out = (np.argsort(-side, kind="stable") for side in (held_in, held_out))
         # Negated scores ascend, as ``searchsorted`` needs; left counts the strictly higher, right also the equal ones.
         falling_in, falling_out = -held_in[order_in], -held_out[order_out]
@@ -177,7 +178,7 @@ class RankedScores:
     def resampled(
         self, counts_in: NDArray[np.int32], counts_out: NDArray[np.int32], fprs: Sequence[float]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """AUROCs (b,) and TPRs (b, F) of resamples, given how often each user is in them, (b, n1) and (b, n0)."""
+        """Return AUROCs (b,) and TPRs (b, F) of resamples, given how often each has each user, (b, n1) and (b, n0)."""
         drawn_out = counts_out[:, self.order_out]
         known = np.zeros((len(counts_in), counts_in.shape[1] + 1), dtype=np.int32)  # held-in draws above each place
         np.cumsum(counts_in[:, self.order_in], axis=1, dtype=np.int32, out=known[:, 1:])
@@ -201,7 +202,7 @@ class RankedScores:
 
 
 def _resampled(users: int, size: int, generator: np.random.Generator) -> NDArray[np.int32]:
-    """Return the number of times that each user is drawn in each resample, shape (size, users)."""
+    """Return how often each user is drawn in each resample, shape (size, users)."""
     drawn = generator.integers(0, users, (size, users))
     drawn += np.arange(size)[:, None] * users  # each row counts in bins of its own
     return np.bincount(drawn.ravel(), minlength=size * users).reshape(size, users).astype(np.int32)

@@ -1,7 +1,7 @@
-"""Results for canary users, separately from real users: AUROC by group, blind baselines, bounds, verdict.
+"""Results for canary users, separate from real users: AUROC by group, blind baselines, bounds, verdict.
 
-A group is a kind, a length and a number of documents (Kandpal et al. 2024, Figure 5). Bounds are over all canary users
-of a kind together.
+A group is a kind, a length and a number of documents (Kandpal et al. 2024, Figure 5). Bounds use all canary users of a
+kind together.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,10 +33,10 @@ class PlantedUsers:
     """The canary users of a job.
 
     Attributes:
-        canaries: how each was made.
-        training_texts: training texts of members among them, before any data-side defense.
-        trained_on: how many of these texts were trained on.
-        of_real_rows: how many of the users consist of real rows.
+        canaries: recipe of each canary user.
+        training_texts: number of training texts of canary members, before any data-side defense.
+        trained_on: number of these texts in the actual training.
+        of_real_rows: number of canary users who consist of real rows.
     """
 
     canaries: Mapping[str, Canary]
@@ -47,13 +47,13 @@ class PlantedUsers:
 
 @dataclass(frozen=True, eq=False)
 class CanaryScores:
-    """Scores of canary users, and what they are compared by.
+    """Scores of canary users, and the groups for comparing them.
 
     Attributes:
-        table: each held in by an independent fair coin; includes the reference alone.
+        table: canary users with their scores, including the reference model's score; each has an independent fair coin.
         groups: rows of the table of equal kind, length and number of documents.
-        blind: baselines that never saw the audited model; empty if the coins left a side empty.
-        centred: by user the score of the primary attack minus the median of the user's group.
+        blind: baselines that never saw the audited model; empty if all coins fell the same way.
+        centred: for each user, the score of the primary attack minus the median of the user's group.
     """
 
     table: ScoredUsers
@@ -68,10 +68,10 @@ def canary_scores(
     canaries: Mapping[str, Canary],
     fixed: Preregistration,
 ) -> CanaryScores:
-    """Compare canary users within their groups, and run the blind baselines on them.
+    """Compare canary users within their groups, and run the blind baselines on their texts.
 
     Args:
-        texts: the attacker's texts by canary user.
+        texts: the attacker's texts of each canary user.
     """
     # Independent coins of few canary users may all fall on one side, which leaves nothing to separate.
     both_sides = 0 < int(table.member.sum()) < len(table.users)
@@ -86,7 +86,7 @@ def canary_scores(
 
 
 def of_canaries(fixed: Preregistration) -> Preregistration:
-    """Return the same for canary users, each of whom has its own coin, however real users were split."""
+    """Return the choices for canary users, each with an independent coin, however real users were split."""
     return replace(fixed, sides=replace(COINS, unmet=fixed.sides.unmet, unshown=fixed.sides.unshown))
 
 
@@ -98,12 +98,12 @@ def canary_facts(
     judgements: Sequence[Judgement],
     flaws: Sequence[Statement] = (),
 ) -> CanaryFacts:
-    """Return the results by group of canary users, and the answer for all of them together.
+    """Return the results of canary users by group, and the answer for all of them together.
 
     Args:
-        texts: the attacker's texts by canary user.
-        judgements: those of each kind; empty where canary users are those whom the answer is about, whose own answer is
-            the record's.
+        texts: the attacker's texts of each canary user.
+        judgements: verdicts for each kind; empty if the record's answer is about canary users, because the record then
+            has the verdicts.
     """
     table, canaries = scores.table, planted.canaries
     values = table.scores(fixed.attack.primary, fixed.attack.aggregations[0])
@@ -132,18 +132,18 @@ def canary_facts(
 
 
 def kinds_of(canaries: Mapping[str, Canary]) -> list[str]:
-    """The kinds present, each judged separately."""
+    """Return the kinds among the canary users; each kind is judged separately."""
     return sorted({canary.kind for canary in canaries.values()})
 
 
 def centred_statistics(
     statistics: Sequence[TextStatistic], canaries: Mapping[str, Canary], fixed: Preregistration
 ) -> list[TextStatistic]:
-    """Canary users' statistics minus the median score of their group, so that all of them can be judged as one.
+    """Subtract the median score of each canary user's group, so that all canary users can be judged together.
 
     Args:
-        statistics: of texts; those of other users are left out.
-        fixed: what was fixed before any score was seen; its leading aggregation makes the scores.
+        statistics: statistics of texts; statistics of other users are dropped.
+        fixed: the choices fixed before any score was seen; the primary aggregation makes the scores.
     """
     # Which side a user is on plays no part in a median.
     table = scored_users(statistics, dict.fromkeys(sorted(canaries), False))
@@ -160,7 +160,7 @@ def centred_statistics(
 
 
 def _groups(table: ScoredUsers, canaries: Mapping[str, Canary]) -> list[NDArray[np.intp]]:
-    """Rows of the table, grouped and sorted by kind, length and number of documents."""
+    """Return the rows of the table, grouped and sorted by kind, length and number of documents."""
     by_group: dict[tuple[str, int, int], list[int]] = {}
     for row, user in enumerate(table.users):
         canary = canaries[user]
@@ -170,7 +170,7 @@ def _groups(table: ScoredUsers, canaries: Mapping[str, Canary]) -> list[NDArray[
 
 
 def _centred(scores: Array, groups: Sequence[NDArray[np.intp]]) -> Array:
-    """Scores minus the median of their group."""
+    """Return the scores minus the median of their group."""
     # Length and number of documents may move scores of members and non-members, so users are compared within a group.
     # The median is over held-in and held-out users alike, so it is a function of the scores and looks at no coin.
     centred = scores.copy()
@@ -186,7 +186,7 @@ def _decision(
     judgements: Sequence[Judgement],
     flaws: Sequence[Statement],
 ) -> DecisionFacts | None:
-    """The answer for all canary users, from scores minus their group's median; None with too few users on a side."""
+    """Answer for all canary users from scores minus their group's median; None with too few users in a group."""
     if min(int(table.member.sum()), int((~table.member).sum())) < LEAST_PER_SIDE:
         return None
     variants = variants_of(table.attacks, fixed.attack)

@@ -1,9 +1,9 @@
-"""Curves, histograms and percentiles that a report may show: one grouping of the users by score, at least ten in each.
+"""Curves, histograms and percentiles that a report may show. One grouping of users by score has at least ten in each.
 
-To anyone who holds the scores, a vertex of the full ROC curve reveals whether one user was held in, and so does a bin
-with one user; a curve and a histogram cut at different places would do so together. Both therefore use one grouping,
-and the numbers next to them are read off it. Groupings by many scores would reveal more where they cross
-(tests/audit/test_coarse.py measures it), which is why a record has curves of at most two scores.
+Anyone who has the scores could learn from one vertex of the full ROC curve whether one user is a member. A bin with one
+user reveals the same. A curve and a histogram with different cuts would reveal the same together. Both therefore use
+one grouping, and the numbers next to them are read off it. Groupings by many scores would reveal more where they cross
+(tests/audit/test_coarse.py measures it), so a record has curves of at most two scores.
 """
 
 import math
@@ -25,8 +25,8 @@ class ScoreGroups:
     """k groups of users by score, the highest scores first.
 
     Attributes:
-        held_in, held_out: users of each side in each group, shape (k,).
-        edges: k + 1 scores, ascending; the outer two are for drawing only, since the outer groups are open-ended.
+        held_in, held_out: number of members and non-members in each group, shape (k,).
+        edges: k + 1 scores, ascending; the outer two only serve for drawing, because the outer groups are open-ended.
     """
 
     held_in: NDArray[np.int64]
@@ -35,12 +35,12 @@ class ScoreGroups:
 
     @property
     def roc(self) -> Roc:
-        """ROC of the rule "held in if in one of the first groups"; its straight lines never exceed the whole curve."""
+        """ROC of the rule "a member if in one of the first groups". Its straight lines never exceed the full curve."""
         fpr, tpr = (np.append(0, np.cumsum(side)) / side.sum() for side in (self.held_out, self.held_in))
         return Roc(fpr, tpr)
 
     def tpr(self, fpr: float) -> float:
-        """TPR at ``fpr``, interpolated between the vertices of ``roc``."""
+        """Return the TPR at ``fpr``, interpolated between the vertices of ``roc``."""
         curve = self.roc
         # Right: where a group has members alone several vertices share an FPR, and the last is the highest.
         at = int(np.searchsorted(curve.fpr, fpr, "right")) - 1
@@ -52,7 +52,7 @@ class ScoreGroups:
 
 
 def grouped(held_in: Scores, held_out: Scores, least: int = LEAST_IN_GROUP) -> ScoreGroups:
-    """Cut the users, from the highest score down, into groups that double in size up to a twelfth of all users.
+    """Cut the users, from the highest score down, into groups. Sizes double up to a twelfth of all users.
 
     Args:
         held_in: scores of members, shape (n1,).
@@ -77,24 +77,24 @@ def grouped(held_in: Scores, held_out: Scores, least: int = LEAST_IN_GROUP) -> S
 
 
 def brief(value: float, digits: int = 3) -> float:
-    """Round to the decimals a reader needs: further ones would be about single users."""
+    """Round to the decimals that a reader needs. More decimals would reveal facts about single users."""
     return round(value, digits)
 
 
 def significant(value: float, digits: int = 2) -> float:
-    """Round to the significant digits a reader needs."""
+    """Round to the significant digits that a reader needs."""
     return float(f"{value:.{digits}g}")
 
 
 def outwards(share: float, *, up: bool, decimals: int = 4) -> float:
-    """A limit of a share, between 0 and 1, rounded away from what it limits."""
+    """Round a limit of a share, between 0 and 1, away from the share."""
     scale = 10.0**decimals
     within = round(share * scale, 6)
     return float(math.ceil(within) if up else math.floor(within)) / scale
 
 
 def share_limits(count: int, total: int, level: float = 0.95) -> tuple[float, float]:
-    """Exact two-sided limits of a share of which ``count`` among ``total`` were seen (Clopper & Pearson 1934)."""
+    """Return exact two-sided limits of a share, given ``count`` among ``total`` (Clopper & Pearson 1934)."""
     tail = (1 - level) / 2
     lower = float(stats.beta.ppf(tail, count, total - count + 1)) if count else 0.0
     upper = float(stats.beta.ppf(1 - tail, count + 1, total - count)) if count < total else 1.0
@@ -103,7 +103,7 @@ def share_limits(count: int, total: int, level: float = 0.95) -> tuple[float, fl
 
 
 def coarse_percentiles(counts: Sequence[int]) -> list[int]:
-    """P10, P25, P50, P75, P90, each with at least ten users beyond it; only the median if there are under 20 users."""
+    """Return P10, P25, P50, P75, P90 with ten or more users beyond each; only the median for under 20 users."""
     ordered = np.sort(np.asarray(counts))
     n, beyond = ordered.size, LEAST_IN_GROUP
     if n < 2 * beyond:
@@ -114,7 +114,7 @@ def coarse_percentiles(counts: Sequence[int]) -> list[int]:
 
 
 def _between(low: float, high: float) -> float:
-    """The number with the fewest digits between two scores, so that an edge is no user's own score."""
+    """Return the number with the fewest digits between two scores, so that an edge is not any user's own score."""
     middle = low + (high - low) / 2
     for digits in range(1, 18):
         short = float(f"{middle:.{digits}g}")
@@ -124,7 +124,7 @@ def _between(low: float, high: float) -> float:
 
 
 def _bounded(cuts: Sequence[float], scores: Scores) -> tuple[float, ...]:
-    """Ascending cuts with an outer edge on either side, at about the typical distance between cuts."""
+    """Return ascending cuts with an outer edge on each end, at about the typical distance between cuts."""
     if not cuts:
         middle = float(f"{np.median(scores):.2g}")
         # Equal scores have no range, and an interval of no width cannot be drawn.

@@ -1,13 +1,13 @@
-"""The answer of an audit, one of four, by thresholds that are stated beforehand: a pure function of the evidence.
+"""The audit's answer, one of four, by thresholds stated beforehand. The answer is a pure function of the evidence.
 
 | answer | when |
 |---|---|
-| not valid | sides are asserted and the groups differ by themselves, or the scores compare nothing |
+| not valid | the split is asserted and the groups differ without the model, or the scores compare nothing |
 | leaks | the randomisation test of either family rejects (audit/randomisation.py), or a claim is contradicted |
-| no leak found | neither rejects, nothing points the wrong way, every upper limit is below the thresholds, it learned |
+| no leak found | neither rejects, no score is reversed, all upper limits are below the thresholds, the model learned |
 | inconclusive | none of these |
 
-The sections of a config that state what is measured and by which thresholds stand here too.
+The module also has the config sections that state the measures and thresholds.
 """
 
 import bisect
@@ -26,7 +26,7 @@ from heldin.words.statement import Statement
 
 
 class AuditConfig(Section):
-    """How evidence is summed up."""
+    """How evidence is summarised."""
 
     resamples: Annotated[Many, Field(ge=100)] = 2000
     """Number of bootstrap resamples of the users, for intervals that are labelled estimates."""
@@ -104,10 +104,10 @@ class RateEvidence:
     Attributes:
         fpr: the false-positive rate.
         value: the true-positive rate.
-        lower: lower end of its 95 % interval.
-        upper: upper end of its 95 % interval.
-        at_most: one-sided 95 % upper limit.
-        adjusted_p: adjusted p-value; None where the rate is not part of the randomisation test.
+        lower: lower end of the rate's 95 % interval.
+        upper: upper end of the rate's 95 % interval.
+        at_most: one-sided 95 % upper limit of the rate.
+        adjusted_p: adjusted p-value; None if the rate is not part of the randomisation test.
     """
 
     fpr: float
@@ -125,12 +125,12 @@ class ScoreEvidence:
     Attributes:
         name: the attack with its dials, and how a user's texts become one score.
         auroc: AUROC over users.
-        lower: lower end of its simultaneous 95 % interval.
-        upper: upper end of its simultaneous 95 % interval.
+        lower: lower end of the AUROC's simultaneous 95 % interval.
+        upper: upper end of the AUROC's simultaneous 95 % interval.
         at_most: one-sided 95 % upper limit of the AUROC.
         adjusted_p: adjusted p-value of the AUROC, by the randomisation test.
-        rates: true-positive rates at each false-positive rate that this many held-out users can show, ascending.
-        tpr_p: the smallest adjusted p-value of a true-positive rate, including those not in ``rates``.
+        rates: true-positive rates at each false-positive rate that this many non-members can show, ascending.
+        tpr_p: the smallest adjusted p-value of a true-positive rate, including rates that are not in ``rates``.
     """
 
     name: str
@@ -143,30 +143,30 @@ class ScoreEvidence:
     tpr_p: float = 1.0
 
     def at(self, fpr: float) -> RateEvidence | None:
-        """The true-positive rate at ``fpr``; None where there are too few users to show it."""
+        """Return the true-positive rate at ``fpr``; None if there are too few users to show it."""
         return next((rate for rate in self.rates if math.isclose(rate.fpr, fpr)), None)
 
 
 @dataclass(frozen=True)
 class AnswerEvidence:
-    """Everything that the answer depends on.
+    """The evidence that decides the answer.
 
     Attributes:
-        users: number of scored users, both sides.
-        scores: the family, the leading score first.
-        auroc_p, tpr_p, reversed_p: p-values of the two families, and of scores that point the wrong way.
-        auroc_margin, tpr_margin: see ``audit.randomisation.FamilyTest``; the latter at the decision's FPR, None where
+        users: number of scored users, members and non-members.
+        scores: the family, the primary score first.
+        auroc_p, tpr_p, reversed_p: p-values of the AUROC family, the rate family, and of scores higher for non-members.
+        auroc_margin, tpr_margin: see ``audit.randomisation.FamilyTest``. The second is at the decision's FPR; None if
             there are too few users to show it.
-        exact: whether the p-values are exact: heldin drew the assignment, and no condition is unmet; else they are
-            indicative.
-        flaws: why the comparison is not valid; empty if it is.
-        ceiling: the largest AUROC that the promise allows; None without a promise.
-        ceiling_rates: (FPR, largest TPR that the promise allows), at each rate of the scores.
-        contradicted: standing of the gravest verdict that rejects a claim; None where none does.
-        contradicted_by: whom that verdict is about, if not the users whose scores these are.
-        unmet: whether a condition of a certified statement, other than who drew the assignment, is not met.
-        learned: whether the model's gain on held-out users is above zero; None where it was not measured.
-        falls_short: whether those who get the model see more of it than any attacker of the audit.
+        exact: whether the p-values are exact: heldin drew the assignment, and every condition is met. Otherwise they
+            are indicative.
+        flaws: reasons why the comparison is not valid; empty if it is valid.
+        ceiling: the largest AUROC that the guarantee allows; None without a guarantee.
+        ceiling_rates: pairs (FPR, largest TPR that the guarantee allows), at each rate of the scores.
+        contradicted: evidence of the gravest verdict that contradicts a claim; None if no claim is contradicted.
+        contradicted_by: the people whom that verdict is about, if they are not the scored users.
+        unmet: whether a condition of a certified statement is not met, apart from who drew the assignment.
+        learned: whether the model's gain on held-out users is above zero; None if it was not measured.
+        falls_short: whether recipients of the model see more of it than any attacker of the audit.
     """
 
     users: int
@@ -195,20 +195,23 @@ class Decision:
     Attributes:
         answer: the answer.
         exact: whether the p-values are exact: heldin drew the members, and every condition is met.
-        strongest: index of the strongest score that passes the corrected test. It is that of the primary attack if only
-            a contradicted claim leads to "leaks", and null if the answer is another one.
-        separates: whether this score passes the test; false if the answer is another one, or rests on a claim alone.
-        promise: the finding beside the guarantee, "above" by the estimate alone; null without a leak or a guarantee.
+        strongest: index of the strongest score that passes the corrected test; the primary attack's index if only a
+            contradicted claim leads to "leaks"; null for any other answer.
+        separates: whether the strongest score passes the test; false for other answers, or if only a claim decided.
+        promise: the finding compared with the guarantee, "above" by the estimate alone; null without a leak or a
+            guarantee.
         largest_auroc: largest AUROC of any score.
         shown_auroc: largest lower end of the simultaneous intervals: some score has at least this AUROC.
         excluded_auroc: the audit rules out, at 95 % confidence, that any score has a higher AUROC.
         largest_tpr: largest true-positive rate of any score at the decision's FPR; null if there are too few users.
-        excluded_tpr: the audit rules out, at 95 % confidence, that any score has a higher rate there; null likewise.
-        users_needed: users with which four of five audits rule out the thresholds, if no score is better than guessing.
+        excluded_tpr: the audit rules out, at 95 % confidence, that any score has a higher rate there; null if too few
+            users.
+        users_needed: users with which four of five audits rule out both thresholds, if no score is better than
+            guessing.
         reversed: whether some score is higher for non-members.
-        unlearned: whether the audit rules out a leak, and only the proof is missing that the model learned something.
-        flaws: what makes the comparison not valid.
-        weaker: whether the audit rules out a leak to its own attackers alone, and those who get the model see more.
+        unlearned: whether the audit rules out a leak, and lacks only the proof that the model learned something.
+        flaws: reasons why the comparison is not valid.
+        weaker: whether the audit rules out a leak only to its own attackers, while recipients of the model see more.
     """
 
     answer: Answer
@@ -229,7 +232,7 @@ class Decision:
 
 
 def decide(evidence: AnswerEvidence, by: DecisionConfig) -> Decision:
-    """The answer by the table of the module's docstring."""
+    """Decide by the table in the module's docstring."""
     # An intersection-union claim: the largest limit errs only if that score's own limit does, so that the number of
     # scores costs nothing (docs/theory.md#randomisation-test).
     excluded_auroc = max(score.at_most for score in evidence.scores)
@@ -266,7 +269,7 @@ def decide(evidence: AnswerEvidence, by: DecisionConfig) -> Decision:
 
 
 def _largest_rates(evidence: AnswerEvidence, by: DecisionConfig) -> tuple[float | None, float | None]:
-    """Return the largest true-positive rate, and the largest upper limit of one; None if a score shows no rate."""
+    """Return the largest true-positive rate, and the largest upper limit of a rate; None if a score shows no rate."""
     rates = [score.at(by.fpr) for score in evidence.scores]
     shown = [rate for rate in rates if rate is not None]
     # One score whose rate cannot be shown leaves the claim about all of them open.
@@ -285,15 +288,15 @@ def _answer(*, void: bool, leaks: bool, small: bool, learned: bool | None) -> An
 
 
 def users_needed(by: DecisionConfig, auroc_margin: float, tpr_margin: float | None) -> int:
-    """Number of users, half held in, that excludes both thresholds in four of five audits if all scores are at chance.
+    """Return the users, half of them members, that rule out both thresholds in four of five audits at chance.
 
-    With n users the best of the scores strays to 1/2 + margin / sqrt(3 n), and its upper limit is 1.645 / sqrt(3 n)
-    above that; the best TPR strays to t = f + margin sqrt(4 f (1 - f) / n), and its limit is 1.645 deviations above
-    that, with the variance 2 t (1 - t) / n of the rate and 2 (t / f)^2 f (1 - f) / n of the threshold.
+    With n users the best score deviates to 1/2 + margin / sqrt(3 n), and its upper limit is 1.645 / sqrt(3 n) higher.
+    The best TPR deviates to t = f + margin sqrt(4 f (1 - f) / n), and its limit is 1.645 deviations higher. The
+    variance is 2 t (1 - t) / n for the rate and 2 (t / f)^2 f (1 - f) / n for the threshold.
 
     Args:
-        auroc_margin: how far the best of the scores strays by chance, in standard deviations.
-        tpr_margin: the same for TPRs; None: the AUROC's.
+        auroc_margin: deviation of the best score by chance, in standard deviations.
+        tpr_margin: deviation of the best TPR by chance, in standard deviations; None: as for the AUROC.
     """
     f, stray = by.fpr, max(0.0, auroc_margin if tpr_margin is None else tpr_margin)
 
@@ -312,7 +315,7 @@ def users_needed(by: DecisionConfig, auroc_margin: float, tpr_margin: float | No
 
 
 def disagreement(evidence: AnswerEvidence, by: DecisionConfig) -> bool:
-    """Return whether some score passes after adjustment although the leading one does not."""
+    """Return whether some score passes after adjustment although the primary score does not."""
     passing = [passes(score, by) for score in evidence.scores]
     return any(passing) and not passing[0]
 
@@ -323,7 +326,11 @@ def passes(score: ScoreEvidence, by: DecisionConfig) -> bool:
 
 
 def strongest(evidence: AnswerEvidence, by: DecisionConfig) -> int:
-    """The highest AUROC among scores that pass by AUROC, else among those that pass by a TPR, else the leading one."""
+    """Return the index of the best score that passes.
+
+    It has the highest AUROC of the scores that pass by AUROC, else of those that pass by a TPR; else 0, the primary
+    score.
+    """
     numbered = list(enumerate(evidence.scores))
     by_auroc = [i for i, score in numbered if score.adjusted_p <= by.auroc_level]
     candidates = by_auroc or [i for i, score in numbered if score.tpr_p <= by.tpr_level] or [0]
@@ -332,7 +339,7 @@ def strongest(evidence: AnswerEvidence, by: DecisionConfig) -> int:
 
 
 def _lowest_rate(score: ScoreEvidence, by: DecisionConfig) -> RateEvidence | None:
-    """Return the rate at the stated false-positive rate, or at the lowest larger one that can be shown."""
+    """Return the rate at the stated false-positive rate, or at the next larger one that can be shown."""
     rates = [rate for rate in score.rates if rate.fpr > by.fpr or math.isclose(rate.fpr, by.fpr)]
     return min(rates, key=lambda each: each.fpr, default=None)
 

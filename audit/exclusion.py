@@ -1,4 +1,4 @@
-"""The number of users that an audit needs for "no leak found", estimated beforehand: for planning, not a bound."""
+"""The number of users that an audit needs for "no leak found", estimated for planning. It is not a bound."""
 
 import dataclasses
 import math
@@ -20,14 +20,15 @@ _USERS, _REDRAWS = 1000, 2000  # of the simulation of margins
 
 @dataclass(frozen=True)
 class Exclusion:
-    """The users that "no leak found" takes if every score of the family is at chance.
+    """The users that "no leak found" needs if every score of the family is at chance.
 
     Attributes:
         scores: number of scores judged together.
-        correlation: correlation of any two of them.
-        auroc, tpr, fpr: the thresholds to exclude.
-        users_needed: number of users, half held in, whose audit excludes both in four of five cases.
-        users_auroc: an audit of the given number of users excludes an AUROC above this in 85 of 100 cases.
+        correlation: correlation of any two scores.
+        auroc, tpr, fpr: the thresholds to rule out.
+        users_needed: number of users, half of them members, whose audit rules out both thresholds in four of five
+            cases.
+        users_auroc: an audit of the given number of users rules out an AUROC above this in 85 of 100 cases.
     """
 
     scores: int
@@ -39,21 +40,21 @@ class Exclusion:
     users_auroc: float
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields by name."""
+        """Return the fields by name."""
         return dataclasses.asdict(self)
 
 
 def exclusion(users: int, by: DecisionConfig, *, scores: int = SCORES, correlation: float = CORRELATION) -> Exclusion:
-    """Return the users that "no leak found" takes, by the formulas of ``audit.decision.users_needed``.
+    """Return the users that "no leak found" needs, by the formulas of ``audit.decision.users_needed``.
 
     Args:
         users: number of users, for ``users_auroc``.
-        by: the thresholds to exclude.
+        by: the thresholds to rule out.
         scores: number of scores judged together.
-        correlation: correlation of any two of them, in [0, 1].
+        correlation: correlation of any two scores, in [0, 1].
 
     Raises:
-        InputError: fewer than two users or one score, or a correlation outside [0, 1].
+        InputError: there are fewer than two users or one score, or the correlation is outside [0, 1].
     """
     if users < 2:
         raise InputError(f"{counted(users, 'user')}: an audit needs one on each side, so give at least 2")
@@ -73,16 +74,16 @@ def exclusion(users: int, by: DecisionConfig, *, scores: int = SCORES, correlati
 def margins(fpr: float, scores: int, correlation: float, seed: int = 0) -> tuple[float, float]:
     """Return the best score's deviation by chance, in AUROC and in TPR at ``fpr``, by the audit's own test.
 
-    Simulated with normal scores of 1,000 users, or more where so few cannot show ``fpr``; in the units of
+    The scores are simulated and normal, of 1,000 users, or of more if 1,000 cannot show ``fpr``. Units are those of
     ``audit.randomisation.FamilyTest``.
 
     Args:
         fpr: false-positive rate of the TPR.
-        correlation: correlation of any two of them, in [0, 1].
+        correlation: correlation of any two scores, in [0, 1].
         seed: seed of scores and redraws.
 
     Raises:
-        InputError: fewer than one score or more than 200, or a correlation outside [0, 1].
+        InputError: there are fewer than one score or more than 200, or the correlation is outside [0, 1].
     """
     if not 1 <= scores <= MOST_SCORES:
         raise InputError(f"{scores} scores: give the number judged together, 1 to {MOST_SCORES}")
@@ -101,7 +102,7 @@ def margins(fpr: float, scores: int, correlation: float, seed: int = 0) -> tuple
 
 
 def lines(exclusion: Exclusion, users: int) -> list[str]:
-    """The answer as plain text."""
+    """Return the answer as plain text."""
     alike = f" (correlation {exclusion.correlation:g}), if all are" if exclusion.scores > 1 else ", if it is"
     return [
         f'"no leak found" by {counted(exclusion.scores, "score")}{alike} at chance',

@@ -1,7 +1,7 @@
-"""The held-in users at risk, and correlates of a high score (Kandpal et al. 2024, section 4.1, Figure 2).
+"""The members at risk, and what correlates with a high score (Kandpal et al. 2024, section 4.1, Figure 2).
 
-Single users are only in an owner-only file. Record and report have groups of ten or more users: sorted by score, a row
-about one user identifies that user to anyone who holds the scores, whatever is rounded or left out.
+Single users are only in an owner-only file. Record and report have groups of ten or more users. In a table sorted by
+score, a row about one user identifies that user to anyone who has the scores, even if numbers are rounded or left out.
 """
 
 import math
@@ -40,17 +40,17 @@ PEOPLE = "people.parquet"  # of a run: who is how exposed, for the owner alone
 
 @dataclass(frozen=True)
 class Exposed:
-    """A held-in user, for the owner of the run only.
+    """A member, for the owner of the run only.
 
     Attributes:
-        score: score of the primary attack; higher is more exposed.
-        above: share of held-out users with a lower score.
-        share: share of the training records that are this user's.
+        score: score of the primary attack; a higher score means more exposed.
+        above: share of non-members with a lower score.
+        share: the user's share of the training records.
         reference_loss: loss of the reference model on the attacker's texts of the user, nats per token.
         reference_divergence: lower estimate of KL(D_u || p_ref), nats per token (``attacks.reference_divergence``);
-            None where the user has a single text.
-        word_divergence: KL divergence of the user's words from everybody else's in training, nats, smoothed.
-        near_duplicates: training records of the user that nearly copy an earlier one.
+            None if the user has only one text.
+        word_divergence: KL divergence of the user's words from all other users' words in training, nats, smoothed.
+        near_duplicates: number of the user's training records that nearly copy an earlier record.
     """
 
     user: str
@@ -72,14 +72,14 @@ def exposed_users(
     listed: Collection[str] | None = None,
     trained_on: int | None = None,
 ) -> list[Exposed]:
-    """Held-in users, most exposed first.
+    """Return members, most exposed first.
 
     Args:
-        table: the scored users; includes the reference model alone.
-        training: records that were trained on, each user's next to each other.
-        aggregation: how the scores of a user's texts become one.
-        listed: which held-in users; None: all.
-        trained_on: number of records that were trained on, if ``training`` are those of a sample of users.
+        table: the scored users; includes the reference model's own score.
+        training: the training records, with each user's records consecutive.
+        aggregation: how the scores of a user's texts become one score.
+        listed: the members to list; None: all.
+        trained_on: number of training records, if ``training`` has only the records of a sample of users.
     """
     scores = table.scores(attack, aggregation)
     # The reference's own score is its log-likelihood per token, higher for likelier texts; the loss is its negative.
@@ -114,7 +114,7 @@ def exposed_users(
 
 
 def shares_above(scores: NDArray[np.float64], member: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Return, for each user, the share of held-out users with a lower score."""
+    """Return, for each user, the share of non-members with a lower score."""
     held_out = np.sort(scores[~member])
     # Strictly lower ones: a held-out user with the same score is not distinguished.
     lower: NDArray[np.intp] = np.searchsorted(held_out, scores, "left")
@@ -122,7 +122,10 @@ def shares_above(scores: NDArray[np.float64], member: NDArray[np.bool_]) -> NDAr
 
 
 def exposure_groups(users: Sequence[Exposed]) -> list[ExposureGroup]:
-    """Up to five groups of equal size, ten users or more each, from users sorted by exposure; empty if under ten."""
+    """Return up to five groups of equal size, ten or more users each, from users sorted by exposure.
+
+    The list is empty for fewer than ten users.
+    """
     count = min(MOST_GROUPS, len(users) // LEAST_IN_GROUP)
     if not count:
         return []
@@ -143,20 +146,20 @@ def exposure_groups(users: Sequence[Exposed]) -> list[ExposureGroup]:
 
 
 def correlations(users: Sequence[Exposed]) -> list[Correlation]:
-    """Correlation of each property with the score, over the users who have the property."""
+    """Return the correlation of each property with the score, over the users who have the property."""
     scores = [u.score for u in users]
     return [_correlation(label, [getattr(u, name) for u in users], scores) for name, label in PROPERTIES.items()]
 
 
 def write_people(users: Sequence[Exposed], path: Path) -> None:
-    """Write the table of single users, readable by its owner only."""
+    """Write the table of single users. Only its owner can read the file."""
     columns = {field.name: [getattr(u, field.name) for u in users] for field in fields(Exposed)}
     # A row names a person and how exposed that person is.
     write_table(columns, path)
 
 
 def read_people(path: Path) -> list[Exposed]:
-    """Read what ``write_people`` wrote. Raises InputError if the file is missing or is not as it was written."""
+    """Read a file of ``write_people``. Raises InputError if the file is missing or was changed."""
     table = read_table(path)
     if table is None:
         raise InputError(f"'{path}' is missing or not as it was written: run the command that made the folder again")
@@ -164,9 +167,9 @@ def read_people(path: Path) -> list[Exposed]:
 
 
 def word_divergences(texts: Mapping[str, Sequence[str]]) -> dict[str, float]:
-    """KL(words of a user || words of all others), nats: a bag-of-words distance of D_u from D_-u.
+    """Return KL(words of a user || words of all others), in nats: a bag-of-words distance of D_u from D_-u.
 
-    Each of the V words seen gets ``SMOOTHING`` extra counts on both sides, which keeps it finite.
+    Each of the V distinct words gets ``SMOOTHING`` extra counts on both sides, so the divergence is finite.
     """
     counts = {
         user: Counter(word for text in written for word in text.lower().split()) for user, written in texts.items()
@@ -181,7 +184,7 @@ def word_divergences(texts: Mapping[str, Sequence[str]]) -> dict[str, float]:
 
 
 def _divergence(own: Counter[str], everybody: Counter[str], total: int, size: int, logs: float) -> float:
-    """One user's divergence; ``logs`` is the sum of log(count + SMOOTHING) over all ``size`` words of ``everybody``."""
+    """Return one user's divergence; ``logs`` sums log(count + SMOOTHING) over all ``size`` words of ``everybody``."""
     mine = sum(own.values())
     # Totals of the two smoothed distributions, over the same words, so that each sums to one.
     p_total, q_total = mine + SMOOTHING * size, total - mine + SMOOTHING * size
@@ -198,18 +201,18 @@ def _divergence(own: Counter[str], everybody: Counter[str], total: int, size: in
 
 
 def _mean(values: Sequence[float]) -> float:
-    """Mean in two digits: an exact mean is a sum over a few users, which only one choice of users may fit."""
+    """Round the mean to two digits. An exact mean is a sum over a few users, and may reveal which users they are."""
     return significant(float(np.mean(values)))
 
 
 def _mean_of_group(values: Sequence[float | None]) -> float | None:
-    """Mean of the values that exist; None if they are too few for a group."""
+    """Return the mean of the known values; None if they are too few for a group."""
     there = [value for value in values if value is not None]
     return _mean(there) if len(there) >= LEAST_IN_GROUP else None
 
 
 def _correlation(name: str, column: Sequence[float | None], exposure: Sequence[float]) -> Correlation:
-    """Correlation over the users who have the property."""
+    """Return the correlation over the users who have the property."""
     values = [value for value in column if value is not None]
     scores = [score for value, score in zip(column, exposure, strict=True) if value is not None]
     # Ranks that do not vary have no correlation, and one over a few users would be about them.

@@ -1,6 +1,7 @@
-"""Of how many people a model would emit a text: counts by side, with the held-out users as the control.
+"""Number of people whose text a model would emit: counts of members, with the non-members as the control.
 
-Counts of people only: no text, and no number about one person (docs/decisions/0010-nobody-in-a-report.md).
+The module counts people. It returns no text, and no number about one person
+(docs/decisions/0010-nobody-in-a-report.md).
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -16,13 +17,13 @@ from heldin.audit.results import Emitted, ExtractionFacts, ExtractionGroup, Grou
 def extraction_facts(
     probabilities: TextProbabilities, member: Mapping[str, bool], canaries: Collection[str], asked: ExtractionConfig
 ) -> ExtractionFacts:
-    """Count people by side.
+    """Count people by group.
 
     Args:
         probabilities: the probability of each text.
-        member: whether each scored user is held in, canary users included.
-        canaries: which of them are canary users.
-        asked: what was asked of the model.
+        member: whether each scored user, canary users included, is a member.
+        canaries: names of the canary users.
+        asked: how the model was asked.
     """
     sides: dict[Group, list[str]] = {
         "held in": [user for user, inside in member.items() if inside and user not in canaries],
@@ -85,13 +86,13 @@ def _group(
 def _best(
     logprobs: NDArray[np.float64], user_of: NDArray[np.intp], which: NDArray[np.bool_], users: int
 ) -> NDArray[np.float64]:
-    """The log-probability of each user's likeliest text, shape (users,); minus infinity without one.
+    """Return the log-probability of each user's likeliest text, shape (users,); minus infinity without a text.
 
     Args:
-        logprobs: of all texts, shape (n,).
-        user_of: number of the user of each text, shape (n,).
-        which: texts to look at, shape (n,).
-        users: how many users.
+        logprobs: log-probabilities of all texts, shape (n,).
+        user_of: index of each text's user, shape (n,).
+        which: True for the texts to use, shape (n,).
+        users: number of users.
     """
     best = np.full(users, -np.inf)
     np.maximum.at(best, user_of[which], logprobs[which])

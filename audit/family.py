@@ -1,6 +1,7 @@
-"""Every score of an audit's family: each configured attack under each aggregation, and each setting of a dial.
+"""All scores of an audit's family: each configured attack under each aggregation, and each setting of a dial.
 
-AUROCs and true-positive rates of all of them, with intervals, tested together by redrawing the assignment.
+The module computes AUROCs and true-positive rates of all scores, with intervals, and tests them together by redrawing
+the assignment.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,8 +32,8 @@ class ScoreVariant:
     """An attack under one aggregation, perhaps with one dial changed.
 
     Attributes:
-        aggregation: how the scores of a user's texts become one.
-        dial: the dial that was changed and its setting; None: the leading settings.
+        aggregation: how the scores of a user's texts become one score.
+        dial: the dial that was changed and its setting; None: the primary settings.
     """
 
     attack: str
@@ -47,15 +48,15 @@ class ScoreVariant:
 
 @dataclass(frozen=True, eq=False)
 class FamilyScore:
-    """One score of every user, and what it reaches.
+    """One score of every user, and its results.
 
     Attributes:
         variant: the attack, aggregation and dial that give the score.
-        values: score of every user, shape (n,).
+        values: scores of the users, shape (n,).
         groups: the users grouped by the score; only groups may leave this machine.
         intervals: bootstrap intervals of AUROC and TPRs.
-        evidence: what the decision takes from it.
-        length_correlation: rank correlation with the length of texts; None where either does not vary.
+        evidence: the part of the results that the decision uses.
+        length_correlation: rank correlation with the length of texts; None if scores or lengths do not vary.
     """
 
     variant: ScoreVariant
@@ -71,9 +72,9 @@ class ScoreFamily:
     """All scores of an audit.
 
     Attributes:
-        scores: the scores, the leading one first.
-        test: the test of all of them together.
-        member: who was held in, shape (n,).
+        scores: the scores, the primary score first.
+        test: the test of all scores together.
+        member: whether each user is a member, shape (n,).
     """
 
     scores: tuple[FamilyScore, ...]
@@ -82,11 +83,11 @@ class ScoreFamily:
 
 
 def variants_of(attacks: Sequence[tuple[str, Dial | None]], config: AttackConfig) -> list[ScoreVariant]:
-    """The scores that make up the family, the leading one first.
+    """Return the scores that make up the family, the primary score first.
 
     Args:
-        attacks: attack and dial of each available statistic.
-        config: which attack and aggregation lead, and the aggregations.
+        attacks: attack and changed dial of each available statistic.
+        config: the section with the primary attack, the primary aggregation and all aggregations.
     """
     unknown = set(config.aggregations) - set(AGGREGATIONS)
     if unknown:
@@ -117,15 +118,15 @@ def evaluate_family(
     """Evaluate scores and test them together.
 
     Args:
-        scored: values of each of K scores, shape (n,); the first one leads.
-        member: who was held in, shape (n,).
+        scored: values of each of K scores, shape (n,); the first score is the primary one.
+        member: whether each user is a member, shape (n,).
         fixed: how membership was decided, false-positive rates, numbers of resamples and redraws, and their seed.
         lengths: mean characters of each user's texts, shape (n,), or None.
         least: minimum users in a group of a curve.
         advance: called with 1 after each score, and once after the test.
 
     Raises:
-        InputError: one side is empty.
+        InputError: there are no members or no non-members.
     """
     step, audit, decision = advance or (lambda _: None), fixed.audit, fixed.decision
     table = np.array(list(scored.values()), dtype=np.float64)  # (K, n)
@@ -181,7 +182,7 @@ def family_of(
 def _rates(
     values: Array, groups: ScoreGroups, intervals: BootstrapResult, adjusted: Mapping[float, float]
 ) -> tuple[RateEvidence, ...]:
-    """Rates of one score, read off the groups; one below the share of ties at the top cannot be shown."""
+    """Return the rates of one score, read off the groups. Rates below the share of ties at the top cannot be shown."""
     members, tied = int(groups.held_in.sum()), float((values == values.max()).mean())
     rates = []
     for f, i in intervals.tpr_at:
@@ -197,7 +198,7 @@ def _rates(
 
 
 def _with_length(values: Array, lengths: Array | None) -> float | None:
-    """Spearman's correlation; None where either does not vary."""
+    """Return Spearman's correlation; None if values or lengths do not vary."""
     if lengths is None or np.ptp(values) == 0 or np.ptp(lengths) == 0:
         return None
     return float(stats.spearmanr(values, lengths).statistic)

@@ -1,8 +1,8 @@
-"""The people whom an attack flags: those with scores above one threshold, counted, with exact limits.
+"""The people whom an attack flags, because their scores are above one threshold: counts, with exact limits.
 
-The threshold ends a group of users (``audit.coarse``), so every count is about ten people or more and is a point of the
-curve that the record has. Of these ends it is the one whose share of flagged non-members is nearest to the rate that
-the thresholds of the audit state.
+The threshold is the end of a group of users (``audit.coarse``). So every count is about ten or more people, and is a
+point of the curve in the record. Among these ends, heldin takes the one whose share of flagged non-members is nearest
+to the audit's stated false-positive rate.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ class CountedAttack:
 
 
 class AttackChoice(StrEnum):
-    """How an attack was chosen whose flagged people are counted."""
+    """How the attack was chosen whose flagged people are counted."""
 
     PRIMARY = "primary"  # before any score was seen
     DECIDING = "deciding"  # the strongest of those that pass the test of all attacks
@@ -37,16 +37,16 @@ class AttackChoice(StrEnum):
 class Flagged(Facts):
     """The people above one threshold of an attack (Clopper and Pearson 1934 for both limits).
 
-    Limits hold at 95 % for all attacks among which this one was chosen (Bonferroni), and for the threshold, whose place
-    in the order of scores hardly depends on who is a member (tests/coverage/test_flagged.py).
+    The limits hold at 95 % for all attacks from which this attack was chosen (Bonferroni). They also hold for the
+    threshold, whose rank hardly depends on who is a member (tests/coverage/test_flagged.py).
 
     Attributes:
         attack: name of the attack.
         aggregation: how the scores of a user's texts become one score.
-        dial: the dial that was changed; null for the leading settings.
-        setting: its setting; null likewise.
-        choice: how it was chosen.
-        among: number of attacks that it was chosen among; 1 for the primary attack.
+        dial: the dial that was changed; null for the primary settings.
+        setting: setting of the changed dial; null for the primary settings.
+        choice: how the attack was chosen.
+        among: number of attacks from which it was chosen; 1 for the primary attack.
         members: flagged members.
         of_members: all members.
         members_limits: limits of the share of members that this threshold flags.
@@ -70,7 +70,7 @@ class Flagged(Facts):
 
     @property
     def label(self) -> str:
-        """Name of the attack with its settings, as the answer names it."""
+        """Name of the attack with its settings, as in the answer."""
         dial = None if self.dial is None or self.setting is None else Dial(self.dial, self.setting)
         return label_of(self.attack, self.aggregation, dial)
 
@@ -81,16 +81,16 @@ class Flagged(Facts):
 
     @property
     def others_share(self) -> float:
-        """Share of non-members that are flagged, wrongly."""
+        """Share of non-members that are wrongly flagged."""
         return self.others / self.of_others
 
 
 def flagged_by(attack: CountedAttack, fpr: float, choice: AttackChoice, among: int = 1) -> Flagged | None:
-    """Return the people whom an attack flags; None for fewer users than two groups have.
+    """Return the people whom an attack flags; None if there are fewer users than two groups need.
 
     Args:
-        fpr: the false-positive rate that the threshold should come near to.
-        among: number of attacks among which this one was chosen.
+        fpr: the false-positive rate that the threshold should approximate.
+        among: number of attacks from which this attack was chosen.
     """
     members, others = attack.groups.held_in, attack.groups.held_out
     if members.size < 2:
@@ -117,7 +117,7 @@ def flagged_by(attack: CountedAttack, fpr: float, choice: AttackChoice, among: i
 
 
 def best_of(attacks: Sequence[CountedAttack], fpr: float) -> Flagged | None:
-    """Return the people of the attack that flags most members beyond its share of non-members."""
+    """Return the people flagged by the attack that flags most members beyond its share of non-members."""
     counted = [flagged_by(attack, fpr, AttackChoice.BEST, len(attacks)) for attack in attacks]
     known = [flagged for flagged in counted if flagged is not None]
     return max(known, key=lambda flagged: flagged.members_share - flagged.others_share, default=None)

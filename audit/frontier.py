@@ -1,7 +1,7 @@
-"""Variants of a sweep that another one beats, if no rule decides: no worse in anything, and shown better in one.
+"""Variants of a sweep that another variant beats, if no rule decides: no worse in anything, and shown better in one.
 
-Promises are exact. AUROC and loss are held against each other within a block, whose cells share their users: Student's
-t over the blocks, Holm over all pairs and both measures (docs/theory.md#variants-that-are-dominated).
+Guarantees are exact. AUROC and loss are compared within a block, whose cells share their users, by Student's t over the
+blocks with Holm over all pairs and both measures (docs/theory.md#variants-that-are-dominated).
 """
 
 import itertools
@@ -24,13 +24,13 @@ class Position:
     """The position of a variant; smaller is better throughout.
 
     Attributes:
-        epsilon: what is promised to every user; infinity without a promise.
-        delta: delta of that promise, or of the one to records.
-        auroc: AUROC of the primary attack, by block, unrounded.
-        loss: loss on held-out users' test texts, by block, nats per token, unrounded.
-        gradients: mean number of gradients of records in a cell; not its seconds, which depend on what else ran.
-        epsilon_per_record: what is promised to every record, no less than to its user; infinity without a promise.
-        canaries: mean AUROC of the group of canary users that is told apart best; 0 without canary users.
+        epsilon: the epsilon guaranteed to every user; infinity without a guarantee.
+        delta: delta of the guarantee for users, or of the guarantee for records.
+        auroc: AUROC of the primary attack in each block, unrounded.
+        loss: loss on held-out users' test texts in each block, nats per token, unrounded.
+        gradients: mean number of record gradients in a cell. Seconds are not used, because they depend on other jobs.
+        epsilon_per_record: the epsilon guaranteed to every record, at most ``epsilon``; infinity without a guarantee.
+        canaries: mean AUROC of the canary group with the highest AUROC; 0 without canary users.
     """
 
     name: str
@@ -44,11 +44,11 @@ class Position:
 
 
 def dominated(positions: Sequence[Position]) -> dict[str, list[str]]:
-    """By name, the variants that beat it; those whom none is shown to beat have an empty list.
+    """Return, for each variant, the names of the variants that beat it. The list is empty if none is shown to.
 
     Args:
         positions: variants of one group, with the same S blocks in the same order. With fewer than three blocks nothing
-            is shown, since another training would give other models.
+            is shown, because another training would give other models.
     """
     beaten_by: dict[str, list[str]] = {position.name: [] for position in positions}
     pairs = list(itertools.combinations(positions, 2))
@@ -69,7 +69,7 @@ def dominated(positions: Sequence[Position]) -> dict[str, list[str]]:
 
 
 def _no_worse(first: Position, other: Position) -> bool:
-    """Return whether ``first`` is as good in everything, by what was measured."""
+    """Return whether ``first`` is at least as good in every measure."""
     # A promise to records alone is more than none. Of two variants that promise nothing, delta says nothing.
     nothing = math.isinf(min(other.epsilon, other.epsilon_per_record))
     epsilons = first.epsilon <= other.epsilon and first.epsilon_per_record <= other.epsilon_per_record
@@ -82,7 +82,7 @@ def _no_worse(first: Position, other: Position) -> bool:
 
 
 def _p_value(differences: np.ndarray) -> float:
-    """Two-sided, of a mean difference of zero."""
+    """Return the two-sided p-value of a mean difference of zero."""
     mean, error = float(differences.mean()), float(differences.std(ddof=1)) / math.sqrt(differences.size)
     # No spread at all is no evidence: numbers that were rounded look so.
     if error == 0.0:

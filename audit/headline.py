@@ -1,6 +1,6 @@
-"""The answer as statements: one headline, the same in PDF, terminal, record and exit line, and notes to read before it.
+"""The answer as statements: one headline for PDF, terminal, record and exit line, and notes to read before it.
 
-A pure function of evidence and decision. No number is computed here; ``words.answer`` has the sentences.
+The answer is a pure function of evidence and decision. Nothing is computed here; ``words.answer`` has the sentences.
 """
 
 from collections.abc import Sequence
@@ -39,8 +39,8 @@ def headline(evidence: AnswerEvidence, decision: Decision, by: DecisionConfig, w
     """Return the answer, one of four.
 
     Args:
-        decision: the answer that they gave.
-        wording: words for what is separated.
+        decision: the decision that the evidence led to.
+        wording: the words for the people or trainings that the scores separate.
     """
     match decision.answer:
         case Answer.LEAKS:
@@ -64,11 +64,11 @@ def headline(evidence: AnswerEvidence, decision: Decision, by: DecisionConfig, w
 def notes(
     evidence: AnswerEvidence, by: DecisionConfig, length_correlations: Sequence[float | None], wording: Wording = USERS
 ) -> list[Statement]:
-    """Return what a reader must know first: a broken promise, and attacks that disagree, with the reason if known.
+    """Return the notes to read first: a contradicted guarantee, and attacks that disagree, with the reason if known.
 
     Args:
-        length_correlations: rank correlation of each score with the length of texts; None where unknown.
-        wording: words for what is separated.
+        length_correlations: rank correlation of each score with the length of texts; None if unknown.
+        wording: the words for the people or trainings that the scores separate.
     """
     remarks = []
     if evidence.contradicted and evidence.contradicted_by and any(passes(score, by) for score in evidence.scores):
@@ -120,7 +120,7 @@ def _inconclusive(evidence: AnswerEvidence, decision: Decision, by: DecisionConf
 
 
 def _left(decision: Decision, by: DecisionConfig, wording: Wording) -> Statement:
-    """Return what is not excluded."""
+    """Return what the audit does not rule out."""
     auroc: dict[str, Any] = {"auroc": brief(decision.excluded_auroc)} if decision.excluded_auroc >= by.auroc else {}
     rate: dict[str, Any] = {"fpr_percent": 100 * by.fpr, "audited": wording.audited}
     if decision.excluded_tpr is None:

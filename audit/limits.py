@@ -1,9 +1,9 @@
 """Limits of AUROCs and true-positive rates: intervals of several scores at once, and one-sided upper limits.
 
-Also the difference of two AUROCs, of two attacks on the same users or of two runs.
+The module also has the difference of two AUROCs, of two attacks on the same users or of two runs.
 
-Estimates, all of them: users' scores of one run share one model, so that the coverage is nominal
-(docs/theory.md#conditions-of-one-run). numpy and scipy only.
+All of these are estimates. Users' scores of one run share one model, so the coverage is nominal
+(docs/theory.md#conditions-of-one-run).
 """
 
 import math
@@ -40,23 +40,25 @@ class AurocDifference(Facts):
     label: Literal["estimate"] = "estimate"
 
     def brief(self, digits: int = 3) -> "AurocDifference":
-        """In few digits, as a record keeps it."""
+        """Return the difference, rounded to a record's digits."""
         value, lower, upper = (brief(number, digits) for number in (self.value, self.lower, self.upper))
         return AurocDifference(value=value, lower=lower, upper=upper)
 
 
 def auroc_difference(first: tuple[Scores, Scores], second: tuple[Scores, Scores]) -> AurocDifference | None:
-    """AUROC of ``second`` minus that of ``first`` with a 95 % interval (DeLong, DeLong and Clarke-Pearson 1988).
+    """Return the AUROC of ``second`` minus the AUROC of ``first``, with a 95 % interval.
 
-    An estimate: it holds for many independent users, and scores of one model are not quite independent.
+    The method is that of DeLong, DeLong and Clarke-Pearson (1988).
+
+    The interval is an estimate. It holds for many independent users, and scores of one model are not quite independent.
 
     Args:
-        first: scores of held-in users, shape (n1,), and of held-out users, shape (n0,).
+        first: scores of members, shape (n1,), and of non-members, shape (n0,).
         second: other scores of the same users in the same order.
 
     Returns:
-        The difference; None if a side has one user, an attack separates the sides completely, or the scores are equal,
-        since then there is no spread to estimate an error from.
+        The difference; None if a group has one user, an attack separates the groups completely, or the scores are
+        equal. These cases have no spread to estimate an error from.
     """
     (in_first, out_first), (in_second, out_second) = placements(*first), placements(*second)
     difference = float(in_second.mean() - in_first.mean())
@@ -76,9 +78,10 @@ def auroc_difference(first: tuple[Scores, Scores], second: tuple[Scores, Scores]
 def independent_difference(
     first: tuple[float, float, float], second: tuple[float, float, float]
 ) -> tuple[float, float, float]:
-    """``second`` minus ``first`` for independent samples, each (value, 95 % limits) (MOVER; Zou and Donner 2008).
+    """Return ``second`` minus ``first`` for independent samples, each given as (value, lower, upper) at 95 %.
 
-    Asymmetric limits stay asymmetric, such as the exact limit of groups that are separated completely.
+    Asymmetric limits stay asymmetric, such as the exact limit of completely separated groups (MOVER; Zou and Donner
+    2008).
     """
     (a, a_low, a_high), (b, b_low, b_high) = first, second
     return b - a, b - a - math.hypot(b - b_low, a_high - a), b - a + math.hypot(b_high - b, a - a_low)
@@ -94,13 +97,13 @@ _SEED = 0  # of the normal draws for the largest of K dependent deviations
 
 @dataclass(frozen=True, eq=False)
 class AurocLimits:
-    """AUROCs of K scores and how large they may be.
+    """AUROCs of K scores and their upper limits.
 
     Attributes:
         auroc: AUROC of each score, shape (K,).
         lower: lower ends of the simultaneous 95 % intervals, shape (K,).
         upper: upper ends of the simultaneous 95 % intervals, shape (K,).
-        at_most: one-sided 95 % upper limit of each score by itself, shape (K,).
+        at_most: one-sided 95 % upper limit of each single score, shape (K,).
     """
 
     auroc: Array
@@ -110,12 +113,12 @@ class AurocLimits:
 
 
 def auroc_limits(held_in: Array, held_out: Array) -> AurocLimits:
-    """Intervals that hold for all K scores at once, whatever their dependence, and upper limits of each by itself.
+    """Return intervals that hold for all K scores at once, whatever their dependence, and one-sided upper limits.
 
-    The covariance of the K AUROCs is that of DeLong, DeLong and Clarke-Pearson (1988); the largest of the K
-    standardised deviations is drawn from the normal law with that correlation; limits are taken on the logit scale. A
-    score that separates the sides completely has the exact limit of that case, at level 0.025 / K. Upper limits are
-    max(AUROC, 1/2) plus 1.645 times the larger of the deviations under H0 and by DeLong.
+    The covariance of the K AUROCs is that of DeLong, DeLong and Clarke-Pearson (1988). The largest of the K
+    standardised deviations is drawn from the normal law with that correlation. Limits are computed on the logit scale.
+    A score that separates the groups completely has the exact limit of that case, at level 0.025 / K. The upper limit
+    of a single score is max(AUROC, 1/2) plus 1.645 times the larger of the deviations under H0 and by DeLong.
 
     Args:
         held_in: scores of members, shape (K, n1).
@@ -148,10 +151,10 @@ def auroc_limits(held_in: Array, held_out: Array) -> AurocLimits:
 
 
 def tpr_at_most(estimate: float, resampled: float, fpr: float, members: int) -> float:
-    """One-sided 95 % upper limit of the TPR at ``fpr``, around max(estimate, fpr).
+    """Return a one-sided 95 % upper limit of the TPR at ``fpr``, around max(estimate, fpr).
 
-    The larger of two limits: the bootstrap's 95 % quantile, which accounts for the threshold being estimated too; and
-    Clopper and Pearson's limit at the given threshold, which accounts for small counts.
+    The limit is the larger of two. The bootstrap's 95 % quantile includes the error of the estimated threshold. Clopper
+    and Pearson's limit at the given threshold covers small counts.
 
     Args:
         estimate: the observed TPR.
@@ -168,14 +171,14 @@ def tpr_at_most(estimate: float, resampled: float, fpr: float, members: int) -> 
 
 
 def _covariance(placed: Sequence[tuple[Array, Array]]) -> Array:
-    """DeLong's covariance of K AUROCs from their users' placements, shape (K, K)."""
+    """Return DeLong's covariance of K AUROCs from their users' placements, shape (K, K)."""
     sides = (np.array([placements[side] for placements in placed]) for side in (0, 1))
     # (K, n) -> (K, K) for each side; for one score ``np.cov`` gives a plain number.
     return np.asarray(sum(np.atleast_2d(np.cov(values)) / values.shape[1] for values in sides))
 
 
 def _largest_deviation(covariance: Array) -> float:
-    """The 95 % quantile of the largest of K standardised normal deviations with this covariance."""
+    """Return the 95 % quantile of the largest of K standardised normal deviations with this covariance."""
     deviation = np.sqrt(np.diag(covariance))
     # A score without spread has no standardised deviation and takes no part; its interval is the exact one or a point.
     kept = deviation > 0

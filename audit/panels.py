@@ -1,6 +1,6 @@
-"""One panel judged: scores and membership together give its answer, attacks, blind baselines, bounds and verdicts.
+"""Judge one panel: its answer, attacks, blind baselines, bounds and verdicts, from scores and membership.
 
-``stages.sides.panels`` judges further panels next to it.
+``stages.sides.panels`` judges further panels.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -41,17 +41,17 @@ def judge(
 ) -> Judgement:
     """Return the bounds that the primary attack's scores certify, and a verdict on each claim.
 
-    The config names the attack and its aggregation before anything is seen. They are pre-registered, so no correction
-    for the other attacks is needed; the results of those are for information only.
+    The config names the attack and its aggregation before any score is seen. This choice is pre-registered, so no
+    correction for the other attacks is needed. The results of the other attacks are for information only.
 
     Args:
         scores: score of every scored user.
         fixed: how membership was decided, the claims, and delta of the bounds if no claim states one.
-        subjects: the people whom scores and bounds are about.
-        flawed: whether the comparison is not valid, so that no verdict is passed on the model.
+        subjects: the people whom the scores and bounds are about.
+        flawed: whether the comparison is not valid, so heldin gives no verdict on the model.
 
     Raises:
-        InputError: a score without membership, an invalid delta, and other mistakes of the caller.
+        InputError: a score has no membership, delta is invalid, or the caller made another mistake.
     """
     p_values, sides = [b.p_value for b in blind], fixed.sides
     design = Design(
@@ -91,10 +91,10 @@ def results_of(
     """Evaluate and test every attack, run the blind baselines, judge the claims by the primary attack, and decide.
 
     Args:
-        table: scores and membership; the reference alone is one of the attacks.
-        beside: verdicts from other people in the same training (canary users), which the answer must take into account.
+        table: scores and membership; the reference model alone is one of the attacks.
+        beside: verdicts on other people in the same training (canary users), which the answer must take into account.
         flaws: reasons known beforehand why the comparison is not valid.
-        gain: the model's gain on held-out users; None where it was not measured.
+        gain: the model's gain on held-out users; None if it was not measured.
         advance: called with 1 after each of the ``parts_of`` parts.
     """
     step = advance or (lambda _: None)
@@ -166,10 +166,10 @@ def _at_level(
     lengths: NDArray[np.float64],
     advance: Callable[[int], object] | None,
 ) -> tuple[LevelFacts, Judgement]:
-    """Answer for an attacker of another level, with the verdicts on the claims.
+    """Answer for an attacker of another level, and judge the claims.
 
     Args:
-        fixed: with this attacker's attacks.
+        fixed: the choices, with the attacks of this attacker.
         flaws: reasons known beforehand why the comparison is not valid.
     """
     family = family_of(table, fixed, lengths=lengths, advance=advance)
@@ -184,7 +184,7 @@ def _at_level(
 
 
 def empty_scores(family: ScoreFamily) -> list[Statement]:
-    """A flaw if all users have the same score, as when all texts are equal: then nothing is compared."""
+    """Return a flaw if all users have the same score, as with equal texts: the scores then compare nothing."""
     leading = family.scores[0]
     if np.ptp(leading.values) > 0:
         return []
@@ -208,18 +208,18 @@ def judge_users(
     flaws: Sequence[Statement] = (),
     with_gain: bool = True,
 ) -> tuple[Results, ScoredUsers]:
-    """Join scores with membership, and judge those whom the answer is about; this is where scores meet roles.
+    """Join scores with membership, and judge the users whom the answer is about. Only here do scores meet membership.
 
     Args:
-        statistics: of every text of the users; those of others are left out.
-        texts: the attacker's texts by user.
-        member: whether each user is held in; its order is that of all results.
+        statistics: statistics of every text of the users; statistics of other users are dropped.
+        texts: the attacker's texts of each user.
+        member: whether each user is a member; all results use the order of this mapping.
         beside: verdicts on the other panels.
         flaws: reasons why the comparison is not valid.
-        with_gain: whether a model that learned must have gained on these texts.
+        with_gain: whether a model that learned must show a gain on these texts.
 
     Returns:
-        The results, and the scores of those whom the answer is about.
+        The results, and the scores of the users whom the answer is about.
     """
     table = scored_users(statistics, member)
     pairs = any(s.dial is not None and s.dial.name == ANSWER for s in statistics)

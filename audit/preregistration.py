@@ -1,6 +1,7 @@
-"""The choices that an audit fixes before it sees a score, so that no result has to be corrected for them.
+"""The choices that an audit fixes before it sees a score, so that no result needs a correction for them.
 
-It includes how users came to be held in or out, and who vouches for it: every statement about users rests on this.
+The choices include how users became members or non-members, and who vouches for the assignment. Every statement about
+users rests on the assignment.
 """
 
 from collections.abc import Sequence
@@ -18,14 +19,14 @@ from heldin.words.statement import Statement
 
 @dataclass(frozen=True)
 class Sides:
-    """The assignment of membership.
+    """How users became members or non-members.
 
     Attributes:
-        assignment: independent fair coins, any other known way (an exact half, a split by hand), or unknown.
+        assignment: independent fair coins, another known way (an exact half, a split by hand), or unknown.
         witnessed: True if heldin drew the assignment, False if somebody asserts it.
-        unmet: what else a certified statement needs and does not have, such as a word on what the model was trained on.
-        unshown: why it is not shown that canary rows had an effect on the model. A claim that canary users do not
-            contradict is then not contradicted with indicative evidence only.
+        unmet: a further condition of a certified statement that is missing, such as a declaration of the training data.
+        unshown: the reason why canary rows are not shown to affect the model. A claim that canary users do not
+            contradict is then "not contradicted" with indicative evidence only.
     """
 
     assignment: Assignment
@@ -35,12 +36,12 @@ class Sides:
 
     @property
     def coins(self) -> bool:
-        """Independent fair coins that heldin drew: what certified bounds need."""
+        """Whether heldin drew independent fair coins, which certified bounds require."""
         return self.witnessed and self.assignment is Assignment.COIN
 
     @property
     def law(self) -> Law:
-        """Return the law of redrawing: coins as coins, all else as permutations that keep the size of each group."""
+        """Return how to redraw: coins as coins, any other assignment as permutations that keep each group's size."""
         # An unknown way is redrawn as permutations too; its p-values are indicative, since nobody witnessed it.
         return Law.COINS if self.assignment is Assignment.COIN else Law.PERMUTATION
 
@@ -51,17 +52,17 @@ COINS = Sides(Assignment.COIN, witnessed=True)
 
 @dataclass(frozen=True)
 class Panel:
-    """Subjects on whom claims are tested together, besides those whom the answer is about.
+    """Subjects on whom claims are tested together, in addition to the people whom the answer is about.
 
     Each panel has its share of the error probability (``Preregistration.judged``).
 
     Attributes:
-        subjects: who they are, for the record.
-        users: their names.
-        claims: the claims to test on them.
-        kind: kind of all of them if they are canary users whose scores are compared within groups of equal length and
-            number of documents; None: their scores are compared as they are.
-        part: whether they are a part of the subjects of another panel, whose bounds are not repeated.
+        subjects: the words for these people in the record.
+        users: names of these people.
+        claims: the claims to test on these people.
+        kind: kind of the canary users, if scores are compared within groups of equal length and number of documents;
+            None: scores are compared as they are.
+        part: whether these people are part of another panel's subjects; their bounds are then not repeated.
     """
 
     subjects: Statement
@@ -76,17 +77,17 @@ class Preregistration:
     """The choices that are fixed beforehand.
 
     Attributes:
-        attack: which attack and aggregation lead, and the others.
+        attack: the primary attack and aggregation, and the others.
         audit: false-positive rates, resamples, delta.
-        decision: the thresholds of the answer.
-        sides: how membership is decided.
-        claims: the claims to test on those whom the answer is about.
-        seed: seed of bootstrap, redraws and halves; public.
-        judged: number of panels that are judged, times the number of looks (Bonferroni correction).
-        wording: words for who is audited.
+        decision: thresholds of the answer.
+        sides: how users became members or non-members.
+        claims: the claims to test on the people whom the answer is about.
+        seed: public seed of bootstrap, redraws and halves.
+        judged: number of judged panels times the number of looks (Bonferroni correction).
+        wording: words for the audited people.
         panels: further panels.
-        others: what attackers of other levels do, each of whom is answered next to the one who decides.
-        falls_short: whether those who get the model see more of it than any attacker of the audit.
+        others: attackers of other levels; each gets a separate answer.
+        falls_short: whether recipients of the model see more of it than any attacker of the audit.
     """
 
     attack: AttackConfig
@@ -102,10 +103,10 @@ class Preregistration:
     falls_short: bool = False
 
     def by_level(self, released: str | None) -> "Preregistration":
-        """Return the choices with one attacker who decides, and the others next to it; all have equal shares of alpha.
+        """Return the choices with one deciding attacker and the others next to it. All have equal shares of alpha.
 
         Args:
-            released: what those who get the model will have; None: not stated.
+            released: what recipients of the model will get; None: not stated.
         """
         levels, decision = self.attack.access, self.decision
         deciding = deciding_level(levels, released)
@@ -124,6 +125,6 @@ class Preregistration:
 
     @property
     def delta(self) -> float:
-        """delta of the bounds: the first claim's, about whomever it is, or the config's if nothing is claimed."""
+        """delta of the bounds: from the first claim, whoever it is about; without a claim, from the config."""
         claims = [*self.claims, *(claim for panel in self.panels for claim in panel.claims if not panel.part)]
         return claims[0].delta if claims else self.audit.delta

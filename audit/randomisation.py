@@ -1,14 +1,14 @@
-"""Is there any leak at all? Redraw the coins and see how often chance alone does what was observed.
+"""Is there any leak at all? Redraw the coins and count how often chance alone gives the observed result.
 
 Conditions and proofs: docs/theory.md#randomisation-test.
 
-H0: the scores do not depend on who was held in. Then the assignment that was drawn is one draw of its law like any
-other, so that p = (1 + #{redraws with a statistic at least as large}) / (1 + B) is exact, whatever the dependence
-between users, texts or attacks. Conditions (a) and (b) are met at the lines marked so below; (c), that which users and
-texts are scored does not depend on coins, and (d), that no score was fitted on labels, are the caller's.
+H0: the scores do not depend on who is a member. Then the drawn assignment is one draw of its law like any other. So
+p = (1 + #{redraws with a statistic at least as large}) / (1 + B) is exact, whatever the dependence between users, texts
+or attacks. Conditions (a) and (b) are met at the lines marked below. The caller must meet (c), that the choice of
+scored users and texts does not depend on coins, and (d), that no score was fitted on labels.
 
-Two families, each with its own error probability: the largest standardised AUROC (Westfall and Young 1993, max-T), and
-the smallest p-value of a true-positive rate at a low false-positive rate (min-P). numpy only.
+There are two families, each with its own error probability: the largest standardised AUROC (Westfall and Young 1993,
+max-T), and the smallest p-value of a true-positive rate at a low false-positive rate (min-P). Only numpy is used.
 """
 
 import math
@@ -31,7 +31,7 @@ _CELLS = 4_000_000  # users x redraws looked at together
 
 
 class Law(StrEnum):
-    """The law by which the assignment was drawn, and is redrawn."""
+    """The law of drawing and redrawing the assignment."""
 
     COINS = "independent fair coins"
     PERMUTATION = "permutations"
@@ -43,15 +43,16 @@ class FamilyTest:
 
     Attributes:
         law: how heldin redrew the members.
-        auroc_p: p-value of "no score separates the sides", by the largest standardised AUROC.
+        auroc_p: p-value of "no score separates the groups", by the largest standardised AUROC.
         auroc_adjusted: step-down adjusted p-value of each score, shape (K,).
-        reversed_p: p-value of "no score separates the sides the wrong way round", by the smallest standardised AUROC.
-        fprs: the F false-positive rates that this many users can show; may be none.
+        reversed_p: p-value of "no score is higher for non-members", by the smallest standardised AUROC.
+        fprs: the F false-positive rates that this many users can show; may be empty.
         tpr_p: p-value by the smallest p-value of any TPR at any of ``fprs``; 1 if there are none.
         tpr_adjusted: step-down adjusted p-values, shape (K, F).
         auroc_margin: 0.85 quantile over redraws of the largest standardised AUROC: how far the best of these dependent
-            scores strays by chance, for planning.
-        tpr_margins: the same for the largest TPR at each FPR f of ``fprs``, minus f, in units of sqrt(4 f (1 - f) / n).
+            scores deviates by chance. For planning.
+        tpr_margins: 0.85 quantile of the largest TPR at each FPR f of ``fprs``, minus f, in units of sqrt(4 f (1 - f) /
+            n).
     """
 
     law: Law
@@ -78,14 +79,14 @@ def randomisation_test(
     """Test a family of scores.
 
     Args:
-        scores: shape (K, n), finite; higher means more likely held in.
-        member: who was held in, shape (n,), both sides non-empty.
+        scores: scores, shape (K, n), finite; higher means more likely a member.
+        member: whether each user is a member, shape (n,); both groups must be non-empty.
         law: how the assignment was drawn.
-        fprs: false-positive rates; those that this many users cannot show are left out.
-        seed: seed of the redraws; public, and independent of the coins.
+        fprs: false-positive rates; rates that this many users cannot show are left out.
+        seed: public seed of the redraws, independent of the coins.
 
     Raises:
-        InputError: one side is empty.
+        InputError: there are no members or no non-members.
     """
     if member.all() or not member.any():
         raise InputError("all users are on one side: there is nothing to redraw")
@@ -118,13 +119,13 @@ def randomisation_test(
 
 
 def least_redraws(level: float) -> int:
-    """The fewest redraws whose smallest p-value, 1 / (1 + B), is at most ``level``."""
+    """Return the fewest redraws whose smallest p-value, 1 / (1 + B), is at most ``level``."""
     return math.ceil(1 / level - 1e-9) - 1
 
 
 @dataclass(frozen=True, eq=False)
 class ScoreTable:
-    """The part that all redraws share: ranks, ties and orders of K scores of n users."""
+    """The ranks, ties and orders of K scores of n users, which all redraws share."""
 
     twice_ranks: Array  # (n, K): twice the mid-ranks, whole numbers
     ties: Array  # (K,): sum of t^3 - t over ties, over n (n - 1)
@@ -147,9 +148,9 @@ class ScoreTable:
         return ScoreTable(twice, np.array(ties) / (n * (n - 1)), order, tuple(ends))
 
     def standardised_aurocs(self, drawn: Members) -> Array:
-        """(AUROC - 1/2) over its deviation under H0 given both sides' numbers, (b, n) to (b, K); 0 for equal scores.
+        """Return (AUROC - 1/2) over its deviation under H0 given the group sizes, (b, n) to (b, K); 0 for equal scores.
 
-        The variance is the Mann-Whitney statistic's with ties: n1 n0 / 12 (n + 1 - sum(t^3 - t) / (n (n - 1))).
+        The variance is that of the Mann-Whitney statistic with ties: n1 n0 / 12 (n + 1 - sum(t^3 - t) / (n (n - 1))).
         """
         n1 = drawn.sum(axis=1, dtype=np.float64)[:, None]
         n0 = drawn.shape[1] - n1
@@ -161,7 +162,7 @@ class ScoreTable:
         return np.where(possible, (twice_u - n1 * n0) / (2 * np.sqrt(np.where(possible, variance, 1))), 0.0)
 
     def tprs(self, drawn: Members, fprs: Sequence[float]) -> Array:
-        """Highest TPR of a threshold with FPR at most each of ``fprs``, (b, n) to (b, K, F)."""
+        """Return the highest TPR of a threshold with FPR at most each of ``fprs``, (b, n) to (b, K, F)."""
         rates = np.zeros((len(drawn), len(self.order), len(fprs)))
         if not fprs:
             return rates
@@ -176,7 +177,7 @@ class ScoreTable:
 def _right(
     drawn: Members, order: NDArray[np.intp], ends: NDArray[np.intp], allowed: NDArray[np.int32]
 ) -> NDArray[np.int64]:
-    """Members above the lowest threshold that keeps wrongly named users within ``allowed`` (b, F); shape (b, F)."""
+    """Count the members above the lowest threshold that flags at most ``allowed`` (b, F) non-members; shape (b, F)."""
     most = int(allowed.max())
     depth = order.size
     # A shortcut: under chance few thresholds lie further down the list than this; else the whole list is read. No
@@ -203,7 +204,7 @@ def _right(
 
 
 def drawn_assignments(member: Members, law: Law, redraws: int, seed: int) -> Iterator[Members]:
-    """Blocks (b, n) of assignments, the observed one first."""
+    """Yield blocks (b, n) of assignments, the observed assignment first."""
     # The observed one counts as a redraw of itself, which is the 1 in (1 + #) / (1 + B).
     yield member[None]
     generator = np.random.default_rng(seed)
@@ -221,7 +222,7 @@ def drawn_assignments(member: Members, law: Law, redraws: int, seed: int) -> Ite
 
 
 def _coins(generator: np.random.Generator, size: int, users: int) -> Members:
-    """At least one row of fair coins; rows with an empty side are left out."""
+    """Return at least one row of fair coins. Rows with an empty group are left out."""
     while True:
         # One random bit for a coin: comparing a double with 1/2 would draw 64.
         bits = np.frombuffer(generator.bytes(size * (-(-users // 8))), dtype=np.uint8).reshape(size, -1)
@@ -233,15 +234,14 @@ def _coins(generator: np.random.Generator, size: int, users: int) -> Members:
 
 
 def _held_out(member: Members, law: Law) -> float:
-    """The expected number of held-out users, without looking at the coins."""
+    """Return the expected number of non-members, without looking at the coins."""
     return float((~member).sum()) if law is Law.PERMUTATION else member.size / 2
 
 
 def _step_down(statistics: Array) -> Array:
-    """Westfall and Young's step-down adjusted p-values, larger meaning more extreme; (B + 1, S) to (S,).
+    """Return Westfall and Young's step-down adjusted p-values, larger meaning more extreme; (B + 1, S) to (S,).
 
-    Row 0 is the observed one. From the most extreme statistic on, each is compared with the largest of those not yet
-    passed.
+    Row 0 is observed. From the most extreme statistic on, each is compared with the largest of those not yet passed.
     """
     order = np.argsort(-statistics[0], kind="stable")
     left = np.maximum.accumulate(statistics[:, order[::-1]], axis=1)[:, ::-1]  # the largest of this one and the rest
@@ -253,7 +253,7 @@ def _step_down(statistics: Array) -> Array:
 
 
 def p_values_among(statistics: Array) -> Array:
-    """p-value of each statistic in each row among all rows, larger meaning more extreme; shape (B + 1, S)."""
+    """Return the p-value of each statistic among all rows, larger meaning more extreme; shape (B + 1, S)."""
     # Each row among the same rows, itself included: all rows are treated alike, as condition (b) asks.
     rows = len(statistics)
     p_values = np.empty_like(statistics)

@@ -1,4 +1,4 @@
-"""A limit that an organisation sets before it measures: of a sweep's defenses, and of the model of a single run."""
+"""A limit that an organisation sets before it measures, for a sweep's defenses or for the model of a single run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ MEASURES: dict[str, bool] = {"epsilon_per_user": False, "auroc": False, "loss": 
 
 
 class RequirementConfig(Section):
-    """An upper or lower limit that a defense or a model must keep to be released."""
+    """An upper or lower limit that a defense or a model must meet before release."""
 
     of: Measure
     """epsilon_per_user of the plan; auroc, the largest of all attacks; loss on non-members' test texts; or
@@ -43,11 +43,11 @@ class RequirementConfig(Section):
 
 @dataclass(frozen=True)
 class Requirement:
-    """A limit that a defense must keep.
+    """A limit that a defense must meet.
 
     Attributes:
-        at_most: upper limit; None for a lower one.
-        at_least: lower limit; None for an upper one.
+        at_most: upper limit; None for a lower limit.
+        at_least: lower limit; None for an upper limit.
     """
 
     measure: str
@@ -60,6 +60,6 @@ class Requirement:
         return self.at_most - measured if self.at_most is not None else measured - (self.at_least or 0.0)
 
     def words(self) -> str:
-        """The requirement in words."""
+        """Return the requirement in words."""
         which, limit = ("least", self.at_least) if self.at_most is None else ("most", self.at_most)
         return f"{self.measure} at {which} {limit:g}"

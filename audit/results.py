@@ -1,4 +1,4 @@
-"""Everything that an audit found, as its record keeps it. No user name, no text and no secret (``record.document``)."""
+"""All results of an audit for its record, without user names, texts or secrets (``record.document``)."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -16,23 +16,23 @@ from heldin.bounds.judgement import Judgement
 
 
 class TrainingsFacts(Facts):
-    """Independent trainings with and without one worst-case user, and the test at one threshold of their scores.
+    """Independent trainings with and without one worst-case user, and the test of their scores at one threshold.
 
     Attributes:
         runs: number of trainings.
-        with_user: number of them with the worst-case user.
+        with_user: number of trainings with the worst-case user.
         documents: number of documents of the worst-case user.
-        target: the defense of the trainings: that of the config, or none.
+        target: the defense of the trainings: the config's defense, or none.
         pilot: number of first trainings, which chose the threshold and are not tested; 0 if the threshold was fixed
             beforehand.
         threshold: a training is called "with" if its score is at least this; null if ROC bands were used.
         members: number of tested trainings with the user; null if ROC bands were used, as are the next three fields.
-        true_positives: number of those called "with".
+        true_positives: number of these trainings that are called "with".
         non_members: number of tested trainings without the user.
-        false_positives: number of those called "with".
+        false_positives: number of these trainings that are called "with".
         epsilon_lower: lower bound on epsilon by this test, which was fixed before any score was seen.
         reach: the largest epsilon that the tested trainings could have certified.
-        seconds_each: median time of a training, seconds.
+        seconds_each: median time of a training, in seconds.
     """
 
     runs: int
@@ -59,11 +59,11 @@ class CanaryGroup(Facts):
     """Canary users of one kind, substring length and number of training documents.
 
     Attributes:
-        kind: how they were made.
+        kind: kind of the canary users.
         length: length of the substring in tokens; null for other kinds.
-        documents: number of training documents; null if all are used.
-        held_in: number of its users in the training data.
-        held_out: number of its users outside the training data.
+        documents: number of training documents; null if all documents are used.
+        held_in: number of the group's users in the training data.
+        held_out: number of the group's users outside the training data.
         auroc: AUROC of the primary attack; null if there are fewer than two members or two non-members.
     """
 
@@ -84,8 +84,8 @@ class CanaryFacts(Facts):
         held_out: number of canary users outside the training data.
         of_real_rows: number of canary users whose every record is a real row.
         replaced: number of real users whom canary users replaced.
-        training_texts: training texts of members among them, before any data-side defense.
-        trained_on: how many of these texts the data-side defense kept.
+        training_texts: number of training texts of canary members, before any data-side defense.
+        trained_on: number of these texts that the data-side defense kept.
         attacker_texts: number of scored texts of canary users.
         groups: results by kind, length and number of documents.
         blind: baselines that never saw the audited model.
@@ -110,8 +110,8 @@ class CanaryFacts(Facts):
 class ExposureGroup:
     """Means over a group of ten or more users with similar scores.
 
-    Sorted by score, a row about one user identifies that user to anyone who holds the scores: single users are in an
-    owner-only file alone (``audit.exposed_users``; Kandpal et al. 2024, section 4.1, Figure 2).
+    In a table sorted by score, a row about one user identifies that user to anyone who has the scores. Single users are
+    therefore only in an owner-only file (``audit.exposed_users``; Kandpal et al. 2024, section 4.1, Figure 2).
 
     Attributes:
         users: number of users.
@@ -137,9 +137,9 @@ class Correlation:
     """Spearman's correlation of a property with the score, over members.
 
     Attributes:
-        name: what the score is compared with.
+        name: the property that the score is compared with.
         rho: the correlation; null if the property or the scores do not vary, or fewer than ten users have the property.
-        p_value: p-value of the hypothesis of no correlation; null in the same cases.
+        p_value: p-value of the hypothesis of no correlation; null whenever ``rho`` is null.
     """
 
     name: str
@@ -152,7 +152,7 @@ class ExposureFacts(Facts):
 
     Attributes:
         users: number of members in the groups.
-        of: number of all members, if the groups have a sample of them; null if the groups have all.
+        of: number of all members, if the groups contain only a sample; null if they contain all.
         groups: groups of ten or more users, most exposed first.
         correlations: correlation of each property with the score.
     """
@@ -172,10 +172,10 @@ class Emitted(Facts):
     Attributes:
         queries: number of continuations of one prefix that the attacker samples.
         users: number of these people under the audited model.
-        lower, upper: exact 95 % limits (Clopper & Pearson 1934) of their share of people with a long enough text; null
-            if nobody has one.
-        only_theirs: number of these people with such a text whose suffix occurs in no known text of others; null
-            without such texts.
+        lower, upper: exact 95 % limits (Clopper & Pearson 1934) of the share of ``users`` among people with a long
+            enough text; null if there are none.
+        only_theirs: number of these people with such a text whose suffix occurs in no known text of others; null if no
+            texts of others are known.
         reference: number of these people under the reference model; null if its tokenizer differs.
     """
 
@@ -191,13 +191,14 @@ class ExtractionGroup(Facts):
     """Members or non-members.
 
     Attributes:
-        group: whose texts they are.
+        group: the people who wrote the texts.
         users: number of users.
         measured: number of these users with at least one text that is long enough.
         texts: number of their texts that are long enough; one window of each was measured.
         too_short: number of their texts that are too short.
-        in_others: texts whose suffix also occurs in another person's training text; null if these are unknown.
-        in_public: texts whose suffix also occurs in a public text; null if there are no public texts.
+        in_others: number of texts whose suffix also occurs in another person's training text; null if those are
+            unknown.
+        in_public: number of texts whose suffix also occurs in a public text; null if there are no public texts.
         emitted: counts of people, by number of queries.
     """
 
@@ -212,11 +213,11 @@ class ExtractionGroup(Facts):
 
 
 class ExtractionFacts(Facts):
-    """Which training texts the model reproduces when sampled, by people.
+    """The training texts that the model reproduces when sampled, counted by people.
 
     Attributes:
-        prefix: tokens that the attacker gives.
-        suffix: tokens that would have to follow.
+        prefix: number of tokens that the attacker gives.
+        suffix: number of tokens that must follow.
         temperature: temperature of the sampling.
         top_k: the attacker samples among this number of likeliest tokens; null: among all.
         probability: probability with which at least one of the queries must emit the suffix.
@@ -231,16 +232,16 @@ class ExtractionFacts(Facts):
     groups: list[ExtractionGroup]
 
     def of(self, group: Group) -> ExtractionGroup | None:
-        """The people of one side; None where there are none."""
+        """Return the people of one group; None if there are none."""
         return next((counts for counts in self.groups if counts.group == group), None)
 
 
 class MarkExposure(Facts):
-    """Ranks of the marks of some canary users under one model.
+    """Ranks of some canary users' marks under one model.
 
     Attributes:
-        highest: number of marks that rank before every candidate.
-        first_percent: number of marks that rank in the first hundredth of candidates and mark.
+        highest: number of marks that rank above every candidate.
+        first_percent: number of marks that rank in the first hundredth among the candidates and the mark.
         median: median exposure in bits; null for fewer than ten canary users.
     """
 
@@ -254,9 +255,9 @@ class MarkSide(Facts):
 
     Attributes:
         users: number of canary users.
-        target: how their marks rank under the audited model.
+        target: ranks of their marks under the audited model.
         lower, upper: exact 95 % limits of the share of ``target.highest`` (Clopper & Pearson 1934); null without users.
-        reference: how they rank under the reference.
+        reference: ranks of their marks under the reference model.
     """
 
     users: int
@@ -270,11 +271,11 @@ class MarkGroup(Facts):
     """Canary users of one kind and substring length.
 
     Attributes:
-        kind: how they were made.
+        kind: kind of the canary users.
         length: length of the substring in tokens; null for other kinds.
-        candidates: smallest number of marks, never planted, among which a mark is ranked; 0 if none can be drawn.
-        held_in: canary users who are members.
-        held_out: canary users who are non-members: the control.
+        candidates: smallest number of unplanted marks in a mark's ranking; 0 if none can be drawn.
+        held_in: results of canary users who are members.
+        held_out: results of canary users who are non-members: the control.
     """
 
     kind: str
@@ -295,7 +296,7 @@ class MarkFacts(Facts):
 
 
 class LevelFacts(Facts):
-    """The answer for an attacker of another level than the one that decides.
+    """The answer for an attacker whose level is not the deciding one.
 
     Attributes:
         access: what the attacker sees of the model.
@@ -309,19 +310,19 @@ class LevelFacts(Facts):
 
 
 class Results(Facts):
-    """Everything that an audit found: a function of scores, membership, claims and config only.
+    """All results of an audit: a function of scores, membership, claims and config only.
 
     Attributes:
-        access: what the attacker sees of the model whom the answer is about.
-        levels: the answers for attackers who see more or less, the strongest first; verdicts on claims of all of them
-            are in ``judgement``.
+        access: what the deciding attacker sees of the model.
+        levels: the answers for attackers who see more or less, the strongest first; ``judgement`` has the verdicts on
+            claims for all levels.
         decision: the answer, with the test behind it.
         attacks: every attack under every aggregation, the primary attack first.
         blind: baselines that never saw the audited model.
         judgement: bounds, and a verdict on each claim.
         knowledge: AUROC by number of texts per user that the attacker has.
         dials: the primary attack with one of the attacker's settings changed at a time.
-        canaries: results for canary users, separate from the real ones; null if there are none.
+        canaries: results for canary users, separate from real users; null if there are none.
         exposure: what correlates with a high score among members; null if the training data is unknown.
         trainings: results of many independent trainings; null otherwise.
         gain: the model's gain over the reference model on non-members' scored texts; null if it was not measured.

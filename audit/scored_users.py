@@ -1,4 +1,4 @@
-"""Users' scores joined to membership, once: text scores become user scores here, and every consumer asks this table."""
+"""Users' scores joined to membership. Only here do text scores become user scores; all modules use this table."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,11 +14,11 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class ScoredUsers:
-    """n users, which of them were held in, and every attack's statistic of every text of theirs.
+    """n users, their membership, and every attack's statistic of every text of theirs.
 
     Attributes:
-        users: names, in one order for all arrays.
-        member: shape (n,), True for held in.
+        users: names, in the order of all arrays.
+        member: whether each user is a member, shape (n,).
         texts: for each attack and changed dial, user (index) and statistic of every text, (t,) each, sorted by user.
     """
 
@@ -28,7 +28,7 @@ class ScoredUsers:
 
     @property
     def attacks(self) -> tuple[tuple[str, Dial | None], ...]:
-        """The attacks and the changed dial, in the order in which they were scored."""
+        """The attacks with their changed dials, in the order of scoring."""
         return tuple(self.texts)
 
     def has(self, attack: str) -> bool:
@@ -36,10 +36,10 @@ class ScoredUsers:
         return (attack, None) in self.texts
 
     def scores(self, attack: str, aggregation: str = "mean", dial: Dial | None = None) -> Array:
-        """The score of every user, shape (n,); higher means more likely held in.
+        """Return the score of every user, shape (n,); higher means more likely a member.
 
         Raises InputError for an attack that was not scored, an unknown aggregation, a user without a text, or a score
-        that is not finite; the message has the user's number, by name.
+        that is not finite. The message has the user's number, by name.
         """
         scores = self.lifted(attack, aggregation, dial)
         # Refused, not dropped: whether a score is finite may depend on the coins, and who is scored must not
@@ -55,15 +55,15 @@ class ScoredUsers:
         raise InputError(f"attack '{attack}': no score of {bad.size} of {len(self.users)} users")
 
     def sides(self, attack: str, aggregation: str = "mean") -> tuple[Array, Array]:
-        """Scores of held-in users and of held-out users, shapes (n1,) and (n0,)."""
+        """Return the scores of members and of non-members, shapes (n1,) and (n0,)."""
         return self.split(self.scores(attack, aggregation))
 
     def split(self, values: Array) -> tuple[Array, Array]:
-        """Split values of the users, shape (n,), into held-in and held-out ones."""
+        """Split values of the users, shape (n,), into those of members and those of non-members."""
         return values[self.member], values[~self.member]
 
     def lifted(self, attack: str, aggregation: str = "mean", dial: Dial | None = None) -> Array:
-        """Like ``scores``, but NaN for users without a text."""
+        """Return ``scores``, with NaN for users without a text."""
         if aggregation not in RULES:
             raise InputError(f"unknown aggregation '{aggregation}': choose from {', '.join(AGGREGATIONS)}")
         if (attack, dial) not in self.texts:
@@ -84,8 +84,8 @@ def scored_users(statistics: Sequence[TextStatistic], member: Mapping[str, bool]
     """Join statistics to membership.
 
     Args:
-        statistics: statistics of texts; those of users who are not in ``member`` are left out.
-        member: whether each user is held in; its order is the table's.
+        statistics: statistics of texts; statistics of users who are not in ``member`` are dropped.
+        member: whether each user is a member; the table uses the order of this mapping.
     """
     number = {user: i for i, user in enumerate(member)}
     rows: dict[tuple[str, Dial | None], tuple[list[int], list[float]]] = {}

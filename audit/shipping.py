@@ -1,8 +1,8 @@
-"""The candidate defense to ship: the one of a few that passes every requirement, over blocks.
+"""The candidate defense to ship: the one of a few that meets every requirement, over blocks.
 
 Each requirement is one one-sided t test over S blocks of H0 "the limit is broken". A candidate passes if all its tests
-reject (intersection-union: the largest p-value), and Holm over the candidates keeps the probability that any candidate
-that breaks a limit is called passing at the level, under any dependence (docs/theory.md#shipping-by-a-rule).
+reject (intersection-union: the largest p-value). Holm over the candidates bounds, by the level and under any
+dependence, the probability that a candidate that breaks a limit passes (docs/theory.md#shipping-by-a-rule).
 """
 
 import math
@@ -30,9 +30,9 @@ class Candidate:
     """The measurements of a candidate.
 
     Attributes:
-        exact: measures that follow from the plan, by name; None where there is no such promise.
-        measured: by measure, the values of each of its kinds (attacks) over the S blocks: all kinds must pass.
-        disqualified: why it cannot be shipped whatever it reaches; "" if nothing stands against it.
+        exact: measures that follow from the plan, by name; None for a guarantee that the plan does not give.
+        measured: for each measure, the values of each of its kinds (attacks) over the S blocks; all kinds must pass.
+        disqualified: why the candidate cannot be shipped whatever its values; "" if nothing rules it out.
     """
 
     name: str
@@ -42,14 +42,15 @@ class Candidate:
 
 
 class Tested(Facts):
-    """A requirement of a candidate.
+    """The test of one requirement of a candidate.
 
     Attributes:
-        requirement: in words.
-        value: the measure, or the mean over blocks of its worst kind; null where there is none.
-        limit: one-sided limit of that mean at the rule's level, or the value itself if it is exact; null likewise.
-        p_value: of "the limit is broken"; 0 or 1 for an exact measure.
-        broken: whether it is shown to be broken, all limits of all candidates paid for.
+        requirement: the requirement, in words.
+        value: the measure, or the mean over blocks of its worst kind; null if there is none.
+        limit: one-sided limit of that mean at the rule's level, or the value itself if it is exact; null if there is
+            none.
+        p_value: p-value of "the limit is broken"; 0 or 1 for an exact measure.
+        broken: whether the requirement is shown to be broken, corrected for all limits of all candidates.
     """
 
     requirement: str
@@ -63,12 +64,12 @@ class CandidateResult(Facts):
     """The result of a candidate.
 
     Attributes:
-        passes: whether it passes, all candidates paid for.
-        breaks: whether it is shown to break a limit, or is disqualified.
+        passes: whether the candidate passes, corrected for all candidates.
+        breaks: whether the candidate is shown to break a limit, or is disqualified.
         adjusted: Holm's adjusted p-value.
-        disqualified: why; "" if it is not.
-        blocks_needed: number of blocks with which these means and spreads would pass; null if no number would, or it
-            passes.
+        disqualified: the reason; "" if the candidate is not disqualified.
+        blocks_needed: number of blocks with which these means and spreads would pass; null if no number would, or if
+            the candidate passes.
     """
 
     name: str
@@ -81,15 +82,15 @@ class CandidateResult(Facts):
 
 
 class Shipping(Facts):
-    """The rule's answer.
+    """The answer of the shipping rule.
 
     Attributes:
         answer: ship a variant; none passes; or cannot be judged.
         variant: the variant to ship; null otherwise.
-        block: the block whose cell is handed out; null otherwise.
-        level: probability that a recommended variant breaks a limit, at most.
-        candidates: how each did.
-        reason: why.
+        block: the block whose cell has the model to ship; null otherwise.
+        level: largest probability that a recommended variant breaks a limit.
+        candidates: result of each candidate.
+        reason: reason for the answer.
     """
 
     answer: Literal["ship", "none passes", "cannot be judged"]
@@ -106,9 +107,9 @@ def judge_candidates(
     """Test every requirement of every candidate.
 
     Args:
-        candidates: at most three, named before any was measured.
-        requirements: what each must keep.
-        level: error probability of all of it.
+        candidates: the candidates, at most three, named before any was measured.
+        requirements: the requirements for every candidate.
+        level: error probability of all tests together.
     """
     # Of the opposite statements, each at its share: what is shown to be broken is no matter of more blocks.
     share = level / (len(candidates) * len(requirements))
@@ -140,20 +141,20 @@ def judge_candidates(
 
 
 def probability_of_passing(room: float, spread: float, blocks: int, level: float) -> float:
-    """Probability that one requirement is shown to be kept, by the noncentral t distribution.
+    """Return the probability that one requirement is shown to be met, by the noncentral t distribution.
 
     Args:
-        room: true distance from the limit, on the right side.
+        room: true distance from the limit, positive on the allowed side.
         spread: standard deviation of one block's value.
         blocks: number of blocks S.
-        level: of the test, after Holm's first step.
+        level: level of the test, after Holm's first step.
     """
     critical = -float(special.stdtrit(blocks - 1, level))
     return float(stats.nct.sf(critical, blocks - 1, room / spread * math.sqrt(blocks)))
 
 
 def _tested(candidate: Candidate, requirement: Requirement, level: float, share: float) -> tuple[Tested, float]:
-    """Return the test and its p-value unrounded; ``share``: the level at which the limit is shown to be broken."""
+    """Return the test, and its unrounded p-value; ``share`` is the level for showing that the limit is broken."""
     if requirement.measure in candidate.exact:
         value = candidate.exact[requirement.measure]
         kept = value is not None and float(requirement.room([value])[0]) >= 0.0
@@ -181,7 +182,7 @@ def _tested(candidate: Candidate, requirement: Requirement, level: float, share:
 
 
 def _p_value(room: np.ndarray) -> float:
-    """Of H0: the mean room is 0 or less."""
+    """Return the p-value of H0: the mean room is 0 or less."""
     mean, error = _mean_and_error(room)
     if error == 0.0:
         return 0.0 if mean > 0.0 else 1.0
@@ -195,7 +196,7 @@ def _mean_and_error(values: Sequence[float] | np.ndarray) -> tuple[float, float]
 
 
 def _blocks_needed(candidate: Candidate, requirements: Sequence[Requirement], level: float) -> int | None:
-    """The fewest blocks with which these means and spreads would pass; None if no number up to 500 would."""
+    """Return the fewest blocks with which these means and spreads would pass; None if no number up to 500 would."""
     most = 0
     for requirement in requirements:
         if requirement.measure in candidate.exact:
@@ -217,5 +218,5 @@ def _blocks_needed(candidate: Candidate, requirements: Sequence[Requirement], le
 
 
 def _upwards(p: float) -> float:
-    """Three decimals, never below."""
+    """Round up to three decimals."""
     return min(1.0, math.ceil(p * 1000) / 1000)

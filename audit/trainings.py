@@ -30,11 +30,11 @@ class TrainingScores:
     """n trainings in the order of their numbers.
 
     Attributes:
-        scores: shape (n,); higher means more likely with the worst-case user.
-        member: whether the user was included, each by its own fair coin, shape (n,).
-        seconds: time each training took, shape (n,).
+        scores: scores of the trainings, shape (n,); higher means more likely with the worst-case user.
+        member: whether each training includes the user, decided by an independent fair coin, shape (n,).
+        seconds: duration of each training, in seconds, shape (n,).
         documents: number of documents of the worst-case user.
-        target: the defense of the trainings: that of the config, or none.
+        target: the defense of the trainings: the config's defense, or none.
     """
 
     scores: NDArray[np.float64]
@@ -53,7 +53,7 @@ def results_of_trainings(trainings: TrainingScores, fixed: Preregistration, *, t
     """Test the trainings' scores, judge the claims, and decide.
 
     Args:
-        threshold: score threshold fixed before looking; None: the first quarter of the trainings picks it.
+        threshold: score threshold fixed before looking; None lets the first quarter of the trainings choose it.
     """
     # Trainings are not people: curves may be cut at every score, with one training in a group.
     family = evaluate_family({ScoreVariant(SCORE, "mean"): trainings.scores}, trainings.member, fixed, least=1)
@@ -96,7 +96,7 @@ def _facts(trainings: TrainingScores, test: ThresholdTest | None) -> TrainingsFa
 
 
 def _certified(trainings: TrainingScores, test: ThresholdTest | None, judgement: Judgement) -> Statement:
-    """Return the bound that was chosen before looking, not the highest of several, and what it says of the claims."""
+    """Return the bound chosen before looking, not the highest of several bounds, and its meaning for the claims."""
     least = round(test.epsilon, 2) if test else 0.0
     threshold = None
     if test is not None:

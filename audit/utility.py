@@ -1,4 +1,4 @@
-"""A model's loss on people outside its training data: loss per user, and the difference from the base's loss."""
+"""A model's loss on people outside its training data: loss per user, and the difference from the base model's loss."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -21,15 +21,15 @@ _RATIO, _RATIO_PER_TOKEN = "likelihood-ratio", "likelihood-ratio-per-token"
 
 @dataclass(frozen=True)
 class UserLoss:
-    """The loss on one held-out user's test texts.
+    """The loss on one non-member's test texts.
 
     Attributes:
         texts: number of texts.
-        tokens: number of their tokens that are predicted.
-        loss: mean over all these tokens under the target, nats per token; of preference pairs the mean of direct
-            preference optimisation over pairs, nats per pair.
-        base_loss: the same under the base model.
-        preferred: share of the pairs of which the target has raised the chosen answer against the rejected one; None
+        tokens: number of predicted tokens in the texts.
+        loss: mean over these tokens under the target, nats per token; for preference pairs, the mean over pairs of the
+            loss of direct preference optimisation, nats per pair.
+        base_loss: the loss under the base model.
+        preferred: share of pairs in which the target has raised the chosen answer relative to the rejected one; None
             for other texts.
     """
 
@@ -49,13 +49,14 @@ class Utility(Facts):
         texts: number of test texts.
         loss: loss of the target, nats ``per``.
         base_loss: the base model's loss on the same texts, nats ``per``.
-        per: token, or preference pair.
+        per: unit of the losses: token, or preference pair.
         perplexity: e to the target's mean loss over all tokens of all users; null if too large for a number, and for
             preference pairs.
-        base_perplexity: the same of the base model.
-        gain: base model's loss minus the target's, with a 95 % interval over these users; null if there are too few.
-        preferred: share of preference pairs of which the target has raised the chosen answer against the rejected one,
-            compared with the base model, with a 95 % interval over these users; 0.5 is guessing. null for other texts.
+        base_perplexity: perplexity of the base model on the same texts.
+        gain: base model's loss minus the target's loss, with a 95 % interval over these users; null for too few users.
+        preferred: share of preference pairs in which the target, relative to the base model, has raised the chosen
+            answer against the rejected one. It has a 95 % interval over these users; 0.5 is guessing. null for other
+            texts.
     """
 
     users: int
@@ -74,15 +75,15 @@ class Gain(AurocDifference):
 
     Attributes:
         value: the gain, as a mean over users.
-        per: the unit of the gain: nats per token, or per text if the models' tokenizers may differ. Of preference pairs
-            the gain is how far the margin of the chosen over the rejected answer was raised, nats per pair.
+        per: the unit of the gain: nats per token, or per text if the models' tokenizers may differ. For preference
+            pairs, the gain is the increase in the margin of the chosen over the rejected answer, nats per pair.
     """
 
     per: Literal["token", "text", "pair"]
 
 
 def gain_of(table: ScoredUsers, *, pairs: bool = False) -> Gain | None:
-    """Return the gain with its 95 % interval; None for fewer than ten held-out users, or without a likelihood ratio.
+    """Return the gain with its 95 % interval; None for fewer than ten non-members, or without a likelihood ratio.
 
     Args:
         pairs: whether preference pairs were scored.
@@ -98,7 +99,7 @@ def gain_of(table: ScoredUsers, *, pairs: bool = False) -> Gain | None:
 
 
 def utility_of(losses: Mapping[str, UserLoss]) -> Utility | None:
-    """Sum up the losses; None for fewer than ten users, because their mean would be about single users."""
+    """Summarise the losses; None for fewer than ten users, because the mean would be about single users."""
     if len(losses) < LEAST_IN_GROUP:
         return None
     users = list(losses.values())
@@ -123,7 +124,7 @@ def perplexity(losses: Iterable[tuple[int, float]]) -> float | None:
     """Return e to the mean loss over all tokens; None if that is too large for a number.
 
     Args:
-        losses: tokens of each user, and the user's mean loss over them, nats per token.
+        losses: number of tokens of each user, and the user's mean loss over these tokens, nats per token.
     """
     counts, means = zip(*losses, strict=True)
     mean = float(np.average(means, weights=np.maximum(counts, 1)))
@@ -131,11 +132,11 @@ def perplexity(losses: Iterable[tuple[int, float]]) -> float | None:
 
 
 def mean_difference(first: Scores, second: Scores, level: float = 0.95) -> AurocDifference | None:
-    """Mean of ``second`` minus ``first`` over n pairs, with Student's t interval; None for fewer than two pairs.
+    """Return the mean of ``second`` minus ``first`` over n pairs, with Student's t interval; None for under two pairs.
 
     Args:
-        first: shape (n,).
-        second: the same of the same people or blocks, in the same order.
+        first: values of people or blocks, shape (n,).
+        second: other values of the same people or blocks, in the same order.
         level: confidence of the two-sided interval.
     """
     differences = np.asarray(second, dtype=np.float64) - np.asarray(first, dtype=np.float64)

@@ -1,4 +1,4 @@
-"""Numbers that people give, as arguments or as text: what is no number, or too large, is refused in one line."""
+"""Numbers from people, as arguments or as text. heldin refuses any other value in one line."""
 
 import functools
 import inspect
@@ -15,20 +15,20 @@ Result = TypeVar("Result")
 
 
 def require_number(name: str, value: object, *, whole: bool = False) -> None:
-    """Raise InputError, naming the argument, unless the value is a number, or a whole one."""
+    """Raise InputError, naming the argument, unless the value is a number, or with ``whole`` a whole number."""
     if isinstance(value, bool) or not isinstance(value, Integral if whole else Real):
         raise InputError(f"{name} = {value!r}: a {'whole ' if whole else ''}number was expected")
 
 
 def require_within(name: str, value: float) -> None:
-    """Raise InputError, naming the argument, for a number beyond ``MOST`` or ``LARGEST``."""
+    """Raise InputError, naming the argument, if the number is beyond ``MOST`` or ``LARGEST``."""
     most = MOST if isinstance(value, int) else LARGEST
     if abs(value) > most:
         raise InputError(f"{name} is beyond {most:,.12g}, the largest number that heldin takes: lower it")
 
 
 def number_in(text: str) -> float:
-    """Return the number in a text, which may be infinite or "nan". Raises ValueError if it is not a number."""
+    """Return the number in a text, possibly infinite or "nan". Raises ValueError if the text is not a number."""
     # Python reads 1_5 as 15; a table in which it stands is damaged, or means something else by it.
     if "_" in text:
         raise ValueError(f"'{text}' is not a number")
@@ -36,7 +36,7 @@ def number_in(text: str) -> float:
 
 
 def whole_number_in(text: str) -> int:
-    """Return the whole number in a text. Raises ValueError if it is not one, or is too large."""
+    """Return the whole number in a text. Raises ValueError if the text is not a whole number, or is too large."""
     if "_" in text:
         raise ValueError(f"'{text}' is not a whole number")
     value = int(text)
@@ -45,7 +45,7 @@ def whole_number_in(text: str) -> int:
 
 
 def numbers_named(function: Callable[P, Result]) -> Callable[P, Result]:
-    """The function with numbers of other libraries as Python's own, and InputErrors that name what is no number."""
+    """Wrap a function: convert other libraries' numbers to Python's own; InputErrors name the wrong argument."""
     signature = inspect.signature(function)
 
     @functools.wraps(function)
@@ -71,7 +71,7 @@ def numbers_named(function: Callable[P, Result]) -> Callable[P, Result]:
 
 @functools.cache
 def _asked_for(function: Callable[..., object]) -> dict[str, set[type]]:
-    """The types of the arguments that are numbers."""
+    """Return the types of the arguments that are numbers."""
     hints = typing.get_type_hints(function)
     kinds = {name: {hint, *typing.get_args(hint)} for name, hint in hints.items() if name != "return"}
     return {name: types for name, types in kinds.items() if types & {int, float}}

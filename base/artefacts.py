@@ -1,16 +1,16 @@
-"""Artefacts: what a command writes for a later one to read. Each is kept with its digest and what it was made from.
+"""Artefacts: files that one command writes and a later command reads. Each has a digest and its origin.
 
-| artefact | where its digest is |
+| artefact | place of its digest |
 |---|---|
 | a file | ``artefacts.json`` in its folder (``artefact_file``) |
-| a folder that is written whole, such as a model | ``artefacts.json`` inside of it (``artefact_folder``) |
-| a JSON document | in the document itself (``write_document``); so it is of ``artefacts.json`` |
+| a folder that is written as a whole, such as a model | ``artefacts.json`` inside the folder (``artefact_folder``) |
+| a JSON document, such as ``artefacts.json`` | in the document itself (``write_document``) |
 
-A JSON document also names the version of its schema and the version of heldin that wrote it (``stamped``). A document
-of another schema version is refused: there are no migrations.
+A JSON document also has its schema version and the version of heldin that wrote it (``stamped``). heldin refuses a
+document of another schema version: there are no migrations.
 
-A digest shows damage and careless changes. It stops nobody who changes the digest as well: facts that rest on
-somebody's honesty are labelled as declared.
+A digest detects damage and careless changes. It does not stop anyone who changes the digest as well. Facts that depend
+on somebody's honesty are labelled as declared.
 
 A folder whose secrets were removed has a mark, and every reader refuses the folder in one line. Tables for a later
 command are Parquet files that only their owner can read.
@@ -38,7 +38,7 @@ _LONGEST = 40  # characters of a version in a message
 
 
 class OtherSchemaError(InputError):
-    """A document whose schema version this heldin does not read."""
+    """A document has a schema version that this heldin does not read."""
 
 
 class State(StrEnum):
@@ -53,11 +53,11 @@ class State(StrEnum):
 
 @contextlib.contextmanager
 def artefact_file(path: Path, *, made_from: str = "") -> Iterator[Path]:
-    """Yield a temporary name; on success list the file with its digest and rename it to ``path``.
+    """Yield a temporary name. On success, list the file with its digest and rename it to ``path``.
 
     Args:
-        path: the file; its folder's index is changed.
-        made_from: name or hash of what its content follows from.
+        path: the final file; the index of its folder is updated.
+        made_from: name or hash of the file's inputs.
     """
     with whole_file(path, private=True) as temporary:
         yield temporary
@@ -67,9 +67,9 @@ def artefact_file(path: Path, *, made_from: str = "") -> Iterator[Path]:
 
 @contextlib.contextmanager
 def artefact_folder(path: Path, *, made_from: str = "") -> Iterator[Path]:
-    """Yield a temporary folder; on success list its files in it and rename it to ``path``, for its owner alone.
+    """Yield a temporary folder. On success, list its files in it and rename it to ``path``, for its owner alone.
 
-    A whole folder there that was made from the same stays.
+    An intact folder at ``path`` with the same origin stays.
     """
     with whole_directory(path, same=lambda: bool(made_from) and is_whole(path, made_from)) as temporary:
         yield temporary
@@ -79,7 +79,7 @@ def artefact_folder(path: Path, *, made_from: str = "") -> Iterator[Path]:
 
 
 def write_artefact(path: Path, text: str, *, made_from: str = "") -> None:
-    """Write a text as ``artefact_file`` does."""
+    """Write a text as an artefact file."""
     with artefact_file(path, made_from=made_from) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
@@ -90,7 +90,7 @@ def seal(folder: Path, *, made_from: str = "") -> None:
 
 
 def files_in(folder: Path) -> list[str]:
-    """Return the names of the files in a folder, sorted, those in folders within as ``adapter/config.json``."""
+    """Return the sorted names of the files in a folder; subfolders give names such as ``adapter/config.json``."""
     files = (path for path in folder.rglob("*") if path.is_file() and path != folder / INDEX)
     return sorted(path.relative_to(folder).as_posix() for path in files)
 
@@ -99,7 +99,7 @@ def state_of(path: Path, made_from: str | None = None) -> State:
     """Compare a file or folder with its digest.
 
     Args:
-        made_from: what it must have been made from; None: whatever it was.
+        made_from: required origin; None accepts any origin.
     """
     if path.is_dir():
         listed = read_index(path)
@@ -122,7 +122,7 @@ def state_of(path: Path, made_from: str | None = None) -> State:
 
 
 def is_whole(path: Path, made_from: str | None = None, say: Callable[[str], object] = lambda _: None) -> bool:
-    """Return whether an artefact can be read; say so where it is there and is not as it was written."""
+    """Return whether an artefact can be read. Tells ``say`` if the artefact exists but was changed."""
     state = state_of(path, made_from)
     if state in (State.CHANGED, State.UNLISTED):
         say(f"'{path}' is not as it was written: it is made again")
@@ -141,13 +141,13 @@ def require_whole(path: Path, remedy: str = "restore it") -> None:
 
 
 def origin_of(folder: Path, remedy: str) -> str:
-    """Return what a whole artefact folder was made from. Raises InputError as ``require_whole``."""
+    """Return the origin of an intact artefact folder. Raises InputError like ``require_whole``."""
     require_whole(folder, remedy=remedy)
     return next(iter(read_index(folder).values()))[1]
 
 
 def state_of_file(path: Path) -> State:
-    """Return the state of a file, which may be a list of digests or a document that holds its own digest."""
+    """Return the state of a file, which may also be a list of digests, or a document that has its own digest."""
     if path.name == INDEX:
         return State.WHOLE if read_index(path.parent) else State.CHANGED
     state = state_of(path)
@@ -163,12 +163,12 @@ def state_of_file(path: Path) -> State:
 
 
 def listed_files(folder: Path) -> list[str]:
-    """Return the names of the files that were written to a folder as artefacts, there or not."""
+    """Return the names of the files that were written to a folder as artefacts, including missing files."""
     return [name for name in read_index(folder) if is_within(name)]
 
 
 def is_within(name: str) -> bool:
-    """Return whether a name is that of a file in a folder, or in a folder within, and of no file elsewhere."""
+    """Return whether a name is a file's relative path that stays within the folder."""
     path = Path(name)
     return path.as_posix() == name and name.isprintable() and not path.is_absolute() and ".." not in path.parts
 
@@ -179,20 +179,20 @@ def folder_digest(folder: Path) -> str:
 
 
 def stamped(content: dict[str, Any], schema: int = 1) -> dict[str, Any]:
-    """Return a document's content after its schema version and the version of heldin that writes it."""
+    """Return a document's content, preceded by its schema version and heldin's version."""
     return {_SCHEMA: schema, _WRITER: version(), **content}
 
 
 def unstamped(document: dict[str, Any], path: Path, remedy: str, schema: int = 1) -> dict[str, Any]:
-    """Return the content of a document without what ``stamped`` added.
+    """Return a document's content without the versions that ``stamped`` added.
 
     Args:
         document: a JSON object.
-        remedy: what to do if it is of another version.
-        schema: the version that can be read.
+        remedy: what to do if the document has another version.
+        schema: the schema version that can be read.
 
     Raises:
-        OtherSchemaError: it is of another version.
+        OtherSchemaError: the document has another schema version.
     """
     read, writer = document.get(_SCHEMA), document.get(_WRITER)
     # By type too, since True == 1 in Python.
@@ -208,10 +208,10 @@ def unstamped(document: dict[str, Any], path: Path, remedy: str, schema: int = 1
 
 
 def write_document(path: Path, content: dict[str, Any], *, schema: int = 1, private: bool = True) -> None:
-    """Write a JSON object, stamped, with a digest of all that follows as its first key.
+    """Write a JSON object, stamped. The first key is a digest of everything after it.
 
     Args:
-        schema: version of its schema; increase it with every change that makes older documents unreadable.
+        schema: version of the document's schema; increase it with every change that makes older documents unreadable.
     """
     document = stamped(content, schema)
     text = json.dumps({_DIGEST: _digest(document), **document}, indent=1, ensure_ascii=False, allow_nan=False)
@@ -219,15 +219,15 @@ def write_document(path: Path, content: dict[str, Any], *, schema: int = 1, priv
 
 
 def read_document(path: Path, remedy: str = "restore it", *, schema: int = 1, checked: bool = True) -> dict[str, Any]:
-    """Read what ``write_document`` wrote.
+    """Read a document of ``write_document``.
 
     Args:
-        remedy: what to do if it is damaged or of another version.
-        schema: version of its schema.
-        checked: whether a content that does not fit its digest is refused.
+        remedy: what to do if the document is damaged or has another version.
+        schema: version of the document's schema.
+        checked: if true, refuse content that does not match its digest.
 
     Raises:
-        InputError: the file cannot be read, is not a JSON object, is of another version, or was changed.
+        InputError: the file cannot be read, is not a JSON object, has another version, or was changed.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse)
@@ -253,7 +253,7 @@ def _digest(content: dict[str, Any]) -> str:
 
 
 def read_index(folder: Path) -> dict[str, list[str]]:
-    """By name of a file its digest and what it was made from; empty if there is no index, or it is damaged."""
+    """Return digest and origin of each file by name; empty if there is no index, or it is damaged."""
     try:
         content = json.loads((folder / INDEX).read_text(encoding="utf-8"))
         if content.pop(_DIGEST) != _digest(content):
@@ -264,7 +264,7 @@ def read_index(folder: Path) -> dict[str, list[str]]:
 
 
 def write_index(folder: Path, files: dict[str, list[str]]) -> None:
-    """Write the index of a folder with a digest of its own."""
+    """Write the index of a folder, with a digest of the index."""
     content = {"files": files}
     document = {_DIGEST: _digest(content), **content}
     write_text(folder / INDEX, json.dumps(document, indent=1, sort_keys=True) + "\n", private=True)
@@ -274,7 +274,7 @@ PURGED = "purged.json"
 
 
 def require_not_purged(folder: Path) -> None:
-    """Raise InputError if ``heldin purge`` removed what ``folder`` held."""
+    """Raise InputError if ``heldin purge`` removed the contents of ``folder``."""
     path = folder / PURGED
     if not path.is_file():
         return
@@ -295,8 +295,8 @@ def write_table(columns: Mapping[str, Any], path: Path, *, made_from: str = "") 
     """Write a table.
 
     Args:
-        columns: arrays or lists by name.
-        made_from: hash of what the values follow from, such as models and texts.
+        columns: arrays or lists, by column name.
+        made_from: hash of the inputs of the values, such as models and texts.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -308,13 +308,13 @@ def write_table(columns: Mapping[str, Any], path: Path, *, made_from: str = "") 
 def read_table(
     path: Path, *, made_from: str | None = None, say: Callable[[str], object] = lambda _: None
 ) -> "pa.Table | None":
-    """Read what ``write_table`` wrote.
+    """Read a table of ``write_table``.
 
     Args:
-        made_from: what it must have been made from; None: whatever it was.
+        made_from: required origin; None accepts any origin.
 
     Returns:
-        None if it is missing, was changed, or was made from something else.
+        The table; None if it is missing, was changed, or has another origin.
     """
     import pyarrow.parquet as pq
 

@@ -1,4 +1,4 @@
-"""The content and the size of the cache, and its removal. All of it can be made again, though some takes long."""
+"""The content of the cache, its size and its removal. Everything in it can be made again, though some takes long."""
 
 import os
 import shutil
@@ -31,11 +31,11 @@ class CachePart:
     """One kind of cached files.
 
     Attributes:
-        kind: its name, and that of its folder.
-        holds: what it holds, in words.
+        kind: name of the kind and of its folder.
+        holds: description of the contents.
         path: the folder, which may not exist.
-        entries: number of files and folders in it.
-        size: bytes of all files below it.
+        entries: number of files and folders in the folder.
+        size: bytes of all files below the folder.
     """
 
     kind: str
@@ -45,22 +45,22 @@ class CachePart:
     size: int
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields by name, for JSON."""
+        """Return the fields by name, for JSON."""
         return {**asdict(self), "path": str(self.path)}
 
 
 def parts(kind: str | None = None) -> list[CachePart]:
-    """The cached files of every kind, or of one. Raises InputError for an unknown kind."""
+    """Return the cached files of every kind, or of one kind. Raises InputError for an unknown kind."""
     if kind is not None and kind not in KINDS:
         raise InputError(f"the cache has no kind '{kind}': choose from {', '.join(KINDS)}")
     return [_part(name, cache_root() / name) for name in ([kind] if kind else KINDS)]
 
 
 def clear(chosen: Sequence[CachePart]) -> int:
-    """Remove these parts, or none if one is in use; return how many bytes they had.
+    """Remove these parts, and return their size in bytes. If one part is in use, nothing is removed.
 
     Raises:
-        InputError: a process uses one of them.
+        InputError: a process uses one of the parts.
     """
     present = [part for part in chosen if part.path.is_dir()]
     removed = []
@@ -84,7 +84,7 @@ def clear(chosen: Sequence[CachePart]) -> int:
 
 
 def lines(parts: Sequence[CachePart]) -> list[str]:
-    """The listing for a terminal."""
+    """Return the listing for a terminal."""
     rows = [
         f"{part.kind:<12}{_readable(part.size):>10}  {counted(part.entries, 'item'):<14}{part.holds}" for part in parts
     ]
@@ -116,7 +116,7 @@ def _sizes(path: Path) -> Iterator[int]:
 
 
 def _user_of(folder: Path) -> str:
-    """Name a process that has the folder open, where the system shows it to this user."""
+    """Return the name of a process that has the folder open, if this user may see it."""
     for process in psutil.process_iter():
         # psutil lists open files, and no folders.
         with suppress(OSError, psutil.Error):

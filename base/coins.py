@@ -1,7 +1,7 @@
-"""Keyed coins: pseudo-random functions of (key, purpose, identity), independent of the order in which they are asked.
+"""Keyed coins: pseudo-random functions of (key, purpose, identity). The order of the calls does not matter.
 
-HMAC-SHA-256 under a 256-bit key (docs/theory.md#keys-and-coins). Under a secret key coins are secret and independent
-for every identity; under a public seed they are only a reproducible choice.
+The function is HMAC-SHA-256 under a 256-bit key (docs/theory.md#keys-and-coins). Under a secret key, coins are secret,
+and independent for every identity. Under a public seed, they are only a reproducible choice.
 """
 
 import hashlib
@@ -16,25 +16,25 @@ KEY_BYTES = 32
 
 
 def new_key() -> bytes:
-    """256 bits of the operating system's entropy. Never derived from a seed, never shared between runs."""
+    """Return 256 bits of the operating system's entropy. A key is never derived from a seed or shared between runs."""
     # Under a shared key two models get the same noise, which cancels in their difference
     # (docs/theory.md#keys-and-coins).
     return secrets.token_bytes(KEY_BYTES)
 
 
 def seed_key(seed: int) -> bytes:
-    """A public key for reproducible choices (set-asides, samples of users), from a config seed."""
+    """Return a public key, from a config seed, for reproducible choices (set-asides, samples of users)."""
     # Anyone who reads the config can recompute these coins: noise or membership under this key would protect nobody.
     return hashlib.sha256(b"heldin public seed " + str(seed).encode()).digest()
 
 
 def keyed_digest(key: bytes, purpose: str, identity: str) -> bytes:
-    """32 pseudo-random bytes for one purpose and one identity."""
+    """Return 32 pseudo-random bytes for one purpose and one identity."""
     return hmac.digest(key, _purpose(purpose) + identity.encode(), "sha256")
 
 
 def keyed_digests(key: bytes, purpose: str, identities: Iterable[str]) -> bytes:
-    """``keyed_digest`` of each identity, 32 bytes each, one after the other; less than half the time for many."""
+    """Return the ``keyed_digest`` of each identity, 32 bytes each, joined; for many, in less than half the time."""
     # HMAC (RFC 2104) with the hash states after key and purpose kept: a key of 32 bytes fills half a block of 64.
     if len(key) != KEY_BYTES:
         raise ValueError(f"a key has {KEY_BYTES} bytes, not {len(key)}")
@@ -56,32 +56,32 @@ def _purpose(purpose: str) -> bytes:
 
 
 def fair_coin(key: bytes, purpose: str, identity: str) -> bool:
-    """A fair coin for one identity, independent of every other identity's coin."""
+    """Flip a fair coin for one identity, independent of every other identity's coin."""
     # One bit of a digest of this identity alone, so that no coin moves when another user joins: condition 1 of
     # docs/theory.md#conditions-of-one-run.
     return bool(keyed_digest(key, purpose, identity)[0] & 1)
 
 
 def keyed_uniform(key: bytes, purpose: str, identity: str) -> float:
-    """A number in [0, 1) of 53 bits for one identity, independent of every other identity's."""
+    """Return a 53-bit number in [0, 1) for one identity, independent of every other identity's number."""
     # 53 bits are what a double holds exactly, so the result is never rounded up to 1.
     return (int.from_bytes(keyed_digest(key, purpose, identity)[:8], "big") >> 11) * 2.0**-53
 
 
 def keyed_order(key: bytes, purpose: str, identities: list[str]) -> list[str]:
-    """The identities in a pseudo-random order that does not depend on the order in which they are given."""
+    """Return the identities in a pseudo-random order that does not depend on their input order."""
     # Sorting by a digest of each identity, and not shuffling the list: adding or removing one identity leaves the
     # relative order of all others as it is.
     return sorted(identities, key=lambda identity: keyed_digest(key, purpose, identity))
 
 
 def first_in_keyed_order(key: bytes, purpose: str, identities: Sequence[str], count: int) -> list[int]:
-    """Positions of the first in ``keyed_order``, in that order; takes 32 bytes for each of many identities.
+    """Return the positions of the first ``count`` identities in ``keyed_order``; needs 32 bytes per identity.
 
     Args:
         purpose: name of the order.
         identities: unique names.
-        count: how many positions, at most.
+        count: maximum number of positions.
     """
     digests = np.frombuffer(keyed_digests(key, purpose, identities), dtype=">u8").reshape(-1, 4)
     near = np.arange(len(digests))
@@ -94,17 +94,19 @@ def first_in_keyed_order(key: bytes, purpose: str, identities: Sequence[str], co
 
 
 def keyed_positions(key: bytes, purpose: str, identity: str, *, count: int, total: int) -> list[int]:
-    """Return ``count`` different positions below ``total``, increasing, every set equally likely.
+    """Return ``count`` different positions below ``total``, increasing. Every set is equally likely.
 
-    All positions are returned if there are fewer than ``count``. Costs O(count), however many positions there are
-    (Floyd's algorithm: Bentley and Floyd 1987). A position comes from 64 bits, so that its probability is right to
-    within ``total`` times 2^-64.
+    All positions are returned if there are fewer than ``count``. The cost is O(count), however large ``total`` is
+    (Floyd's algorithm: Bentley and Floyd 1987). A position comes from 64 bits, so its probability is exact to within
+    ``total``
+        times
+    2^-64.
 
     Args:
-        purpose: name of the choice; another one gives another choice.
-        identity: whose choice it is.
-        count: positions to choose.
-        total: positions there are.
+        purpose: name of the choice; another name gives another choice.
+        identity: name of the person or thing that gets the positions.
+        count: number of positions to choose.
+        total: number of available positions.
     """
     if count >= total:
         return list(range(total))

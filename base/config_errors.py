@@ -1,4 +1,4 @@
-"""Validate a config with pydantic: all errors at once, one line each, with the nearest valid key suggested."""
+"""Validate a config with pydantic. Reports all errors at once, one line each, and suggests the nearest valid key."""
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,12 +21,12 @@ def checked(
 
     Args:
         model: pydantic model of the config.
-        content: merged content of the file and of the command's options.
-        where: name of the file, for errors; "" if all content came from options.
-        options: dotted key to command-line option, for the values that came from an option.
+        content: merged content of the file and the command's options.
+        where: name of the file, for errors; "" if all content comes from options.
+        options: for each value from an option, the dotted key and the command-line option.
 
     Raises:
-        InputError: lists every error; if the only error is in an option, the message is one line.
+        InputError: the config has errors, which the message lists; one line if the only error is in an option.
     """
     try:
         return model.model_validate(content)
@@ -43,7 +43,7 @@ def checked(
 
 
 def _explained(error: Any, model: type[BaseModel], options: Mapping[str, str]) -> str:
-    """One line for one pydantic error, with the nearest valid key where a key is unknown."""
+    """Return one line for one pydantic error, with the nearest valid key if a key is unknown."""
     schema, kinds = _schema_of(model)
     # Pydantic puts the tag of a discriminated union into the location; the user never wrote it there. A key that is
     # called like a tag elsewhere stays.
@@ -68,7 +68,7 @@ def _explained(error: Any, model: type[BaseModel], options: Mapping[str, str]) -
 
 
 def _about_keys(error: Any, location: str, schema: dict[str, Any], kinds: set[str]) -> str | None:
-    """One line for an unknown key or kind, or a missing kind; None for another error."""
+    """Return one line for an unknown key or kind, or a missing kind; None for another error."""
     if error["type"] in _UNKNOWN:
         # A package's section brings its keys along: the schema has none of its kinds.
         given = error["ctx"]["keys"].split(", ") if error["type"] == UNKNOWN_KEY else None
@@ -94,17 +94,17 @@ _UNKNOWN = {"extra_forbidden", "unexpected_keyword_argument", UNKNOWN_KEY}
 
 
 def unknown_key(model: type[BaseModel], place: tuple[int | str, ...]) -> PydanticCustomError:
-    """Return the error of an unknown key, with the keys that a model of a package has there.
+    """Return the error of an unknown key, with the keys that the package's model has there.
 
     Args:
-        place: of the section that the key is in.
+        place: place of the section that has the key.
     """
     keys = ", ".join(dict.fromkeys(_keys_at(place, *_schema_of(model))))
     return PydanticCustomError(UNKNOWN_KEY, "unknown key; choose from {keys}", {"keys": keys})
 
 
 def _shown(value: object) -> str:
-    """A value as it is written, cut where nobody would read on."""
+    """Return a value as text, cut where it is too long to read."""
     try:
         text = repr(value)
     except (ValueError, RecursionError):  # Python writes no number of more than 4,300 digits
@@ -117,7 +117,7 @@ _SHOWN = 200  # characters
 
 @cache
 def _schema_of(model: type[BaseModel]) -> tuple[dict[str, Any], set[str]]:
-    """The JSON schema of a config, which takes half a second to make, and its union tags."""
+    """Return the JSON schema of a config, which takes half a second to make, and its union tags."""
     schema = model.model_json_schema()
     return schema, _kinds(schema)
 
@@ -166,7 +166,7 @@ _ALSO_CALLED = {
 
 
 def _nearest(key: str, valid: Sequence[str]) -> str | None:
-    """The valid key that was probably meant: the one other tools name so, else the most similar one."""
+    """Return the valid key that was probably meant: the key for another tool's name, else the most similar key."""
     called = _ALSO_CALLED.get(key.lower())
     if called in valid:
         return called
@@ -174,7 +174,7 @@ def _nearest(key: str, valid: Sequence[str]) -> str | None:
 
 
 def _kinds(schema: Any) -> set[str]:
-    """All union tags that pydantic adds to error locations: values of ``kind`` in the schema, "one" and "several"."""
+    """Return all union tags that pydantic adds to error locations: ``kind`` values in the schema, "one", "several"."""
     # These two are the tags of ``OneOrSeveral`` in corpus/config.py, which has no field ``kind``.
     tags = {"one", "several"}
     if isinstance(schema, dict) and isinstance(schema.get("properties"), dict):
@@ -185,19 +185,19 @@ def _kinds(schema: Any) -> set[str]:
 
 
 def _kinds_of(section: dict[str, Any]) -> list[str]:
-    """The kinds that a section of the schema is for."""
+    """Return the kinds that a section of the schema describes."""
     kind = section.get("properties", {}).get("kind", {})
     return [value for value in (*kind.get("enum", ()), kind.get("const")) if isinstance(value, str)]
 
 
 def _keys_at(location: tuple[int | str, ...], schema: dict[str, Any], kinds: set[str]) -> Iterator[str]:
-    """Valid keys of the section at ``location``, from the config's JSON schema."""
+    """Yield the valid keys of the section at ``location``, from the config's JSON schema."""
     for section in _sections_at(location, schema, kinds):
         yield from section.get("properties", {})
 
 
 def _sections_at(location: tuple[int | str, ...], schema: dict[str, Any], kinds: set[str]) -> Iterator[dict[str, Any]]:
-    """Return the sections that the config's JSON schema allows at ``location``."""
+    """Yield the sections that the config's JSON schema allows at ``location``."""
     # Several nodes at once, because a union leaves open which of its sections the user meant.
     candidates = [schema]
     for part in location:

@@ -5,17 +5,17 @@ from typing import Any
 
 
 class InputError(ValueError):
-    """Bad input or configuration (exit code 2). The message is the whole report: no traceback is shown.
+    """Bad input or configuration (exit code 2). The user sees only the message, without a traceback.
 
-    A ValueError, so that pydantic collects those raised in validators and reports them with its own.
+    The class is a ValueError, so pydantic collects errors raised in validators and reports them with its own errors.
     """
 
 
 class NothingToSay(InputError):
-    """Scores that support no statement at all: a finding, not a fault, if nothing else is wrong.
+    """Scores that support no statement. If nothing else is wrong, this is a finding and not a fault.
 
     Attributes:
-        statement: why, as a record keeps it; ``str`` renders its sentence.
+        statement: the reason, for a record; ``str`` renders its sentence.
     """
 
     def __init__(self, statement: Any) -> None:
@@ -24,15 +24,15 @@ class NothingToSay(InputError):
 
 
 class TooFewUsers(NothingToSay):
-    """Too few users or trainings on one side for any statement."""
+    """Too few users or trainings in one group for any statement."""
 
 
 class ConstantScores(NothingToSay):
-    """All scores are equal and say nothing about membership."""
+    """All scores are equal, and so carry no evidence about membership."""
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM during work that can be resumed: unlike Ctrl-C in a terminal it reaches this process alone."""
+    """SIGTERM during resumable work. Unlike Ctrl-C in a terminal, the signal reaches only this process."""
 
 
 class ResumableError(Exception):
@@ -40,7 +40,7 @@ class ResumableError(Exception):
 
 
 class ExitCode(IntEnum):
-    """The outcome of a command, for a script that reads nothing else."""
+    """The outcome of a command, for a script that reads only the exit code."""
 
     DONE = 0
     BUG = 1
@@ -54,7 +54,7 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130
 
     def __repr__(self) -> str:
-        """Return the number, as Python shows it to users of ``heldin.audit_model``."""
+        """Return the number, which Python shows to users of ``heldin.audit_model``."""
         return str(int(self))
 
     @property

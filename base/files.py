@@ -1,7 +1,7 @@
-"""Files that are never left half-written (temporary name, then rename), owner-only folders, content hashes, JSON.
+"""Files that are never half-written (temporary name, then rename), owner-only folders, content hashes, JSON.
 
-JSON is standard: a number that is not finite is written as null, as in record.json and plan.json, where an infinite
-epsilon promises nothing.
+JSON is standard: a number that is not finite is written as null. In record.json and plan.json, a null epsilon is an
+infinite epsilon, which guarantees nothing.
 """
 
 import contextlib
@@ -25,19 +25,19 @@ _TRIES, _PAUSE = 4, 0.05  # seconds
 
 
 def cache_root() -> Path:
-    """The folder of reproducible work, ``$HELDIN_CACHE_DIR`` or ``~/.cache/heldin``; it contains people's text."""
+    """Return the cache folder, ``$HELDIN_CACHE_DIR`` or ``~/.cache/heldin``. The folder contains people's text."""
     return Path(os.environ.get("HELDIN_CACHE_DIR") or Path.home() / ".cache" / "heldin")
 
 
 def cache_directory() -> Path:
-    """``cache_root``, created readable by its owner only. Raises InputError if it cannot be created."""
+    """Create ``cache_root``, readable by its owner only. Raises InputError if the folder cannot be created."""
     return private_directory(cache_root())
 
 
 def private_directory(path: Path) -> Path:
-    """Create ``path`` and its missing parents, readable by their owner only; what exists keeps its permissions.
+    """Create ``path`` and its missing parents, readable by their owner only. Existing folders keep their permissions.
 
-    Raises InputError if it cannot be created.
+    Raises InputError if the folder cannot be created.
     """
     try:
         # One by one: ``mkdir(parents=True)`` would give its mode to the last folder only.
@@ -51,9 +51,9 @@ def private_directory(path: Path) -> Path:
 
 @contextlib.contextmanager
 def one_process_at_a_time(folder: Path, *, wait: bool = False) -> Iterator[None]:
-    """Lock ``folder`` (created if missing) for this process, or ``wait`` for it; what killed processes left in it goes.
+    """Lock ``folder``, created if missing, for this process. Removes the leftovers of killed processes.
 
-    Raises InputError if another process has locked it and ``wait`` is false.
+    With ``wait``, waits for another process's lock. Otherwise raises InputError if another process has the lock.
     """
     # The operating system releases an flock when the process ends, however it ends: no stale lock files.
     handle = _open_folder(folder)
@@ -80,9 +80,9 @@ def is_held(folder: Path) -> bool:
 
 
 def keep_in_use(folder: Path) -> Path:
-    """Create and return ``folder``, which ``one_process_at_a_time`` then refuses until this process ends.
+    """Create and return ``folder``. ``one_process_at_a_time`` then refuses the folder until this process ends.
 
-    Raises InputError if it cannot be created.
+    Raises InputError if the folder cannot be created.
     """
     absolute = folder.absolute()
     with _TAKING:
@@ -95,7 +95,7 @@ def keep_in_use(folder: Path) -> Path:
 
 
 def stop_using(folder: Path) -> None:
-    """Release what ``keep_in_use`` locked."""
+    """Release the lock of ``keep_in_use``."""
     if (handle := _IN_USE.pop(folder.absolute(), None)) is not None:
         os.close(handle)
 
@@ -105,7 +105,7 @@ _TAKING = threading.Lock()
 
 
 def _is_at(handle: int, path: Path) -> bool:
-    """Return whether the open file is the one that has this path now."""
+    """Return whether the open file is the file that is now at this path."""
     with contextlib.suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(handle), path.stat())
     return False
@@ -132,7 +132,7 @@ def _open_folder(folder: Path) -> int:
 
 @contextlib.contextmanager
 def whole_file(path: Path, *, private: bool = False) -> Iterator[Path]:
-    """Yield a temporary name beside ``path``; on success flush it to disk and rename it to ``path``, else remove it."""
+    """Yield a temporary name next to ``path``. On success, flush and rename the file to ``path``, else remove it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     _remove_leftovers_once(path.parent)
     # Beside the target, since a rename is atomic only within one file system; with the process number, so that two
@@ -150,10 +150,10 @@ def whole_file(path: Path, *, private: bool = False) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def whole_directory(path: Path, *, same: Callable[[], bool] = lambda: False) -> Iterator[Path]:
-    """Yield a temporary folder beside ``path``; on success rename it to ``path``, over an older one, else remove it.
+    """Yield a temporary folder next to ``path``. On success, rename it over any folder at ``path``, else remove it.
 
     Args:
-        same: whether a folder at ``path``, which another process may have finished meanwhile, holds the same and stays.
+        same: whether a folder at ``path``, perhaps finished by another process, has the same content and stays.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     # Each time, since leftovers of killed processes hold copies of texts or weights and would pile up.
@@ -186,18 +186,18 @@ def whole_directory(path: Path, *, same: Callable[[], bool] = lambda: False) -> 
 
 
 def kept_text(path: Path) -> str | None:
-    """Return a small text file's content, to be compared; None without a file. Bytes that are no text equal nothing."""
+    """Return a small text file's content for comparison; None without a file. Undecodable bytes equal no text."""
     return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else None
 
 
 def write_text(path: Path, text: str, *, private: bool = False) -> None:
-    """Write ``text`` to ``path`` whole or not at all."""
+    """Write ``text`` to ``path``, as a whole or not at all."""
     with whole_file(path, private=private) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 def existing(path: Path) -> Path:
-    """The path itself. Raises InputError if there is no such file."""
+    """Return the path. Raises InputError if the file does not exist."""
     if not path.is_file():
         where = "" if path.is_absolute() else f" in the current folder, '{Path.cwd()}'"
         raise InputError(f"no such file: '{path}'{where}")
@@ -205,13 +205,13 @@ def existing(path: Path) -> Path:
 
 
 def file_sha256(path: Path) -> str:
-    """SHA-256 of a file's bytes, hexadecimal."""
+    """Return the SHA-256 of a file's bytes, hexadecimal."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def text_sha256(*parts: str) -> str:
-    """SHA-256 of several strings, hexadecimal; ("ab", "c") and ("a", "bc") differ."""
+    """Return one SHA-256 of several strings, hexadecimal. ("ab", "c") and ("a", "bc") give different hashes."""
     digest = hashlib.sha256()
     for part in parts:
         encoded = part.encode("utf-8")
@@ -222,24 +222,24 @@ def text_sha256(*parts: str) -> str:
 
 
 def text_digest(text: str) -> str:
-    """Return the digest by which a text is known in files that hold no text: 16 bytes, hexadecimal."""
+    """Return a text's digest, 16 bytes, hexadecimal. Files without texts use it to identify the text."""
     return text_key(text).hex()
 
 
 def text_key(text: str) -> bytes:
-    """Return the same digest as 16 bytes, to find texts that occur twice without keeping them."""
+    """Return a text's digest as 16 bytes, to find repeated texts without storing them."""
     # Enough that no two texts meet by chance.
     return hashlib.blake2b(text.encode("utf-8"), digest_size=16).digest()
 
 
 def sync(path: Path) -> None:
-    """Have a file's bytes on disk before going on."""
+    """Write a file's bytes to disk before returning."""
     with path.open("rb") as stream:
         os.fsync(stream.fileno())
 
 
 def _remove_leftovers_once(folder: Path) -> None:
-    """``_remove_leftovers``, before this process's first file in the folder: a folder of many files is listed once."""
+    """Call ``_remove_leftovers`` before this process's first file in the folder, so a large folder is listed once."""
     if folder not in _SWEPT:
         _SWEPT.add(folder)
         _remove_leftovers(folder)
@@ -249,11 +249,11 @@ _SWEPT: set[Path] = set()
 
 
 def _remove_leftovers(folder: Path, *, below: bool = False) -> None:
-    """Remove temporary files and folders that this machine's processes were writing when they died.
+    """Remove temporary files and folders of processes of this machine that were killed.
 
     Args:
-        folder: where they are looked for.
-        below: also in its own folders, not in theirs.
+        folder: the folder to search.
+        below: whether to search its subfolders as well, but not their subfolders.
     """
     # Another machine's processes, on a file system that both share, cannot be asked whether they are alive.
     ours = re.compile(rf"\..+\.{re.escape(_machine())}\.(\d+)(?:\.old)?\.tmp")
@@ -275,7 +275,7 @@ def _machine() -> str:
 
 
 def _process() -> str:
-    """Tells this process from others of this machine and of machines that share the file system."""
+    """Return a name that distinguishes this process from others on all machines that share the file system."""
     return f"{_machine()}.{os.getpid()}"
 
 
@@ -290,7 +290,7 @@ def _is_alive(pid: int) -> bool:
 
 
 def read_json(path: Path) -> Any:
-    """Return a file's content. Raises OSError if it cannot be read, ValueError as ``parsed_json``."""
+    """Return the JSON content of a file. Raises OSError if it cannot be read, ValueError like ``parsed_json``."""
     return parsed_json(path.read_text(encoding="utf-8"))
 
 
@@ -303,13 +303,13 @@ def parsed_json(text: str) -> Any:
 
 
 def strict_json(value: Any) -> str:
-    """The value as JSON; tuples become lists and non-finite numbers null."""
+    """Return the value as JSON. Tuples become lists, and non-finite numbers become null."""
     # Python would write NaN, which is not JSON; the flag makes one that is left an error.
     return json.dumps(finite(value), allow_nan=False)
 
 
 def finite(value: Any) -> Any:
-    """The value with every non-finite number in it replaced by None."""
+    """Return the value with None for every non-finite number in it."""
     match value:
         case float():
             return value if math.isfinite(value) else None

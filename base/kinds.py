@@ -1,7 +1,7 @@
-"""Families of kinds, and the class that each name in a config means.
+"""Families of kinds: which class each name in a config means.
 
-A kind is one of ours, one that an installed package registers (an entry point in the family's group), or a class that
-is written out as "package.module:Class". Only the kind that a config names is imported, and importing it runs its code.
+A kind is heldin's own, is registered by an installed package (an entry point in the family's group), or is written out
+as "package.module:Class". Python imports only the kind that a config names, and the import runs the kind's code.
 """
 
 import contextlib
@@ -37,10 +37,10 @@ class Origin(Facts):
 
     Attributes:
         family: the family's name.
-        kind: as a config names it.
-        package: distribution; the top-level module, if none has it.
-        version: of the distribution; None for modules that were not installed.
-        sha256: of all Python files of the distribution's top-level modules, with their names.
+        kind: name of the kind in the config.
+        package: name of the distribution; the top-level module if no distribution has it.
+        version: version of the distribution; None for modules that were not installed.
+        sha256: hash of all Python files in the distribution's top-level modules, with their names.
     """
 
     family: str
@@ -51,7 +51,7 @@ class Origin(Facts):
 
     @property
     def code(self) -> str:
-        """Package, version and the beginning of the hash."""
+        """Package, version and the beginning of the hash, as text."""
         return f"{with_version(self.package, self.version)} (code {self.sha256[:16]})"
 
 
@@ -60,10 +60,10 @@ class Registered:
     """A kind that an installed package registers.
 
     Attributes:
-        name: as a config names it.
-        target: "package.module:Class".
-        package: distribution.
-        version: of the distribution.
+        name: name of the kind in a config.
+        target: the class, as "package.module:Class".
+        package: name of the distribution.
+        version: version of the distribution.
     """
 
     name: str
@@ -77,9 +77,9 @@ class Family(Generic[KindClass]):
     """The kinds of one part of a config.
 
     Attributes:
-        name: in the plural, as in the entry-point group ``heldin.NAME``.
+        name: name of the family, in the plural, as in the entry-point group ``heldin.NAME``.
         contract: base class of every kind.
-        ours: names of our own kinds and "package.module:Class" of each.
+        ours: names of heldin's own kinds, with "package.module:Class" of each.
     """
 
     name: str
@@ -88,15 +88,15 @@ class Family(Generic[KindClass]):
 
     @property
     def group(self) -> str:
-        """The group of entry points in which packages register kinds."""
+        """The group of entry points for packages that register kinds."""
         return f"heldin.{self.name}"
 
     def registered(self) -> list[Registered]:
-        """What installed packages register, by name; nothing is imported."""
+        """Return the kinds that installed packages register, by name. Nothing is imported."""
         return list(_registered_in(self.group, tuple(sys.path)))
 
     def names(self) -> list[str]:
-        """Names that need not be written out: ours, then those that packages register."""
+        """Return the names that need not be written out: heldin's own, then those that packages register."""
         return [*self.ours, *dict.fromkeys(entry.name for entry in self.registered())]
 
     def find(self, name: str) -> type[KindClass]:
@@ -104,7 +104,7 @@ class Family(Generic[KindClass]):
 
         Raises:
             InputError: there is no such kind, two packages register the name, the code cannot be imported, or the class
-                is not of this family or leaves out a method that every kind has.
+                is not in this family or lacks a required method.
         """
         target = self._target(name)
         if target in self.ours.values():
@@ -138,15 +138,15 @@ class Family(Generic[KindClass]):
         )
 
     def clash(self, name: str) -> list[str]:
-        """Packages that claim this name, heldin among them; empty if at most one does."""
+        """Return the packages that claim this name, perhaps heldin among them; empty if at most one does."""
         claims = {entry.package for entry in self.registered() if entry.name == name}
         claims |= {"heldin"} if name in self.ours else set()
         return sorted(claims) if len(claims) > 1 else []
 
     def origin(self, name: str) -> Origin | None:
-        """Return where a kind comes from, without importing it; None for ours.
+        """Return the package that a kind comes from, without importing the kind; None for heldin's own.
 
-        Raises InputError for a name that nobody registers and that is not written out, or a module without files.
+        Raises InputError for a name that is neither registered nor written out, and for a module without files.
         """
         target = self._target(name)
         if target in self.ours.values():
@@ -159,10 +159,10 @@ class Family(Generic[KindClass]):
         return Origin(family=self.name, kind=name, package=package, version=version, sha256=_sha256_of(modules))
 
     def require_same_code(self, origin: Origin) -> None:
-        """Check that a kind has the code with which something was made.
+        """Check that a kind still has the code of an earlier use.
 
         Raises:
-            InputError: its package is gone, or has another version or other files; the message says which.
+            InputError: the package is gone, or has another version or other files; the message says which.
         """
         try:
             now = self.origin(origin.kind)
@@ -180,14 +180,14 @@ class Family(Generic[KindClass]):
 
 @functools.cache
 def _packages_of(path: tuple[str, ...]) -> Mapping[str, tuple[str, str | None]]:
-    """Read which distribution has each top-level module, and its version, once for each search path."""
+    """Return the distribution and version of each top-level module, read once per search path."""
     by_module = metadata.packages_distributions()
     return {module: (packages[0], metadata.version(packages[0])) for module, packages in by_module.items()}
 
 
 @functools.cache
 def _registered_in(group: str, path: tuple[str, ...]) -> tuple[Registered, ...]:
-    """Read every installed package's list of entry points, once for each search path."""
+    """Return the entry points of every installed package, read once per search path."""
     entries = set()
     for entry in metadata.entry_points(group=group):
         assert entry.dist is not None  # ``entry_points`` gives none without
@@ -205,7 +205,7 @@ def _attribute(target: str) -> Any:
 
 
 def _sha256_of(modules: Sequence[str]) -> str:
-    """Return the SHA-256 of the Python files of top-level modules, by relative name."""
+    """Return the SHA-256 of the Python files in top-level modules, by relative name."""
     digest = hashlib.sha256()
     for module in modules:
         for name, path in sorted(_files_of(module).items()):
@@ -219,7 +219,7 @@ def _sha256_of(modules: Sequence[str]) -> str:
 
 
 def _files_of(module: str) -> dict[str, Path]:
-    """Return a top-level module's Python files by name. Raises InputError if it has none."""
+    """Return a top-level module's Python files by name. Raises InputError if the module has none."""
     spec = importlib.util.find_spec(module)
     folders = [] if spec is None else [Path(folder) for folder in spec.submodule_search_locations or ()]
     if folders:
@@ -235,15 +235,15 @@ def _files_of(module: str) -> dict[str, Path]:
 
 @dataclass(frozen=True)
 class OfKind:
-    """Metadata of a config field that holds a kind of a family: a section whose ``kind`` says which.
+    """Metadata of a config field that holds a kind of a family: a section whose ``kind`` names the class.
 
-    Errors have the kind in their place, and the JSON schema lists our own kinds, as for a union of pydantic's.
+    Errors have the kind in their location, and the JSON schema lists heldin's own kinds, as in a pydantic union.
     """
 
     family: Family[Any]
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
-        """Validate by the class that ``kind`` names."""
+        """Validate with the class that ``kind`` names."""
         return core_schema.no_info_plain_validator_function(
             self._validated, metadata={"pydantic_js_functions": [self._json_schema]}
         )
@@ -290,9 +290,9 @@ class OfKind:
 
 @dataclass(frozen=True)
 class KindsByName(OfKind):
-    """Metadata of a config field that maps names of a family's kinds to their sections, which have no key ``kind``.
+    """Metadata of a config field that maps names of a family's kinds to their sections, without a key ``kind``.
 
-    A section that is null is left out, so a file that extends another one may drop what that has.
+    A null section is left out, so a file that extends another file can remove one of its sections.
     """
 
     def _validated(self, value: object) -> object:
@@ -333,11 +333,11 @@ class KindsByName(OfKind):
 
 
 def _moved(detail: Any, place: tuple[str, ...], of_package: type[BaseModel] | None) -> InitErrorDetails:
-    """Return an error of a section, in the place that it has among a family's kinds.
+    """Return a section's error, at the section's place among a family's kinds.
 
     Args:
-        place: of the section.
-        of_package: the section's class, where a package has it.
+        place: place of the section.
+        of_package: class of the section, if a package has it.
     """
     kept: str | PydanticCustomError = detail["type"]
     if detail["type"] == "extra_forbidden" and of_package is not None:
@@ -357,13 +357,13 @@ class NameOfKind:
     family: Family[Any]
 
     def __get_pydantic_json_schema__(self, schema: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        """List the choices, and allow others."""
+        """List heldin's own kinds, and allow other names."""
         others = {"type": "string", "format": KIND_FORMAT}
         return {"anyOf": [{"type": "string", "enum": list(self.family.ours)}, others], FAMILY: self.family.name}
 
 
 def origins_in(config: BaseModel) -> list[Origin]:
-    """Return the origin of every kind in a config that is not ours, each once, in the order of the config."""
+    """Return the origin of every kind in a config that is not heldin's own, each once, in config order."""
     origins = [origin for section in _sections(config) for origin in _origins(section)]
     return list(dict.fromkeys(origins))
 
@@ -379,14 +379,14 @@ def _origins(section: BaseModel) -> Iterator[Origin]:
 
 
 def _metadata_in(annotation: Any) -> Iterator[Any]:
-    """Yield what ``Annotated`` adds anywhere in a type."""
+    """Yield everything that ``Annotated`` adds anywhere in a type."""
     yield from getattr(annotation, "__metadata__", ())
     for inner in get_args(annotation):
         yield from _metadata_in(inner)
 
 
 def _sections(value: object) -> Iterator[BaseModel]:
-    """Yield a section and all sections in it, the outer ones first."""
+    """Yield a section and all sections inside it, outer sections first."""
     for leaf in _leaves(value):
         if isinstance(leaf, BaseModel):
             yield leaf
@@ -395,7 +395,7 @@ def _sections(value: object) -> Iterator[BaseModel]:
 
 
 def _leaves(value: object) -> Iterator[object]:
-    """Yield the values in lists and mappings, keys included."""
+    """Yield the values in lists and mappings, including keys."""
     if isinstance(value, Mapping):
         value = [*value.keys(), *value.values()]
     if isinstance(value, list | tuple):
@@ -407,7 +407,7 @@ def _leaves(value: object) -> Iterator[object]:
 
 @contextlib.contextmanager
 def in_one_line(where: str, *, ours: bool) -> Iterator[None]:
-    """Raise what a package's code raises as InputError, in one line that says where; errors of our own code stay."""
+    """Turn exceptions of a package's code into an InputError, one line that says where; with ``ours``, do nothing."""
     try:
         yield
     except (InputError, ResumableError):

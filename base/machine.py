@@ -1,4 +1,4 @@
-"""This machine and process: main memory, installed packages, processes that work for this one, and the quiet switch."""
+"""This machine and process: main memory, installed packages, worker processes, and the quiet switch."""
 
 import atexit
 import importlib.metadata
@@ -20,12 +20,12 @@ OF_THIS_PROCESS = Path("/proc/self/cgroup")
 
 
 def version() -> str:
-    """Return heldin's own version; ``UNINSTALLED`` where it runs from a source tree that is not installed."""
+    """Return heldin's version; ``UNINSTALLED`` if heldin runs from a source tree without installation."""
     return installed_versions(["heldin"]).get("heldin", UNINSTALLED)
 
 
 def installed_versions(packages: Iterable[str]) -> dict[str, str]:
-    """Return the versions of these packages by name, without those that are not installed."""
+    """Return the versions of these packages by name, without packages that are not installed."""
     return {name: known for name in packages if (known := version_of(name)) is not None}
 
 
@@ -39,12 +39,12 @@ def version_of(package: str) -> str | None:
 
 
 def main_memory() -> int:
-    """Bytes of main memory: the least of the machine's and the limits of every cgroup that this process is in."""
+    """Return the main memory in bytes: the smallest of the machine's memory and this process's cgroup limits."""
     return min([int(psutil.virtual_memory().total), *_limits()])
 
 
 def _limits() -> Iterator[int]:
-    """Limits by Linux's control groups, of both versions; none elsewhere."""
+    """Yield the memory limits of Linux control groups, versions 1 and 2; no limits on other systems."""
     try:
         lines = OF_THIS_PROCESS.read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -75,7 +75,7 @@ def _beginnings(path: str) -> Iterator[list[str]]:
 
 
 def start_worker() -> None:
-    """Prepare a worker process: only its parent handles Ctrl-C, it does not outlive its parent, and it ends quietly."""
+    """Prepare a worker process: its parent handles Ctrl-C, and the worker ends with its parent, and quietly."""
     # Ctrl-C reaches every process of the terminal's group: each worker would print a traceback.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
@@ -102,7 +102,7 @@ _quiet = False
 
 
 def be_quiet(quiet: bool) -> None:
-    """Show no progress from now on in this process (``heldin --quiet``), or show it again."""
+    """Hide progress from now on in this process (``heldin --quiet``), or show it again."""
     global _quiet
     _quiet = quiet
 

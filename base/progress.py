@@ -1,7 +1,7 @@
-"""Progress of long work: a bar with rate and time left on a terminal, plain lines elsewhere and in a run's log.
+"""Progress of long work: on a terminal a bar with rate and time left, elsewhere and in a run's log plain lines.
 
-Every call that works in a folder appends to its log, one plain line with a time per message. A log contains no user's
-text and no names: reporters give counts, and an error is logged by its class, not its message.
+Every call that works in a folder appends to the folder's log, one plain line with a time per message. A log has no
+user's text and no names: reporters give counts, and an error is logged by its class, without its message.
 """
 
 import contextlib
@@ -33,13 +33,13 @@ LOG = "log.txt"
 
 @dataclass(frozen=True)
 class WorkOverview:
-    """The state of several pieces of work that run side by side.
+    """The state of several pieces of work that run in parallel.
 
     Attributes:
-        columns: headings of the table.
-        rows: its rows, those that matter most first.
-        caption: a line below it.
-        lines: the report without a terminal.
+        columns: headings of the table's columns.
+        rows: rows of the table, the most important first.
+        caption: a line below the table.
+        lines: the report for output without a terminal.
     """
 
     columns: Sequence[str]
@@ -49,23 +49,23 @@ class WorkOverview:
 
 
 class Reporter(Protocol):
-    """The receiver of a run's progress."""
+    """Receives the progress of a run."""
 
     def say(self, line: str) -> None:
         """Report one line."""
         ...
 
     def track(self, title: str, total: int, unit: str) -> contextlib.AbstractContextManager[Advance]:
-        """Follow ``total`` units of work; call the context's value with the number of units just done."""
+        """Follow ``total`` units of work. Call the returned function with the number of units just finished."""
         ...
 
     def follow(self, look: Callable[[], WorkOverview]) -> contextlib.AbstractContextManager[None]:
-        """Show again and again how work stands, until the context ends; a thread of its own looks."""
+        """Show the state of the work repeatedly until the context ends. A separate thread calls ``look``."""
         ...
 
 
 class _RateColumn(TextColumn):
-    """Units per second, as rich estimates it from the last updates; the last estimate stays once the work is done."""
+    """Units per second, as rich estimates it from recent updates. The last estimate stays after the work ends."""
 
     def render(self, task: RichTask) -> Text:
         speed = task.finished_speed or task.speed
@@ -73,7 +73,7 @@ class _RateColumn(TextColumn):
 
 
 class TerminalReporter:
-    """Bars on a terminal."""
+    """Shows bars on a terminal."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -100,7 +100,7 @@ class TerminalReporter:
 
     @contextlib.contextmanager
     def follow(self, look: Callable[[], WorkOverview]) -> Iterator[None]:
-        """Show a table, as many of its rows as fit, until the context ends."""
+        """Show a table, with as many rows as fit, until the context ends."""
 
         def drawn() -> Table:
             standing = look()
@@ -115,7 +115,7 @@ class TerminalReporter:
 
 
 class LineReporter:
-    """Plain lines, at most one every ten seconds per piece of work."""
+    """Writes plain lines, at most one every ten seconds per piece of work."""
 
     def __init__(self, write: Callable[[str], object] | None = None) -> None:
         # Standard error, because standard output is for answers: ``--json`` must stay one JSON object.
@@ -127,7 +127,7 @@ class LineReporter:
 
     @contextlib.contextmanager
     def track(self, title: str, total: int, unit: str) -> Iterator[Advance]:
-        """Write the progress with rate and time left, and at the end how long it took."""
+        """Write the progress with rate and time left, and the total time at the end."""
         started = last = time.monotonic()
         done = 0
 
@@ -166,7 +166,7 @@ class LineReporter:
 
 
 class SilentReporter:
-    """Says nothing, for work that takes no time worth showing."""
+    """Shows nothing, for work that is too short to show."""
 
     def say(self, line: str) -> None:
         """Drop the line."""
@@ -181,7 +181,7 @@ class SilentReporter:
 
 
 def reporter_for_this_terminal() -> Reporter:
-    """Bars if standard error is a terminal, lines otherwise; nothing under ``--quiet``."""
+    """Return a reporter: bars if standard error is a terminal, else lines; nothing with ``--quiet``."""
     if is_quiet():
         return LineReporter(lambda line: None)
     console = Console(stderr=True)
@@ -189,7 +189,7 @@ def reporter_for_this_terminal() -> Reporter:
 
 
 class LoggedReporter:
-    """Passes everything on to another reporter and writes it to a folder's log."""
+    """Passes everything to another reporter, and writes it to a folder's log."""
 
     def __init__(self, reporter: Reporter, folder: Path) -> None:
         self._reporter, self._folder = reporter, folder
@@ -201,7 +201,7 @@ class LoggedReporter:
 
     @contextlib.contextmanager
     def track(self, title: str, total: int, unit: str) -> Iterator[Advance]:
-        """Log the start of the work and, however it ends, how much was done in how long."""
+        """Log the start of the work and, however the work ends, the finished amount and the time."""
         started, done = time.monotonic(), 0
         log_line(self._folder, f"{title}: begin, {total} {unit}")
         try:
@@ -217,18 +217,18 @@ class LoggedReporter:
             log_line(self._folder, f"{title}: {done}/{total} {unit} in {time.monotonic() - started:,.1f} s")
 
     def follow(self, look: Callable[[], WorkOverview]) -> contextlib.AbstractContextManager[None]:
-        """Pass it on: progress within the work is not logged."""
+        """Pass the call on. Progress within the work is not logged."""
         return self._reporter.follow(look)
 
 
 @contextlib.contextmanager
 def logged(reporter: Reporter, folder: Path, *, command: str) -> Iterator[Reporter]:
-    """A reporter that also logs to ``folder``, including how the call began and ended.
+    """Yield a reporter that also logs to ``folder``, including how the call began and ended.
 
     Args:
         reporter: receives everything as well.
-        folder: of the run; it must exist.
-        command: how the program was called, without names of users.
+        folder: folder of the run; it must exist.
+        command: the program's call, without names of users.
     """
     log_line(folder, f"begin: heldin {version()}, process {os.getpid()}: {command}")
     started = time.monotonic()
@@ -245,7 +245,7 @@ def logged(reporter: Reporter, folder: Path, *, command: str) -> Iterator[Report
 
 
 def log_line(folder: Path, line: str) -> None:
-    """Append one line with the time to the folder's log, readable by its owner only."""
+    """Append one line with the time to the folder's log. Only its owner can read the log."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     # A folder that was removed meanwhile has no log; that must not hide the error which ended the call.
     # Opened for each line and in append mode, so that two processes in one folder add lines and overwrite none.

@@ -1,7 +1,7 @@
-"""The base classes of config sections and of a record's parts: frozen, no unknown keys.
+"""The base classes of config sections and of a record's parts. They are frozen and refuse unknown keys.
 
-What a config key means is documented below its field and nowhere else: ``heldin config`` prints these docstrings. Paths
-and names in a config may hold environment variables.
+A config key is documented only below its field: ``heldin config`` prints these docstrings. Paths and names in a config
+may contain environment variables.
 """
 
 import os
@@ -21,23 +21,23 @@ SEEDS = 2**63
 
 
 class CheckedNames(BaseModel):
-    """A model that refuses the name of a field that it has not; pydantic leaves such a name out, or sets it.
+    """A model that refuses names that are not its fields. pydantic would ignore such a name, or set it.
 
-    A name of a field is text where a field is left out, kept alone or replaced, and no type checker reads it.
+    Calls that exclude, include or replace fields give the names as text, which no type checker reads.
     """
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Return a copy. Raises TypeError for a name in ``update`` that is no field."""
+        """Return a copy. Raises TypeError if a name in ``update`` is not a field."""
         _require_fields(type(self), update)
         return super().model_copy(update=update, deep=deep)
 
     def model_dump(self, **options: Any) -> dict[str, Any]:
-        """Return the fields by name. Raises TypeError for a name in ``include`` or ``exclude`` that is no field."""
+        """Return the fields by name. Raises TypeError if a name in ``include`` or ``exclude`` is not a field."""
         _require_fields(type(self), options.get("include"), options.get("exclude"))
         return super().model_dump(**options)
 
     def model_dump_json(self, **options: Any) -> str:
-        """Return the fields as JSON. Raises TypeError as ``model_dump``."""
+        """Return the fields as JSON. Raises TypeError like ``model_dump``."""
         _require_fields(type(self), options.get("include"), options.get("exclude"))
         return super().model_dump_json(**options)
 

@@ -1,6 +1,6 @@
-"""Results as tables: a data frame for further work, HTML for a notebook, and CSV.
+"""Results as tables: a data frame, HTML for a notebook, and CSV.
 
-pandas is loaded when a data frame is asked for. CSV has one header line, then one line for each row; an unknown value
+pandas is imported only when a data frame is requested. CSV has one header line, then one line per row; an unknown value
 is an empty cell.
 """
 
@@ -17,28 +17,28 @@ from collections.abc import Iterator, Mapping
 
 
 class Tabular:
-    """A result with a heading, notes and rows, which ``to_dataframe`` and notebooks show."""
+    """A result with a heading, notes and rows, for ``to_dataframe`` and notebooks."""
 
     def heading(self) -> str:
         """State the result in a sentence."""
         raise NotImplementedError
 
     def notes(self) -> Sequence[str]:
-        """Return the notes that a reader must know besides the heading."""
+        """Return the notes to read with the heading."""
         return ()
 
     def rows(self) -> list[dict[str, Any]]:
-        """One flat dict for each row, all with the same keys."""
+        """Return one flat dict per row, all with the same keys."""
         raise NotImplementedError
 
     def to_dataframe(self) -> "pd.DataFrame":
-        """The rows as a data frame, one column for each key."""
+        """Return the rows as a data frame, one column per key."""
         import pandas as pd
 
         return pd.DataFrame(self.rows())
 
     def _repr_html_(self) -> str:
-        """For notebooks: heading, notes and rows, escaped."""
+        """Return HTML for notebooks: heading, notes and rows, escaped."""
         rows = self.rows()
         notes = "".join(f"<li>{escape(note)}</li>" for note in self.notes())
         head = "".join(f"<th>{escape(name.replace('_', ' '))}</th>" for name in (rows[0] if rows else ()))
@@ -56,7 +56,7 @@ def _cell(value: object) -> str:
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """CSV with a column for every key of any row; nested keys are dotted: ``{"a": {"b": 1}}`` gives column ``a.b``."""
+    """Return CSV with a column for every key of any row. Nested keys are dotted: ``{"a": {"b": 1}}`` gives ``a.b``."""
     flat = [dict(_dotted(row)) for row in rows]
     names = list(dict.fromkeys(name for row in flat for name in row))
     out = io.StringIO()
@@ -67,7 +67,7 @@ def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _dotted(row: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """Cells by dotted name; a list of plain values is one cell, separated by semicolons."""
+    """Yield cells by dotted name. A list of plain values is one cell, separated by semicolons."""
     for name, value in row.items():
         match value:
             case dict():

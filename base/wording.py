@@ -2,7 +2,7 @@
 
 
 def counted(number: int, noun: str) -> str:
-    """A number with its noun, such as "1 user" or "2,000 users"."""
+    """Return a number with its noun, such as "1 user" or "2,000 users"."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
@@ -10,7 +10,7 @@ NO_VERSION = "without a version"  # of a module that was not installed
 
 
 def with_version(package: str, version: str | None) -> str:
-    """A package and its version."""
+    """Return a package and its version."""
     return f"{package} {version or NO_VERSION}"
 
 
@@ -18,15 +18,15 @@ MANY = 1_000_000  # above this a planned number says only that it is out of reac
 
 
 def at_most_counted(number: int, limit: int = MANY, before: str = "") -> str:
-    """A number such as "2,000" ("about 2,000" with ``before="about "``), or "more than 1,000,000" above the limit."""
+    """Return text such as "2,000" ("about 2,000" with ``before="about "``); above ``limit``, "more than 1,000,000"."""
     return f"more than {limit:,}" if number > limit else f"{before}{number:,}"
 
 
 def in_bytes(size: int) -> str:
-    """A size in memory such as "17 MiB" or "43.1 GiB"."""
+    """Return a size in memory such as "17 MiB" or "43.1 GiB"."""
     return f"{size / 2**30:,.1f} GiB" if size >= 2**30 else f"{size / 2**20:,.0f} MiB"
 
 
 def kind_words(kind: str, between: str = " ") -> str:
-    """The name of a kind as words, such as "rare phrase"; "package.module:Class" as it is written out."""
+    """Return the name of a kind as words, such as "rare phrase"; "package.module:Class" is unchanged."""
     return kind if ":" in kind else kind.replace("_", between)

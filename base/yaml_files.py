@@ -1,6 +1,6 @@
-"""Safe YAML in which a repeated key is an error; PyYAML would silently keep the last one.
+"""Safe YAML in which a repeated key is an error. PyYAML would silently use the last value.
 
-Aliases may repeat what is written a few times over and no more: nine lines can expand to billions of values.
+The number of values after expanding aliases is limited: nine lines can expand to billions of values.
 """
 
 from pathlib import Path
@@ -17,10 +17,10 @@ _BITS = 64  # of a whole number
 
 # Not libyaml, which is faster: a file of 100,000 brackets ends the process there.
 class _UniqueKeys(yaml.SafeLoader):
-    """Refuses a mapping that repeats a key, what is nested too deeply, and aliases that expand to too much."""
+    """Refuses repeated keys, deep nesting, and aliases that expand to too many values."""
 
     def get_single_node(self) -> yaml.Node | None:
-        """As the safe loader, after checking depth and expansion."""
+        """Compose the document like the safe loader, after checking depth and expansion."""
         root: yaml.Node | None = super().get_single_node()
         sizes: dict[int, int] = {}
         if root is not None:
@@ -30,14 +30,14 @@ class _UniqueKeys(yaml.SafeLoader):
         return root
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
-        """As the safe loader, for numbers that other programs read too."""
+        """Read a whole number like the safe loader. Refuses a number with too many digits."""
         value: int = super().construct_yaml_int(node)
         if value.bit_length() > _BITS:
             raise _refusal("a whole number of so many digits is of no use: lower it", node)
         return value
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """As the safe loader, after checking that no key is repeated."""
+        """Read a mapping like the safe loader, after checking that no key is repeated."""
         seen: set[str] = set()
         for key, _ in node.value:
             # "<<" merges another mapping and may legitimately occur several times.
@@ -54,12 +54,12 @@ _UniqueKeys.add_constructor("tag:yaml.org,2002:int", _UniqueKeys.construct_yaml_
 
 
 def _values(node: yaml.Node, sizes: dict[int, int], depth: int) -> int:
-    """Return how many values a node holds where every alias is written out, itself included.
+    """Return the number of values in a node, itself included, with every alias written out.
 
     Args:
-        node: as composed, in which an alias is the node that it names.
-        sizes: filled with the values of each node, by identity; 0 for one whose parts are being counted.
-        depth: sections and lists around it.
+        node: the composed node; an alias in it is the node that the alias names.
+        sizes: filled with the number of values of each node, by identity; 0 while a node's parts are being counted.
+        depth: number of sections and lists around the node.
     """
     if depth > _DEEPEST:
         raise _refusal("nested too deeply", node)
@@ -84,10 +84,10 @@ def _refusal(problem: str, node: yaml.Node) -> yaml.constructor.ConstructorError
 
 
 def read_yaml(path: Path, *, names_people: bool = False) -> Any:
-    """A file's content. Raises InputError, one line with the place, for broken YAML and for a repeated key.
+    """Return a file's content. Raises InputError, one line with the place, for broken YAML and repeated keys.
 
     Args:
-        names_people: whether keys are people, whom no error names.
+        names_people: whether keys are people, whom error messages must not name.
     """
     try:
         return parse_yaml(path.read_text(encoding="utf-8"), names_people=names_people)
@@ -98,7 +98,7 @@ def read_yaml(path: Path, *, names_people: bool = False) -> Any:
 
 
 def parse_yaml(text: str, *, names_people: bool = False) -> Any:
-    """The content of a YAML text. Raises InputError like ``read_yaml``, without a file's name."""
+    """Return the content of a YAML text. Raises InputError like ``read_yaml``, without a file's name."""
     try:
         # A subclass of the safe loader: a tag in the file can build no Python object.
         return yaml.load(text, _UniqueKeys)

@@ -1,7 +1,7 @@
 """Simultaneous ROC bands, and the test of whether an ROC violates a ceiling, from independent trainings.
 
-Condition for everything here (docs/theory.md#roc-bands): INDEPENDENT TRAININGS, one per score; scores may be tied. In
-one run the users' scores share a model, and these bands are indicative at best: use bounds/one_run.py.
+All functions here require INDEPENDENT TRAININGS, one per score (docs/theory.md#roc-bands); scores may be tied. In one
+run, the users' scores share a model. These bands are then indicative at best: use bounds/one_run.py.
 """
 
 import functools
@@ -40,12 +40,12 @@ class RocBand:
     alpha: float
 
     def epsilon(self, delta: float) -> float:
-        """The best lower bound on epsilon over all thresholds and both directions; the band pays for the choice."""
+        """Return the best lower bound on epsilon over all thresholds and directions; the band covers the choice."""
         check_bound_delta(delta)
         return float(epsilon_of_rates(self.tpr, self.fpr, delta).max())
 
     def exceeds(self, ceiling: RocCeiling) -> bool:
-        """Return whether the band is above the ceiling anywhere, which rejects the ceiling at level alpha."""
+        """Return whether the band is above the ceiling anywhere. If so, the ceiling is rejected at level alpha."""
         # The ceiling rises with the FPR, so at the upper limit of the FPR it is at its most lenient.
         return bool(np.any(self.tpr > np.interp(self.fpr, ceiling.fpr, ceiling.tpr)))
 
@@ -56,7 +56,7 @@ class RocTest:
 
     Attributes:
         local_levels: whether the band with equal local levels exceeds the ceiling.
-        dkw: whether the DKW band does.
+        dkw: whether the DKW band exceeds the ceiling.
         alpha: error probability of the test.
     """
 
@@ -71,11 +71,11 @@ class RocTest:
 
 
 def equal_local_level_band(scores: LabelledScores, *, alpha: float = 0.05, attacks: int = 1) -> RocBand:
-    """Band of pointwise Beta limits at one level eta per group, chosen so that any limit fails with probability alpha.
+    """Return a band of pointwise Beta limits, at a level eta per group at which any limit fails with probability alpha.
 
-    With k members at or above a threshold, TPR >= BetaInv(eta1; k, n1 + 1 - k); with j non-members, FPR <=
-    BetaInv(1 - eta0; j + 1, n0 - j); each group has alpha / 2. Exact for continuous scores (Berk and Jones 1979;
-    Aldor-Noiman et al. 2013), conservative for tied ones. Tight at FPR below 2 %.
+    With k members at or above a threshold, TPR >= BetaInv(eta1; k, n1 + 1 - k). With j non-members at or above it,
+    FPR <= BetaInv(1 - eta0; j + 1, n0 - j). Each group has alpha / 2. The band is exact for continuous scores (Berk and
+    Jones 1979; Aldor-Noiman et al. 2013), and conservative for tied scores. It is tight at FPR below 2 %.
     """
     level = check_alpha(alpha, attacks) / 2.0
     thresholds, k, j, n1, n0 = _counts(scores)
@@ -84,9 +84,9 @@ def equal_local_level_band(scores: LabelledScores, *, alpha: float = 0.05, attac
 
 
 def dkw_band(scores: LabelledScores, *, alpha: float = 0.05, attacks: int = 1) -> RocBand:
-    """Band TPR - e1, FPR + e0 with e = sqrt(ln(2 / alpha) / (2 n)): Massart 1990, one-sided, alpha / 2 per group.
+    """Return the band TPR - e1, FPR + e0 with e = sqrt(ln(2 / alpha) / (2 n)).
 
-    It is tight in the middle of the curve.
+    The method is that of Massart 1990, one-sided, alpha / 2 per group. The band is tight in the middle of the curve.
     """
     level = check_alpha(alpha, attacks)
     thresholds, k, j, n1, n0 = _counts(scores)
@@ -96,7 +96,7 @@ def dkw_band(scores: LabelledScores, *, alpha: float = 0.05, attacks: int = 1) -
 
 
 def dkw_width(trials: int, alpha: float) -> float:
-    """sqrt(ln(2 / alpha) / (2 n)) for n trainings of one group: one-sided, at alpha / 2."""
+    """Return sqrt(ln(2 / alpha) / (2 n)) for n trainings of one group: one-sided, at alpha / 2."""
     return math.sqrt(math.log(2.0 / alpha) / (2.0 * trials))
 
 
@@ -112,9 +112,9 @@ def violates(scores: LabelledScores, ceiling: RocCeiling, *, alpha: float = 0.05
 
 
 def both_bands(scores: LabelledScores, *, alpha: float = 0.05, attacks: int = 1) -> tuple[RocBand | None, RocBand]:
-    """(equal local levels, DKW), each at alpha / 2: both hold with confidence 1 - alpha.
+    """Return the bands (equal local levels, DKW), each at alpha / 2. Both hold with confidence 1 - alpha.
 
-    Above ``LARGEST`` trainings of one group the first is None, and its half of alpha remains unspent.
+    Above ``LARGEST`` trainings of one group, the first band is None, and its half of alpha is not spent.
     """
     level = check_alpha(alpha, attacks) / 2.0
     # Too many trainings for local levels: the DKW band keeps to its own half of alpha.
@@ -123,7 +123,7 @@ def both_bands(scores: LabelledScores, *, alpha: float = 0.05, attacks: int = 1)
 
 
 def auroc_at_least(scores: LabelledScores, *, alpha: float = 0.05, attacks: int = 1) -> float:
-    """AUROC - sqrt(ln(1 / alpha) (1 / n1 + 1 / n0) / 2): McDiarmid 1989; ties count half."""
+    """Return AUROC - sqrt(ln(1 / alpha) (1 / n1 + 1 / n0) / 2): McDiarmid 1989; ties count half."""
     level = check_alpha(alpha, attacks)
     held_in, held_out = scores.held_in, scores.held_out
     # One member moves the AUROC by at most 1 / n1, one non-member by 1 / n0: the condition of McDiarmid's inequality.
@@ -132,7 +132,7 @@ def auroc_at_least(scores: LabelledScores, *, alpha: float = 0.05, attacks: int 
 
 
 def auroc_epsilon(least: float, delta: float) -> float:
-    """The smallest epsilon whose (epsilon, delta) region has an AUROC of ``least``: ln((1 - delta)^2 / (1 - A) - 1)."""
+    """Return the smallest epsilon whose region allows AUROC A = ``least``: ln((1 - delta)^2 / (1 - A) - 1)."""
     check_bound_delta(delta)
     # Solves A = 1 - (1 - delta)^2 / (1 + e^epsilon) (docs/theory.md#attacker-ceilings) for e^epsilon.
     odds = (1.0 - delta) ** 2 / max(1.0 - least, 1e-300) - 1.0
@@ -141,9 +141,9 @@ def auroc_epsilon(least: float, delta: float) -> float:
 
 @functools.lru_cache(maxsize=256)
 def local_level(trials: int, alpha: float) -> float:
-    """eta such that all n uniform order statistics exceed their eta-quantiles with probability 1 - alpha.
+    """Return eta: all n uniform order statistics exceed their eta-quantiles with probability 1 - alpha.
 
-    It is accurate to 0.1 % relative and rounded down. Raises InputError above 50,000 trainings of one group.
+    eta is accurate to 0.1 % relative and rounded down. Raises InputError above 50,000 trainings of one group.
     """
     check_alpha(alpha)
     if trials > LARGEST:
@@ -163,11 +163,11 @@ def local_level(trials: int, alpha: float) -> float:
 
 
 def crossing_probability(trials: int, eta: float) -> float:
-    """P(some k: U_(k) < BetaInv(eta; k, n + 1 - k)) for n uniform order statistics U_(1) <= ... <= U_(n).
+    """Return P(some k: U_(k) < BetaInv(eta; k, n + 1 - k)) for n uniform order statistics U_(1) <= ... <= U_(n).
 
-    Exact recursion over the number of points below each limit, as a Poisson process conditioned on n points (Moscovich
-    and Nadler 2017, section 2), truncated at 9 standard deviations: never below the true value, and above it by less
-    than 1e-12. Time grows as n^1.5.
+    The recursion over the number of points below each limit is exact, as a Poisson process conditioned on n points
+    (Moscovich and Nadler 2017, section 2). It is truncated at 9 standard deviations, so the result is never below the
+    true value, and above it by less than 1e-12. Time grows as n^1.5.
     """
     ranks = np.arange(1.0, trials + 1.0)
     at = special.betaincinv(ranks, trials + 1.0 - ranks, eta)
@@ -197,7 +197,7 @@ def _poisson(mean: float, longest: int) -> Array:
 
 
 def _counts(scores: LabelledScores) -> tuple[Array, Array, Array, int, int]:
-    """Distinct scores, highest first, with how many members and non-members are at or above each."""
+    """Return the distinct scores, highest first, with the numbers of members and non-members at or above each."""
     levels = np.unique(scores.scores)[::-1]
     held_in, held_out = np.sort(scores.held_in), np.sort(scores.held_out)
     # Left, so that scores equal to the threshold count as above it.

@@ -34,16 +34,16 @@ def bound_scores(
     delta: float | None = None,
     claims: Sequence[Claim] = (),
 ) -> Judgement:
-    """Bounds and verdicts from scores of another tool.
+    """Return bounds and verdicts from scores of another tool.
 
     Args:
-        scores: as given, in either orientation.
-        design: how the scores were obtained; its thresholds are in the units of the scores.
-        higher_is: what a higher score indicates, "member" or "non-member".
-        delta: delta of the bounds, in (0, 1); None: the first claim's.
+        scores: scores as the tool gives them, in either orientation.
+        design: how the scores were obtained; its thresholds have the units of the scores.
+        higher_is: the group that a higher score indicates, "member" or "non-member".
+        delta: delta of the bounds, in (0, 1); None: delta of the first claim.
 
     Raises:
-        InputError: ``higher_is`` is anything else, or ``evaluate`` refuses the input.
+        InputError: ``higher_is`` is another word, or ``evaluate`` refuses the input.
     """
     if higher_is not in ORIENTATIONS:
         raise InputError(f"higher-is '{higher_is}': choose member or non-member")
@@ -60,7 +60,7 @@ def bound_scores(
 
 
 def _wrong_way_round(scores: LabelledScores, higher_is: str) -> list[Statement]:
-    """A warning where scores speak for the other side: losses, say, that were taken for scores."""
+    """Return a warning if the scores indicate the other group, as when losses are taken for scores."""
     if not scores.held_in.size or not scores.held_out.size:
         return []
     test = stats.mannwhitneyu(scores.held_in, scores.held_out, alternative="less", method="asymptotic")
@@ -72,10 +72,10 @@ def _wrong_way_round(scores: LabelledScores, higher_is: str) -> list[Statement]:
 
 
 def read_scores(path: Path) -> LabelledScores:
-    """Read user, score and member, sorted by user, so that the result does not depend on the order of the rows.
+    """Read the columns user, score and member, sorted by user, so the result does not depend on the row order.
 
-    Raises InputError, one line with file and row, if the file cannot be read, a column is missing, a user has a score
-    without membership or the reverse, a score is not a finite number, or a user occurs twice.
+    Raises InputError, one line with file and row, in these cases: the file cannot be read, a column is missing, a user
+    has a score without membership or the reverse, a score is not a finite number, or a user occurs twice.
     """
     try:
         # Spreadsheets begin a file with a byte-order mark, which would become part of the first column's name.
@@ -104,7 +104,7 @@ def read_scores(path: Path) -> LabelledScores:
 
 
 def _header(path: Path, names: Sequence[str]) -> list[str]:
-    """Return the names of the columns. Raises InputError if one is missing or is there twice."""
+    """Return the names of the columns. Raises InputError if a column is missing or occurs twice."""
     header = [str(name).strip() for name in names]
     missing = [column for column in COLUMNS if column not in header]
     if missing:
@@ -118,7 +118,7 @@ def _header(path: Path, names: Sequence[str]) -> list[str]:
 
 
 def _rows(path: Path, reader: "csv.DictReader[str]") -> dict[str, tuple[float, bool]]:
-    """Return score and membership by user. Raises InputError with the row for one that cannot be used."""
+    """Return score and membership by user. Raises InputError, with the row, if a row cannot be used."""
     rows: dict[str, tuple[float, bool]] = {}
     for row in reader:
         # Where ``DictReader`` puts what has no column, for example after a comma inside a name without quotes.

@@ -1,4 +1,4 @@
-"""The design behind evidence: the assignment of membership, and the choices that were fixed before looking."""
+"""The design behind evidence: how membership was decided, and the choices that were fixed before looking."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -18,7 +18,7 @@ _IMPLAUSIBLE = 1e-6  # p-value of the numbers of both sides below which coins ar
 
 
 class Assignment(StrEnum):
-    """The way in which membership was decided."""
+    """How membership was decided."""
 
     COIN = "coin"  # independent fair coins, drawn after the pool was fixed
     FIXED = "fixed"  # by hand, by time, an exact half: anything else that is known
@@ -26,7 +26,7 @@ class Assignment(StrEnum):
 
 
 def assignment_named(text: str) -> Assignment:
-    """The assignment of this name. Raises InputError if there is none."""
+    """Return the assignment with this name. Raises InputError if there is none."""
     if text not in tuple(Assignment):
         raise InputError(f"assignment '{text}': choose {', '.join(Assignment)}")
     return Assignment(text)
@@ -34,25 +34,26 @@ def assignment_named(text: str) -> Assignment:
 
 @dataclass(frozen=True)
 class Design:
-    """The way in which the evidence was obtained, and the choices that were fixed before looking.
+    """How the evidence was obtained, and the choices that were fixed before looking.
 
     Attributes:
         assignment: how membership was decided.
-        independent_trainings: each score comes from its own training, all alike except for the user's presence.
-        coins_witnessed: False for somebody else's checkpoint, whose coins are only asserted.
+        independent_trainings: whether each score comes from a separate training, all alike except for the user's
+            presence.
+        coins_witnessed: False for somebody else's checkpoint, because its coins are only asserted.
         coins_stated: True if the coins are certified on the word of the person who runs the audit.
-        reference_on_one_side: the reference model was trained on the held-out (or held-in) users, or on a split that
-            is associated with theirs.
-        blind_p_value: p-value of a baseline that never sees the audited model; None if none was run.
-        guesses: r of the one-run test, registered before looking; None: several are paid for (one_run.paid_tries).
-        thresholds: thresholds of independent trainings, fixed before looking; empty: simultaneous bands.
+        reference_on_one_side: whether the reference model was trained on the held-out (or held-in) users, or on a split
+            associated with theirs.
+        blind_p_value: p-value of a baseline that never sees the audited model; None if no baseline was run.
+        guesses: r of the one-run test, registered before looking; None: several numbers are tried (one_run.paid_tries).
+        thresholds: thresholds for independent trainings, fixed before looking; empty: simultaneous bands.
         attacks: number of attacks tried, if these scores are the best of several.
         alpha: total error probability.
-        gaussian: the mechanism's trade-off curve is known to be Gaussian (no sampling).
-        subjects: the people whose scores these are.
-        unmet: what else a certified result needs and does not have.
-        unshown: what else a certified result needs that does not contradict a claim. A contradiction needs none of it.
-        uses: what the score learns from.
+        gaussian: whether the mechanism's trade-off curve is known to be Gaussian (no sampling).
+        subjects: the people who have the scores.
+        unmet: missing conditions of every certified result.
+        unshown: missing conditions of a certified result that does not contradict a claim. A contradiction needs none.
+        uses: the data that the score learns from.
     """
 
     assignment: Assignment
@@ -77,7 +78,7 @@ class Design:
             raise InputError(f"p-value {self.blind_p_value} of the blind baseline is outside [0, 1]")
 
     def flaws(self, members: int, users: int) -> tuple[Statement, ...]:
-        """Why a result is not certified, gravest first; none if it is (docs/theory.md#conditions-of-one-run)."""
+        """Return why a result is not certified, gravest first; none if it is (docs/theory.md#conditions-of-one-run)."""
         coin = self.assignment is Assignment.COIN
         blind = self.blind_p_value
         checks = [
@@ -101,7 +102,7 @@ class Design:
         return (*(flaw for holds, flaw in checks if holds), *self.unmet)
 
     def cautions(self, members: int, users: int) -> tuple[Statement, ...]:
-        """Warnings for a result under coins: what fair coins seldom produce, and mistakes often do."""
+        """Return warnings for a result under coins: patterns that fair coins seldom produce, and mistakes often do."""
         if self.assignment is not Assignment.COIN:
             return ()
         cautions = []
@@ -116,7 +117,7 @@ class Design:
 
 
 def evenness(members: int, users: int) -> float | None:
-    """Probability that fair coins split users as evenly as possible; None if this split is not that even."""
+    """Return the probability that fair coins split users as evenly as possible; None if this split is less even."""
     if abs(2 * members - users) > users % 2:
         return None
     return float((1 + users % 2) * stats.binom.pmf(users // 2, users, 0.5))

@@ -1,7 +1,7 @@
 """Estimates of epsilon: Andrew et al. 2024 for gradient canaries, Zanella-Beguelin et al. 2022 from counts.
 
-Neither is a bound: no theorem says how often the interval misses. Their measured coverage (docs/coverage.md) is printed
-with them, and they decide nothing.
+Neither is a bound: no theorem says how often the interval misses. heldin prints their measured coverage
+(docs/coverage.md) with them, and no decision uses them.
 """
 
 import math
@@ -24,7 +24,7 @@ _NODES = 501  # of the posterior of the FPR
 
 @dataclass(frozen=True)
 class EpsilonEstimate:
-    """A point estimate with an interval of nominal, not guaranteed, confidence.
+    """A point estimate with an interval whose confidence is nominal, not guaranteed.
 
     Attributes:
         lower: lower end of the interval.
@@ -51,15 +51,18 @@ def andrew_estimate(
     resamples: int = 1000,
     seed: int = 0,
 ) -> EpsilonEstimate:
-    """One-shot estimate from k canaries with random directions (Andrew et al. 2024, Algorithm 2), pooled variance.
+    """Return the one-shot estimate from k canaries with random directions, by pooled variance.
 
-    Scores are g_j = sqrt(d) cos(canary, released vector), N(0, 1) for a left-out canary. With one common variance the
-    two Gaussians give mu-GDP: mu = mean(observed) under the exact null N(0, 1), or the difference of means over the
-    pooled standard deviation if left-out canaries were scored too. The interval is a bootstrap over canaries.
+    The method is Algorithm 2 of Andrew et al. 2024.
+
+    Scores are g_j = sqrt(d) cos(canary, released vector), with distribution N(0, 1) for a left-out canary. With one
+    common variance the two Gaussians give mu-GDP. mu is mean(observed) under the exact null N(0, 1). If left-out
+    canaries were scored too, mu is the difference of means over the pooled standard deviation. The interval is a
+    bootstrap over canaries.
 
     Args:
         observed: scores of included canaries, shape (k,), k >= 2.
-        delta: in (0, 1).
+        delta: delta of the estimated epsilon, in (0, 1).
         unobserved: scores of left-out canaries, shape (k0,), k0 >= 2; None: the exact null.
         dimension: d, for the warning that canaries disturb each other if k / d is above 0.01.
         confidence: nominal confidence of the interval.
@@ -86,15 +89,17 @@ def andrew_estimate(
 
 
 def bayesian_interval(counts: Counts, delta: float, *, confidence: float = 0.9, prior: float = 0.5) -> EpsilonEstimate:
-    """Equal-tailed credible interval of epsilon (Zanella-Beguelin et al. 2022, section 4), median as the estimate.
+    """Return the equal-tailed credible interval of epsilon, with the median as the estimate.
+
+    The method is that of Zanella-Beguelin et al. 2022, section 4.
 
     FPR and FNR of one attack at a pre-registered threshold have independent Beta posteriors. P(epsilon <= e) is the
     posterior mass of the region that (e, delta)-DP allows: e^e FPR + FNR >= 1 - delta, FPR + e^e FNR >= 1 - delta, and
-    the same for the reversed attack. It is a credible interval for the attack's own (FPR, FNR): it needs independent
-    trainings, and its coverage is measured, not proved.
+    the same for the reversed attack. The interval is a credible interval for the attack's own (FPR, FNR). It needs
+    independent trainings, and its coverage is measured, not proved.
 
     Args:
-        delta: in (0, 1).
+        delta: delta of the estimated epsilon, in (0, 1).
         confidence: posterior mass of the interval.
         prior: both parameters of the Beta prior; 1/2 is Jeffreys'.
     """
@@ -126,7 +131,7 @@ def bayesian_interval(counts: Counts, delta: float, *, confidence: float = 0.9, 
 
 
 def _pooled_mu(observed: Array, unobserved: Array) -> Array:
-    """Difference of means over the pooled deviation, by row; shapes (b, k) and (b, k0) to (b,)."""
+    """Return the difference of means over the pooled deviation, by row; shapes (b, k) and (b, k0) to (b,)."""
     k, k0 = observed.shape[1], unobserved.shape[1]
     pooled = ((k - 1) * observed.var(axis=1, ddof=1) + (k0 - 1) * unobserved.var(axis=1, ddof=1)) / (k + k0 - 2)
     # A resample without any variance gives a huge mu, not a NaN in the quantiles.

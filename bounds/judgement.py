@@ -1,6 +1,6 @@
 """The judgement of scores: every valid bound at its own level, refused bounds with reasons, and verdicts.
 
-Every lower bound on epsilon is a rule: how it is computed, what it requires of the design, what it is worth.
+Every lower bound on epsilon is a rule: its computation, its requirements on the design, and its strength of evidence.
 """
 
 import math
@@ -34,10 +34,10 @@ class BoundRule:
     Attributes:
         name: name in records and reports.
         compute: epsilon from scores, design and delta.
-        needs: conditions; each returns the reason if it does not hold.
+        needs: conditions of the bound; each returns a reason if the condition does not hold.
         coverage: lowest measured coverage at nominal 0.95 (docs/coverage.md, compared by a test; with 2,000 simulated
             audits, a share just below 0.95 is within the simulation's noise).
-        standing: standing of the bound, whatever the design; None: the design decides.
+        standing: strength of evidence, whatever the design; None: the design decides.
     """
 
     name: str
@@ -47,12 +47,12 @@ class BoundRule:
     standing: Standing | None = None
 
     def refusal(self, scores: LabelledScores, design: Design) -> Statement | None:
-        """Why the bound is not valid for this design; None if it is valid."""
+        """Return why the bound is not valid for this design; None if it is valid."""
         return next((reason for need in self.needs if (reason := need(scores, design)) is not None), None)
 
 
 def fair_coins(_: LabelledScores, design: Design) -> Statement | None:
-    """Membership was drawn by independent fair coins, or how it was decided is not known."""
+    """Require that independent fair coins drew membership, or that nobody knows how it was decided."""
     # An unknown assignment passes: its bounds are then indicative (``Design.flaws``).
     if design.assignment is Assignment.FIXED:
         return Refusal.NEEDS_COINS()
@@ -60,35 +60,35 @@ def fair_coins(_: LabelledScores, design: Design) -> Statement | None:
 
 
 def independent_trainings(_: LabelledScores, design: Design) -> Statement | None:
-    """Each score comes from its own training."""
+    """Require a separate training for each score."""
     if not design.independent_trainings:
         return Refusal.NEEDS_TRAININGS()
     return None
 
 
 def gaussian_curve(_: LabelledScores, design: Design) -> Statement | None:
-    """The mechanism's trade-off curve is Gaussian (no sampling)."""
+    """Require a mechanism whose trade-off curve is Gaussian (no sampling)."""
     if not design.gaussian:
         return Refusal.NEEDS_GAUSSIAN()
     return None
 
 
 def fixed_threshold(_: LabelledScores, design: Design) -> Statement | None:
-    """A threshold was fixed before looking."""
+    """Require a threshold that was fixed before looking."""
     if not design.thresholds:
         return Refusal.NEEDS_THRESHOLD()
     return None
 
 
 def one_threshold(_: LabelledScores, design: Design) -> Statement | None:
-    """At most one threshold was fixed."""
+    """Require at most one fixed threshold."""
     if len(design.thresholds) > 1:
         return Refusal.ONE_THRESHOLD(thresholds=len(design.thresholds))
     return None
 
 
 def two_of_each(scores: LabelledScores, _: Design) -> Statement | None:
-    """There are two trainings of each group, to split into halves."""
+    """Require two trainings of each group, to split into halves."""
     n1, n0 = scores.held_in.size, scores.held_out.size
     if min(n1, n0) < 2:
         return Refusal.NEEDS_TWO_OF_EACH(members=n1, others=n0)
@@ -96,7 +96,7 @@ def two_of_each(scores: LabelledScores, _: Design) -> Statement | None:
 
 
 def band_in_reach(scores: LabelledScores, _: Design) -> Statement | None:
-    """The groups are small enough to compute the exact band."""
+    """Require groups that are small enough to compute the exact band."""
     if max(scores.held_in.size, scores.held_out.size) > bands.LARGEST:
         return Refusal.BAND_TOO_LARGE(most=bands.LARGEST)
     return None
@@ -175,7 +175,7 @@ RULES: Sequence[BoundRule] = (
 
 
 def plan_rule(family: NoiseFamily) -> BoundRule:
-    """The bound over the noise multiplier of a claimed plan."""
+    """Return the rule of the bound over the noise multiplier of a claimed plan."""
 
     def compute(scores: LabelledScores, design: Design, delta: float) -> float:
         bound = family_bound(scores, family, delta, made=design.guesses, alpha=design.alpha, attacks=design.attacks)
@@ -214,7 +214,7 @@ class RefusedBound:
     Attributes:
         name: name of the bound.
         refusal: why the bound is not valid.
-        subjects: the people it would be about.
+        subjects: the people whom the bound would be about.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
@@ -231,14 +231,14 @@ class RefusedBound:
 
 @dataclass(frozen=True)
 class Judgement(Tabular):
-    """Bounds and verdicts that follow from the scores.
+    """The bounds and verdicts from the scores.
 
     Attributes:
-        users: number of users, or of trainings, whose scores were judged.
+        users: number of users, or of trainings, with judged scores.
         delta: delta at which the bounds on epsilon hold.
         bounds: the bounds, each valid at its level.
         refused: bounds that the design does not support.
-        verdicts: one per claim, all valid at the same time; without a claim, one states what could have been certified.
+        verdicts: one per claim, all valid at the same time. Without a claim, one states what could have been certified.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
@@ -261,22 +261,22 @@ class Judgement(Tabular):
         return ExitCode.CERTIFIED if ExitCode.CERTIFIED in codes else max(codes, default=ExitCode.DONE)
 
     def heading(self) -> str:
-        """The gravest verdict, or why there is none."""
+        """Return the gravest verdict, or why there is none."""
         if not self.verdicts:
             return f"Nothing can be said: {'; '.join(bound.reason for bound in self.refused)}"
         gravest = self.verdict
         return f"{describe_outcome(gravest.outcome, gravest.standing).capitalize()}: {gravest.reason}"
 
     def notes(self) -> Sequence[str]:
-        """Warnings of all verdicts, each once."""
+        """Return the warnings of all verdicts, each once."""
         return tuple(dict.fromkeys(text for verdict in self.verdicts for text in verdict.warnings))
 
     def rows(self) -> list[dict[str, Any]]:
-        """The bounds, each with its own level."""
+        """Return the bounds, each with its level."""
         return [{**asdict(b), "standing": b.standing.value, "delta": self.delta} for b in self.bounds]
 
     def as_dict(self) -> dict[str, Any]:
-        """The answer for JSON: bounds, refused bounds, the gravest verdict, null where nothing was judged, and each."""
+        """Return bounds, refused bounds, the gravest verdict (null if there is none), and all verdicts, for JSON."""
         return {
             "bounds": [_without_subjects(b) for b in self.bounds],
             "refused": [{"name": r.name, "refusal": r.refusal.model_dump(), "reason": r.reason} for r in self.refused],
@@ -286,12 +286,12 @@ class Judgement(Tabular):
 
 
 def nothing_judged(users: int, delta: float, refusal: Statement, subjects: Statement = REAL_USERS) -> Judgement:
-    """The judgement of scores that support no statement at all.
+    """Return the judgement of scores that support no statement.
 
     Args:
         delta: delta that the bounds would have had.
         refusal: why there are no bounds.
-        subjects: the people that the bounds would be about.
+        subjects: the people whom the bounds would be about.
     """
     return Judgement(users, delta, (), (RefusedBound("all bounds", refusal, subjects),), ())
 
@@ -299,16 +299,17 @@ def nothing_judged(users: int, delta: float, refusal: Statement, subjects: State
 def evaluate(
     scores: LabelledScores, design: Design, *, delta: float | None = None, claims: Sequence[Claim] = ()
 ) -> Judgement:
-    """Every bound that is valid for these scores, and the verdict on each claim.
+    """Return every bound that is valid for these scores, and the verdict on each claim.
 
     Args:
-        scores: joined to membership; higher means more likely a member.
-        design: how they were obtained; its alpha is the error probability of each bound, and of all verdicts together.
-        delta: delta of the bounds, in (0, 1); None: the first claim's.
+        scores: scores joined to membership; higher means more likely a member.
+        design: how the scores were obtained; its alpha is the error probability of each bound, and of all verdicts
+            together.
+        delta: delta of the bounds, in (0, 1); None: delta of the first claim.
 
     Raises:
         InputError: delta is missing or invalid, or a threshold is not finite.
-        TooFewUsers: even perfect separation would say nothing.
+        TooFewUsers: even perfect separation would support no statement.
     """
     if delta is None:
         if not claims:
@@ -347,9 +348,9 @@ def evaluate(
 
 
 def joined(judgements: Sequence[Judgement]) -> Judgement:
-    """Bounds and verdicts of several groups of people, each labelled with its group; all at one delta.
+    """Join the judgements of several groups of people, each labelled with its group. All must have one delta.
 
-    Raises ValueError for judgements at several: their bounds do not compare.
+    Raises ValueError for several values of delta, because such bounds do not compare.
     """
     if len({j.delta for j in judgements}) > 1:
         raise ValueError("bounds at several deltas cannot be put under one")
@@ -363,7 +364,7 @@ def joined(judgements: Sequence[Judgement]) -> Judgement:
 
 
 def _upwards(p: float | None) -> float | None:
-    """Three digits, rounded up: a smaller p-value would reject too often."""
+    """Round a p-value up to three digits. A smaller p-value would reject too often."""
     if p is None:
         return None
     scale = 10.0 ** (2 - math.floor(math.log10(p)))
@@ -375,7 +376,7 @@ def _without_subjects(bound: Bound) -> dict[str, Any]:
 
 
 def table(result: Judgement) -> str:
-    """The result as plain text: the verdicts with their reasons, then the bounds."""
+    """Return the result as plain text: the verdicts with their reasons, then the bounds."""
     lines = []
     for each in result.verdicts:
         lines += [f"{describe_outcome(each.outcome, each.standing).upper()}: {each.reason}"]

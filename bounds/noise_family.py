@@ -1,7 +1,7 @@
-"""Bounds on epsilon if the trainer differs from its plan only in its noise: the plan's family of curves.
+"""Bounds on epsilon for a trainer that differs from its plan only in its noise: the plan's family of curves.
 
-Nobody checks this condition: a trainer that samples, clips or counts differently from the plan has another family,
-about which this says nothing. It is never a certificate and no basis for a verdict (docs/theory.md#noise-family).
+Nobody checks this condition. A trainer that samples, clips or counts differently from the plan has another family, and
+these bounds do not apply to it. They are never a certificate and no basis for a verdict (docs/theory.md#noise-family).
 """
 
 import functools
@@ -19,12 +19,12 @@ _STEPS = tuple(2.0**-i for i in range(1, 8))
 
 @dataclass(frozen=True, eq=False)
 class NoiseFamily:
-    """A plan at any noise multiplier, all else equal. More noise gives a lower curve.
+    """A plan at any noise multiplier, with everything else equal. More noise gives a lower curve.
 
     Attributes:
         stated: the plan's own noise multiplier.
-        inverse: noise multiplier to F^-1 of the accountant's curve.
-        epsilon: (noise multiplier, delta) to epsilon, at most 0.2 % above the exact value.
+        inverse: function from noise multiplier to F^-1 of the accountant's curve.
+        epsilon: function from (noise multiplier, delta) to epsilon, at most 0.2 % above the exact value.
     """
 
     stated: float
@@ -41,15 +41,16 @@ def family_bound(
     made: int | None = None,
     attacks: int = 1,
 ) -> OneRunBound:
-    """Lower bound on epsilon for a trainer that differs from the plan only in its noise; never a certificate.
+    """Return a lower bound on epsilon for a trainer that differs from the plan only in its noise; never a certificate.
 
-    Inverts the test of the plan's curve over its noise: epsilon at the least noise multiplier that is rejected.
+    The bound inverts the test of the plan's curve over its noise: epsilon at the least rejected noise multiplier.
 
     Args:
         family: the plan at any noise multiplier.
-        delta: in (0, 1).
+        delta: delta of the bound, in (0, 1).
         alpha: total error probability.
-        made: number of guesses r, registered beforehand; None: those of ``paid_tries``, each at its share of alpha.
+        made: number of guesses r, registered beforehand; None: the numbers of ``paid_tries``, each at its share of
+            alpha.
         attacks: number of attacks tried, if these scores are the best of several; alpha is divided by it.
     """
 
@@ -68,9 +69,10 @@ def family_bound(
 
 @functools.lru_cache(maxsize=65536)
 def fdp_noise(guesses: Guesses, family: NoiseFamily, alpha: float = 0.05) -> float | None:
-    """The least noise multiplier found (to 0.5 %) at which the family's curve is rejected; None if none is.
+    """Return the least noise multiplier found (to 0.5 %) that rejects the family's curve; None if none does.
 
-    The search is between 1/64 of the stated noise and 1024 times it. A rejected curve rules out all lower ones.
+    The search covers 1/64 of the stated noise to 1024 times the stated noise. A rejected curve rules out all lower
+    curves.
     """
 
     # Rejection at one noise means rejection at all larger ones, whose curves are lower: so bisection finds the least.

@@ -1,13 +1,14 @@
 """Lower bounds on epsilon from one training run, after Steinke et al. 2023 and Mahloujifar et al. 2024.
 
-Conditions for everything here (docs/theory.md#conditions-of-one-run): each of the m users was held in by an independent
-fair coin, drawn after the pool was fixed and used once; the scores are a function of the released model and of
-randomness independent of the coins; all m flipped users count, abstentions included; the number of guesses r was fixed
-before looking, or its choice is paid for. Users' scores may depend on each other, which these theorems allow.
+Conditions for everything here (docs/theory.md#conditions-of-one-run): an independent fair coin decided the membership
+of each of the m users, was drawn after the pool was fixed, and was used once. The scores are a function of the released
+model and of randomness independent of the coins. All m flipped users count, including abstentions. The number of
+guesses r was fixed before looking, or the error probability covers its choice. Users' scores may depend on each other,
+which these theorems allow.
 
-The theorems allow any guesses that are a function of the scores: the guesser never sees a coin. The number of guesses,
-and who is guessed, were chosen as docs/theory.md#choice-of-guesses describes. Right guesses are also simulated for a
-Gaussian attacker, whose scores are N(mu, 1) for members and N(0, 1) for others.
+The theorems allow any guesses that are a function of the scores: the guesser never sees a coin.
+docs/theory.md#choice-of-guesses describes how heldin chose the number of guesses and the guessed users. The module also
+simulates right guesses of a Gaussian attacker, whose scores are N(mu, 1) for members and N(0, 1) for others.
 """
 
 import functools
@@ -41,8 +42,8 @@ class Guesses:
     """The outcome of a guessing game.
 
     Attributes:
-        users: m, all users whose coins were flipped.
-        made: r, users for whom a guess was made; on the others the guesser abstained.
+        users: m, all users with a coin.
+        made: r, users with a guess; the guesser abstained on the others.
         correct: v, correct guesses.
     """
 
@@ -57,16 +58,16 @@ class Guesses:
 
 @dataclass(frozen=True)
 class Try:
-    """A number of guesses (``made``), and the error probability that its test may spend (``level``)."""
+    """A number of guesses (``made``), and the error probability that the test of this game may spend (``level``)."""
 
     made: int
     level: float
 
 
 def guess(labelled: LabelledScores, made: int, *, tie_seed: int = 0) -> Guesses:
-    """Guess the r = ``made`` users whose scores are farthest from the centre: "in" above it, "out" below.
+    """Guess for the r = ``made`` users whose scores are farthest from the centre: "in" above it, "out" below.
 
-    How many are "in" follows from the scores without membership (``guessed_out``). Raises InputError unless
+    The scores without membership decide how many guesses are "in" (``guessed_out``). Raises InputError unless
     1 <= made <= m.
     """
     m = labelled.scores.size
@@ -82,20 +83,21 @@ def guess(labelled: LabelledScores, made: int, *, tie_seed: int = 0) -> Guesses:
 
 
 def paid_tries(users: int, made: int | None = None, alpha: float = 0.05, attacks: int = 1) -> tuple[Try, ...]:
-    """The numbers of guesses to try and their shares of alpha / attacks; a function of the arguments only.
+    """Return the numbers of guesses to try and their shares of alpha / attacks, by the arguments only.
 
-    Without a registered number: 0.84 m^{3/4} guesses (149 of 1,000) at 70 % of the error probability, half of the users
-    at 10 % and all users at 20 %. The first is near the best number for attackers of AUROC 0.6 to 0.95, the others are
-    for attackers who identify nearly all members (docs/theory.md#choice-of-guesses has the simulations).
+    Without a registered number, the tries are 0.84 m^{3/4} guesses (149 of 1,000) at 70 % of the error probability,
+    half of the users at 10 % and all users at 20 %. The first is near the best number for attackers of AUROC 0.6 to
+    0.95. The others are for attackers who identify nearly all members (docs/theory.md#choice-of-guesses has the
+    simulations).
 
     Args:
-        made: number of guesses r, registered beforehand; None: several are tried.
+        made: number of guesses r, registered beforehand; None: several numbers are tried.
         alpha: total error probability.
         attacks: number of attacks tried, if these scores are the best of several; alpha is divided by it.
 
     Raises:
         InputError: ``made`` is not between 1 and m.
-        TooFewUsers: the users, or registered guesses, are too few for any statement.
+        TooFewUsers: there are too few users or registered guesses for any statement.
     """
     level = check_alpha(alpha, attacks)
     if made is not None and not 1 <= made <= users:
@@ -120,11 +122,11 @@ def paid_tries(users: int, made: int | None = None, alpha: float = 0.05, attacks
 
 @dataclass(frozen=True)
 class Games:
-    """The games of one run that are paid for, fixed by the number of users and the error probability.
+    """The games of one run that share the error probability. The number of users and alpha fix them.
 
     Attributes:
-        levels: the error probability that the test of each may spend.
-        played: the guesses that follow from the scores.
+        levels: error probability that the test of each game may spend.
+        played: the guesses, which follow from the scores.
     """
 
     levels: tuple[float, ...]
@@ -136,7 +138,7 @@ class Games:
 
     @property
     def made(self) -> tuple[int, ...]:
-        """Numbers of guesses."""
+        """Numbers of guesses of the games."""
         return tuple(game.made for game in self.played)
 
 
@@ -155,7 +157,7 @@ def perfect_games(users: int, made: int | None, alpha: float, attacks: int) -> t
 
 
 def centre(ranked: Array) -> float:
-    """Mean of the middle half of the scores, shape (m,), ascending."""
+    """Return the mean of the middle half of the scores, shape (m,), ascending."""
     # Fair coins hold in about half of the users. Where the groups separate, this lies between them, even if chance
     # made them unequal; where they overlap, it lies in the middle of the bulk, and the longer tail is the side that
     # tells more. A quarter of the scores on either side may be anything.
@@ -168,8 +170,8 @@ def centre(ranked: Array) -> float:
 def guessed_out(ranked: Array, made: int) -> int:
     """Count the guesses "out": scores below ``centre`` among the ``made`` scores farthest from it.
 
-    The rest are "in". Always holds: the result is between 0 and ``made``; it does not depend on the order of the users;
-    reversing the sign of all scores exchanges in and out, except for scores equally far on both sides.
+    The other guesses are "in". The result is between 0 and ``made``, and does not depend on the order of the users.
+    Reversing the sign of all scores exchanges in and out, except for scores equally far on both sides.
 
     Args:
         ranked: scores, shape (m,), ascending.
@@ -190,14 +192,14 @@ LARGEST_SIMULATED = 20_000
 
 
 def attack_mu(auroc: float) -> float:
-    """mu of the Gaussian attacker with this AUROC: sqrt 2 Phi^-1(AUROC). Raises InputError outside [0.5, 1)."""
+    """Return mu of the Gaussian attacker with this AUROC: sqrt 2 Phi^-1(AUROC). Raises InputError outside [0.5, 1)."""
     if not 0.5 <= auroc < 1.0:
         raise InputError(f"AUROC {auroc} is outside [0.5, 1): give that of the attack you expect, for example 0.75")
     return math.sqrt(2.0) * float(special.ndtri(auroc))
 
 
 def typical_rights(users: int, made: int, mu: float) -> int:
-    """Right guesses of the median run: r P(in | score among the r / 2 highest), by symmetry also at the lower end."""
+    """Return right guesses of the median run: r P(in | score among the r / 2 highest). The lower end is symmetric."""
     return min(made, int(made * _precision(users, made, mu)))
 
 
@@ -214,7 +216,7 @@ def _precision(users: int, made: int, mu: float) -> float:
 
 
 def simulated_rights(users: int, mu: float, tries: tuple[int, ...], seed: int) -> NDArray[np.int64]:
-    """Right guesses of simulated runs of the Gaussian attacker, shape (SIMULATIONS, len(tries)).
+    """Simulate right guesses in runs of the Gaussian attacker; shape (SIMULATIONS, len(tries)).
 
     Args:
         mu: mean score of members.
@@ -240,13 +242,13 @@ def simulated_rights(users: int, mu: float, tries: tuple[int, ...], seed: int) -
 
 @dataclass(frozen=True)
 class OneRunBound:
-    """The best bound over the numbers of guesses that were paid for.
+    """The best bound over the tried numbers of guesses.
 
     Attributes:
         alpha: total error probability.
         guesses: the game that gave the bound.
         tried: all numbers of guesses that were tried.
-        mu: lower bound on mu, where mu-GDP is assumed; None otherwise.
+        mu: lower bound on mu, if mu-GDP is assumed; None otherwise.
     """
 
     epsilon: float
@@ -257,10 +259,12 @@ class OneRunBound:
 
 
 def one_run_p_value(guesses: Guesses, epsilon: float, delta: float) -> float:
-    """P(at least ``correct`` right) under (epsilon, delta)-DP, at most: Steinke, Nasr, Jagielski 2023, Theorem 5.2.
+    """Return a p-value of ``correct`` or more right guesses under (epsilon, delta)-DP.
 
-    P[Bin(r, q) >= v] + 2 m delta max_{1 <= i <= v} P[v - i <= Bin(r, q) < v] / i with q = e^eps / (1 + e^eps), capped
-    at 1. Conditions: see the module docstring. Add/remove and replace coincide here, because the coin decides presence.
+    The p-value is that of Steinke, Nasr, Jagielski 2023, Theorem 5.2:
+
+    P[Bin(r, q) >= v] + 2 m delta max_{1 <= i <= v} P[v - i <= Bin(r, q) < v] / i with q = e^eps / (1 + e^eps), at most
+    1. For the conditions see the module docstring. Add/remove and replace coincide, because the coin decides presence.
     """
     check_bound_delta(delta)
     m, r, v = guesses.users, guesses.made, guesses.correct
@@ -279,7 +283,7 @@ def one_run_p_value(guesses: Guesses, epsilon: float, delta: float) -> float:
 
 @functools.lru_cache(maxsize=65536)
 def one_run_epsilon(guesses: Guesses, delta: float, alpha: float = 0.05) -> float:
-    """Largest epsilon found with one_run_p_value <= alpha; 0 if not even epsilon = 0 is rejected."""
+    """Return the largest epsilon found with one_run_p_value <= alpha; 0 if not even epsilon = 0 is rejected."""
     # (epsilon, delta)-DP implies (epsilon', delta)-DP for every larger epsilon', so any rejected epsilon is a valid
     # lower bound with confidence 1 - alpha, whether or not the p-value is monotone.
     check_alpha(alpha)
@@ -289,13 +293,13 @@ def one_run_epsilon(guesses: Guesses, delta: float, alpha: float = 0.05) -> floa
 def fdp_rejects(guesses: Guesses, inverse_roc: InverseRoc, alpha: float = 0.05) -> bool:
     """Return whether f-DP is rejected at level alpha: Mahloujifar, Melis, Chaudhuri 2024, the recursion of Theorem 3.2.
 
-    R = alpha v/m, H = alpha (r - v)/m; for i = v-1, ..., 0: H' = max(H, F^-1(R)), R += i/(r - i) (H' - H), H = H'.
-    Rejects iff R + H > r/m.
+    R = alpha v/m, H = alpha (r - v)/m; for i = v-1, ..., 0: H' = max(H, F^-1(R)), R += i/(r - i) (H' - H), H = H'. The
+    test rejects iff R + H > r/m.
 
     Args:
         guesses: the game; for the conditions see the module docstring.
-        inverse_roc: F^-1(y), the smallest FPR at which the claimed ROC, symmetric and concave, reaches TPR y; an ROC
-            above the true one keeps the test valid.
+        inverse_roc: F^-1(y), the smallest FPR at which the claimed ROC, symmetric and concave, reaches TPR y. The test
+            stays valid with an ROC above the true one.
         alpha: error probability.
     """
     check_alpha(alpha)
@@ -317,12 +321,12 @@ def fdp_rejects(guesses: Guesses, inverse_roc: InverseRoc, alpha: float = 0.05) 
 
 
 def gaussian_inverse(mu: float) -> InverseRoc:
-    """F^-1 of mu-GDP: Phi(Phi^-1(y) - mu)."""
+    """Return F^-1 of mu-GDP: Phi(Phi^-1(y) - mu)."""
     return lambda y: float(special.ndtr(special.ndtri(y) - mu))
 
 
 def epsilon_delta_inverse(epsilon: float, delta: float) -> InverseRoc:
-    """F^-1 of (epsilon, delta)-DP: max(0, e^-eps (y - delta), 1 - delta - e^eps (1 - y))."""
+    """Return F^-1 of (epsilon, delta)-DP: max(0, e^-eps (y - delta), 1 - delta - e^eps (1 - y))."""
     check_bound_delta(delta)
     # e^710 is no double.
     up, down = float(np.exp(min(epsilon, 700.0))), float(np.exp(-epsilon))
@@ -330,7 +334,7 @@ def epsilon_delta_inverse(epsilon: float, delta: float) -> InverseRoc:
 
 
 def curve_inverse(ceiling: RocCeiling) -> InverseRoc:
-    """F^-1 of an accountant's curve, first made symmetric and concave, which never lowers the curve."""
+    """Return F^-1 of an accountant's curve, made symmetric and concave first, which never lowers the curve."""
     hull = symmetrised(ceiling)
     # R may pass 1 by ``_ROUNDING``, which ``fpr_at`` refuses.
     return lambda y: hull.fpr_at(min(1.0, y))
@@ -338,16 +342,16 @@ def curve_inverse(ceiling: RocCeiling) -> InverseRoc:
 
 @functools.lru_cache(maxsize=65536)
 def fdp_mu(guesses: Guesses, alpha: float = 0.05) -> float:
-    """Largest mu (to 1e-5) for which mu-GDP is rejected; 0 if none is. Valid for mechanisms that are mu-GDP."""
+    """Return the largest mu (to 1e-5) for which mu-GDP is rejected; 0 if none. Valid for mu-GDP mechanisms."""
     return _largest(lambda mu: fdp_rejects(guesses, gaussian_inverse(mu), alpha), _HIGHEST_MU)
 
 
 @functools.lru_cache(maxsize=65536)
 def fdp_epsilon(guesses: Guesses, delta: float, alpha: float = 0.05) -> float:
-    """Largest epsilon (to 1e-5) for which the f-DP recursion rejects the curve of (epsilon, delta)-DP; 0 if none.
+    """Return the largest epsilon (to 1e-5) whose (epsilon, delta)-DP curve the f-DP recursion rejects; 0 if none.
 
-    Valid for every mechanism. At delta = 0 it equals one_run_epsilon if all guesses were right, and is slightly below
-    it otherwise (0.69 instead of 0.70 at 75 right of 100).
+    Valid for every mechanism. At delta = 0, the result equals one_run_epsilon if all guesses were right, and is
+    slightly below one_run_epsilon otherwise (0.69 instead of 0.70 at 75 right of 100).
     """
     return _largest(lambda e: fdp_rejects(guesses, epsilon_delta_inverse(e, delta), alpha), _HIGHEST_EPSILON)
 
@@ -355,7 +359,7 @@ def fdp_epsilon(guesses: Guesses, delta: float, alpha: float = 0.05) -> float:
 def one_run_rejects(guesses: Guesses, epsilon: float, delta: float, alpha: float = 0.05) -> bool:
     """Return whether (epsilon, delta)-DP is rejected at level alpha by either theorem.
 
-    The f-DP recursion is sharper at large delta, the binomial tail at small delta.
+    The f-DP recursion is sharper at large delta. The binomial tail is sharper at small delta.
 
     Args:
         epsilon: claimed epsilon, >= 0.
@@ -372,12 +376,13 @@ def one_run_rejects(guesses: Guesses, epsilon: float, delta: float, alpha: float
 def steinke_bound(
     labelled: LabelledScores, delta: float, *, alpha: float = 0.05, made: int | None = None, attacks: int = 1
 ) -> OneRunBound:
-    """Lower bound on epsilon by Steinke et al. 2023 at confidence 1 - alpha. Conditions: see the module docstring.
+    """Return a lower bound on epsilon by Steinke et al. 2023 at confidence 1 - alpha, under the module's conditions.
 
     Args:
-        delta: in [0, 1).
+        delta: delta of the bound, in [0, 1).
         alpha: total error probability.
-        made: number of guesses r, registered beforehand; None: those of ``paid_tries``, each at its share of alpha.
+        made: number of guesses r, registered beforehand; None: the numbers of ``paid_tries``, each at its share of
+            alpha.
         attacks: number of attacks tried, if these scores are the best of several; alpha is divided by it.
     """
     return _best(labelled, made, alpha, attacks, lambda g, a: (one_run_epsilon(g, delta, a), None))
@@ -386,17 +391,17 @@ def steinke_bound(
 def fdp_bound(
     labelled: LabelledScores, delta: float, *, alpha: float = 0.05, made: int | None = None, attacks: int = 1
 ) -> OneRunBound:
-    """Lower bound on epsilon by the f-DP recursion on the curve of (epsilon, delta)-DP; see ``steinke_bound``."""
+    """Return a lower bound on epsilon by the f-DP recursion on the (epsilon, delta)-DP curve; see ``steinke_bound``."""
     return _best(labelled, made, alpha, attacks, lambda g, a: (fdp_epsilon(g, delta, a), None))
 
 
 def fdp_gaussian_bound(
     labelled: LabelledScores, delta: float, *, alpha: float = 0.05, made: int | None = None, attacks: int = 1
 ) -> OneRunBound:
-    """Lower bounds on mu and epsilon(mu, delta) by the f-DP recursion, for mechanisms with a Gaussian trade-off curve.
+    """Return lower bounds on mu and epsilon(mu, delta) by the f-DP recursion, for a Gaussian trade-off curve.
 
-    Not valid for other mechanisms (including subsampled ones): test those against their own curve. Delta is in (0, 1);
-    see ``steinke_bound`` for the other arguments.
+    Not valid for other mechanisms (including subsampled ones): test other mechanisms against their own curve. Delta is
+    in (0, 1); see ``steinke_bound`` for the other arguments.
     """
 
     def bound(guesses: Guesses, level: float) -> tuple[float, float]:
@@ -413,7 +418,7 @@ def _best(
     attacks: int,
     bound: Callable[[Guesses, float], tuple[float, float | None]],
 ) -> OneRunBound:
-    """The largest (epsilon, mu) that ``bound`` gives for a game and its level, over the games that are paid for."""
+    """Return the largest (epsilon, mu) that ``bound`` gives for a game and its level, over all paid games."""
     games = games_of(labelled, made, alpha, attacks)
     results = [bound(game, level) for game, level in games.play()]
     # The best of several is valid because each has its own share of alpha.
@@ -422,7 +427,7 @@ def _best(
 
 
 def _largest(rejects: Callable[[float], bool], highest: float) -> float:
-    """A rejected value within _PRECISION of one that is not rejected, by bisection; 0 if 0 is not rejected."""
+    """Return a rejected value within _PRECISION of one that is not rejected, by bisection; 0 if 0 is not rejected."""
     if not rejects(0.0):
         return 0.0
     low, high = 0.0, 1.0

@@ -1,4 +1,4 @@
-"""Claims that the accountant computes: the curve of a plan, and of a mechanism that a person states."""
+"""Claims that the accountant computes: the curve of a plan, and the curve of a mechanism that a person states."""
 
 import dataclasses
 import functools
@@ -25,12 +25,12 @@ UNITS = ("user", "example")
 
 @dataclass(frozen=True)
 class UnitClaim:
-    """A claim and the unit of which it speaks.
+    """A claim and its unit.
 
     Attributes:
         unit: "user", or "example": one training example.
-        claim: what is promised of the unit.
-        event: one step of the mechanism, if the claim states it and not an epsilon.
+        claim: the guarantee for the unit.
+        event: one step of the mechanism, if the claim states a mechanism instead of an epsilon.
     """
 
     unit: str
@@ -40,13 +40,13 @@ class UnitClaim:
 
     @property
     def of_examples(self) -> bool:
-        """Whether it speaks of single examples, and not of users."""
+        """Whether the claim is about single examples, and not about users."""
         return self.unit == "example"
 
     def of_group(self, examples: int) -> Claim | None:
-        """Return the claim about users with at most so many examples; None if only an epsilon is stated.
+        """Return the claim about users with at most ``examples`` examples; None if only an epsilon is stated.
 
-        The curve of Charles et al. (2024), Theorem 1: each of the examples is sampled by a coin of its own.
+        The curve is that of Charles et al. (2024), Theorem 1: a separate coin samples each example.
         """
         if not self.of_examples or self.event is None:
             return None
@@ -57,10 +57,12 @@ class UnitClaim:
 
 
 def parse_claim_of(text: str) -> UnitClaim:
-    """The claim that "epsilon=8,delta=1e-6,unit=user" states, or "noise_multiplier=1.2,sampling_rate=0.01,steps=800,
-    delta=1e-6,unit=example", which is the accountant's curve of Poisson-sampled DP-SGD; the unit is user or example.
+    """Read a claim such as "epsilon=8,delta=1e-6,unit=user".
 
-    Raises InputError for any other form: a claim about single examples says nothing finite of users with several.
+    The other form, "noise_multiplier=1.2,sampling_rate=0.01,steps=800,delta=1e-6,unit=example", is the accountant's
+    curve of Poisson-sampled DP-SGD. The unit is user or example.
+
+    Raises InputError for any other form: a claim about single examples implies nothing finite about users with several.
     """
     pairs = [(name.strip(), value.strip()) for name, _, value in (part.partition("=") for part in text.split(","))]
     fields = dict(pairs)
@@ -96,12 +98,12 @@ def parse_claim_of(text: str) -> UnitClaim:
 
 
 def plan_claim(path: Path) -> Claim:
-    """The accountant's curve of a plan.json. Raises InputError if the plan has no guarantee for users."""
+    """Return the accountant's curve of a plan.json. Raises InputError if the plan has no guarantee for users."""
     return mechanism_claim(read_plan(path), str(path))
 
 
 def mechanism_claim(mechanism: Mechanism, name: str = "plan") -> Claim:
-    """The accountant's curve of a mechanism. Raises InputError, naming ``name``, if it has no guarantee for users."""
+    """Return the accountant's curve. Raises InputError, naming ``name``, if users have no guarantee."""
     claim = _curve_or_reason(mechanism)
     if isinstance(claim, str):
         raise InputError(f"{name}: {claim}")
@@ -109,13 +111,13 @@ def mechanism_claim(mechanism: Mechanism, name: str = "plan") -> Claim:
 
 
 def claims_of(mechanism: Mechanism) -> list[Claim]:
-    """Return the claims that a run's audit tests: the accountant's curve of the plan if users have a guarantee."""
+    """Return the claims for a run's audit: the accountant's curve of the plan if users have a guarantee."""
     claim = _curve_or_reason(mechanism)
     return [] if isinstance(claim, str) else [claim]
 
 
 def exposed_claims(mechanism: Mechanism, exposed: int) -> list[Claim]:
-    """Return the claims about people who wrote, or are named in, at most so many records; none without a guarantee."""
+    """Return the claims about people in at most ``exposed`` records, as author or named; none without a guarantee."""
     promise = mechanism.guarantee()
     event = mechanism.exposed_event(exposed)
     if not isinstance(promise, Guarantee) or event is None:
@@ -130,7 +132,7 @@ def _claim(event: Event, epsilon: float, steps: int, delta: float) -> Claim:
 
 
 def _curve_or_reason(mechanism: Mechanism) -> Claim | str:
-    """The accountant's curve as a claim, or why the mechanism has none about users."""
+    """Return the accountant's curve as a claim, or the reason why users have none."""
     promise = mechanism.guarantee()
     if not isinstance(promise, Guarantee):
         return f"{promise.label}: there is nothing to test; state an epsilon with --claim instead"
@@ -148,11 +150,11 @@ def _curve_or_reason(mechanism: Mechanism) -> Claim | str:
 
 
 def noise_family(event: Event, steps: int, delta: float) -> NoiseFamily | None:
-    """The run at any noise multiplier, or None for a hard cap or a filter; delta as for ``ceiling_of``.
+    """Return the run at any noise multiplier; None for a hard cap or a filter.
 
     Args:
         event: one step, for a user.
-        steps: T.
+        steps: number of steps T.
         delta: as for ``ceiling_of``.
     """
     # A hard cap's curves would take long, one per noise multiplier; the filter has only an (epsilon, delta).

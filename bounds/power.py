@@ -1,7 +1,7 @@
-"""Estimate, before a model is trained, what an audit of m users can certify or falsify.
+"""Estimate, before a model is trained, what an audit of m users can certify or contradict.
 
-These are planning numbers, not bounds: the attacker is assumed to be Gaussian, with scores N(mu, 1) for members and
-N(0, 1) for others, and AUROC Phi(mu / sqrt 2). The limits of perfect guessing hold for every attacker.
+These are planning numbers, not bounds. The assumed attacker is Gaussian, with scores N(mu, 1) for members and N(0, 1)
+for others, and AUROC Phi(mu / sqrt 2). The limits of perfect guessing hold for every attacker.
 """
 
 import dataclasses
@@ -31,12 +31,12 @@ _COIN = Assignment.COIN
 
 @dataclass(frozen=True)
 class Reach:
-    """The epsilon that perfect guessing with m users certifies at delta; nothing can certify more.
+    """The epsilon that perfect guessing with m users certifies at delta; no attack can certify more.
 
     Attributes:
         one_run: epsilon by Steinke et al. 2023, all m guessed, registered beforehand.
         fdp: epsilon by the f-DP recursion on the curve of (epsilon, delta)-DP.
-        paid: the larger of the two if the number of guesses is paid for.
+        paid: the larger of the two if the error probability covers the choice of the number of guesses.
         mu: lower bound on mu by the f-DP recursion on Gaussian curves.
         gaussian: epsilon of mu-GDP at this mu.
         clopper_pearson: epsilon from m / 2 + m / 2 independent trainings; None for m = 1.
@@ -52,7 +52,7 @@ class Reach:
 
 @dataclass(frozen=True)
 class Expected:
-    """Quantiles of the epsilon that the assumed attacker certifies, with the choice of r paid for.
+    """Quantiles of the epsilon that the assumed attacker certifies, with the choice of r covered by alpha.
 
     Attributes:
         median: median of the simulated runs.
@@ -67,13 +67,13 @@ class Expected:
 
 @dataclass(frozen=True)
 class ClaimPower:
-    """Return the number of users that it takes to reject a claim.
+    """The number of users needed to reject a claim.
 
     Attributes:
-        in_reach: whether perfect guessing with m users would reject it.
+        in_reach: whether perfect guessing with m users would reject the claim.
         probability: probability that a run of the assumed attacker rejects it.
-        users_perfect: the fewest users with whom perfect guessing rejects it; None above MOST_USERS.
-        users_at_auroc: the fewest users with whom the attacker's median run rejects it; None above MOST_USERS.
+        users_perfect: the fewest users with whom perfect guessing rejects the claim; None above MOST_USERS.
+        users_at_auroc: the fewest users with whom the attacker's median run rejects the claim; None above MOST_USERS.
     """
 
     claim: str
@@ -88,15 +88,16 @@ class Power(Tabular):
     """The answer of ``heldin power``.
 
     Attributes:
-        users: m, users whose coins are flipped.
+        users: m, users with a coin.
         auroc: AUROC of the assumed attacker.
-        delta: delta of every epsilon here.
+        delta: delta of every epsilon in the answer.
         alpha: error probability.
-        largest: what perfect guessing certifies.
-        expected_one_run: what the assumed attacker certifies by Steinke et al. 2023.
-        expected_fdp: the same by the f-DP recursion.
-        expected_gaussian: the same for Gaussian mechanisms only.
-        claims: what it takes to reject each claim.
+        largest: the epsilon that perfect guessing certifies.
+        expected_one_run: the epsilon that the assumed attacker certifies by Steinke et al. 2023.
+        expected_fdp: the epsilon that the assumed attacker certifies by the f-DP recursion.
+        expected_gaussian: the epsilon that the assumed attacker certifies by the recursion for Gaussian mechanisms
+            only.
+        claims: number of users needed to reject each claim.
     """
 
     users: int
@@ -110,14 +111,14 @@ class Power(Tabular):
     claims: tuple[ClaimPower, ...] = ()
 
     def heading(self) -> str:
-        """State the epsilon that so many users certify if every guess is right; a registered number certifies more."""
+        """State the epsilon that the users certify if every guess is right; a registered number certifies more."""
         return (
             f"{self.users} users by coin: if every guess is right, one run certifies epsilon {self.largest.paid:.3g} at"
             f" delta {self.delta:g}, or {self.largest.one_run:.3g} if the number of guesses was registered beforehand"
         )
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the epsilon that the attacker certifies, by bound: median, 5 % and 95 % quantile over audits."""
+        """Return the epsilon that the attacker certifies, one row per bound: median, 5 % and 95 % quantile."""
         named = (
             ("one-run", self.expected_one_run),
             ("one-run f-DP", self.expected_fdp),
@@ -126,20 +127,20 @@ class Power(Tabular):
         return [{"bound": name, "auroc": self.auroc, **dataclasses.asdict(spread)} for name, spread in named]
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields by name, nested."""
+        """Return the fields by name, nested."""
         return dataclasses.asdict(self)
 
 
 def power(
     users: int, auroc: float, delta: float, *, alpha: float = 0.05, claims: tuple[Claim, ...] = (), seed: int = 0
 ) -> Power:
-    """Return the bounds that one training run could certify or falsify if the attack has this AUROC.
+    """Return the bounds that one training run could certify or contradict if the attack has this AUROC.
 
     Args:
         auroc: AUROC of the assumed attacker, in [0.5, 1).
-        delta: in (0, 1).
+        delta: delta of the bounds, in (0, 1).
         alpha: error probability.
-        claims: claims to reject, each considered on its own.
+        claims: claims to reject, each considered separately.
 
     Raises:
         InputError: m is too small for any statement, or above LARGEST.
@@ -174,7 +175,7 @@ def power(
 
 
 def reach(users: int, delta: float, *, alpha: float = 0.05) -> Reach:
-    """The row of docs/theory.md#table-of-largest-certifiable-epsilons for m users."""
+    """Return the row of docs/theory.md#table-of-largest-certifiable-epsilons for m users."""
     perfect = Guesses(users, users, users)
     mu = one_run.fdp_mu(perfect, alpha)
     n1, n0 = users - users // 2, users // 2
@@ -189,21 +190,21 @@ def reach(users: int, delta: float, *, alpha: float = 0.05) -> Reach:
 
 
 def trainings_reach(members: int, non_members: int, delta: float = 0.0, *, alpha: float = 0.05) -> float:
-    """Largest epsilon that independent trainings certify if all are told apart: Clopper-Pearson at one threshold.
+    """Return the largest epsilon that perfectly separated trainings certify, by Clopper-Pearson at one threshold.
 
-    For 100 + 100 it is 3.28 at delta 0 (docs/theory.md#independent-trainings).
+    For 100 + 100 trainings, it is 3.28 at delta 0 (docs/theory.md#independent-trainings).
 
     Args:
         members: number of trainings with the user.
-        non_members: number of trainings without.
-        delta: in [0, 1).
+        non_members: number of trainings without the user.
+        delta: delta of the bound, in [0, 1).
         alpha: error probability.
     """
     return clopper_pearson(Counts(members, members, 0, non_members), delta, alpha=alpha, pairs=1)
 
 
 def claim_power(users: int, auroc: float, claim: Claim, *, alpha: float = 0.05, seed: int = 0) -> ClaimPower:
-    """Return the number of users that it takes to reject a claim.
+    """Return the number of users needed to reject a claim.
 
     Args:
         auroc: AUROC of the assumed attacker, in [0.5, 1).
@@ -243,8 +244,8 @@ def forecast(
     Args:
         users: m, users or entities whose coins are flipped.
         delta: delta of the bounds, in (0, 1).
-        units: what they are called.
-        unit: what one of them is called.
+        units: plural name of the users or entities.
+        unit: singular name of a user or entity.
         sharing: number of groups and looks that share the error probability.
     """
     alpha = 0.05
@@ -266,7 +267,7 @@ def forecast(
 
 
 def table(power: Power) -> str:
-    """The answer as plain text."""
+    """Return the answer as plain text."""
     most, percent = power.largest, 100.0 * (1.0 - power.alpha)
     lines = [
         f"{power.users:,} users by fair coin, delta {power.delta:g}, confidence {percent:g} %",
@@ -299,14 +300,14 @@ def table(power: Power) -> str:
 def _along(
     users: int, tried: Try, right: NDArray[np.int64], bound: Callable[[Guesses, float], float]
 ) -> NDArray[np.float64]:
-    """The bound at each number of right guesses, interpolated between a few of them."""
+    """Return the bound at each number of right guesses, interpolated between a few numbers."""
     count = _KNOTS if users <= LARGEST_SIMULATED else 3
     knots = np.unique(np.linspace(right.min(), right.max(), count).round().astype(np.int64))
     return np.interp(right, knots, [bound(Guesses(users, tried.made, int(v)), tried.level) for v in knots])
 
 
 def _least_rejected(users: int, tried: Try, claim: Claim) -> int:
-    """The least number of right guesses that rejects the claim; made + 1 if none does."""
+    """Return the least number of right guesses that rejects the claim; made + 1 if none does."""
     low, high = 0, tried.made + 1  # bisection: more right guesses are taken to reject whatever fewer do
     while high - low > 1:
         middle = (low + high) // 2
@@ -316,7 +317,7 @@ def _least_rejected(users: int, tried: Try, claim: Claim) -> int:
 
 
 def _least_perfect(claim: Claim, design: Design, alpha: float) -> int | None:
-    """The fewest users, half of them held in, with whom perfect guessing could reject the claim."""
+    """Return the fewest users, half of them members, with whom perfect guessing could reject the claim."""
     least = check_alpha(alpha, design.attacks)
     return _least_users(lambda users: could_reject(users - users // 2, users // 2, claim, design), least)
 

@@ -1,4 +1,4 @@
-"""ROC curves of user scores, and limits of their rates. Higher score means member; ties count half."""
+"""ROC curves of user scores, and limits of their rates. A higher score means member; ties count half."""
 
 from dataclasses import dataclass
 
@@ -15,8 +15,8 @@ class Roc:
     """An empirical ROC curve from (0, 0) to (1, 1): one point per distinct score.
 
     Attributes:
-        fpr: share of held-out users at or above each threshold, increasing, shape (k + 1,).
-        tpr: share of held-in users at or above it, shape (k + 1,).
+        fpr: share of non-members at or above each threshold, increasing, shape (k + 1,).
+        tpr: share of members at or above each threshold, shape (k + 1,).
     """
 
     fpr: NDArray[np.float64]
@@ -24,7 +24,7 @@ class Roc:
 
 
 def roc_curve(held_in: Scores, held_out: Scores) -> Roc:
-    """The ROC of the rule "member if score >= threshold", over all thresholds.
+    """Return the ROC of the rule "member if score >= threshold", over all thresholds.
 
     Args:
         held_in: scores of members, shape (n1,), n1 >= 1.
@@ -38,7 +38,7 @@ def roc_curve(held_in: Scores, held_out: Scores) -> Roc:
 
 
 def auroc(held_in: Scores, held_out: Scores) -> float:
-    """P(score of a member > score of a non-member) + half the ties: the Mann-Whitney statistic over n1 n0."""
+    """Return P(member's score > non-member's score) + half the ties: the Mann-Whitney statistic over n1 n0."""
     # A tie with a non-member counts one half: once among those below, and not among those at or below.
     others = np.sort(held_out)
     twice = np.searchsorted(others, held_in, side="left").sum() + np.searchsorted(others, held_in, side="right").sum()
@@ -46,28 +46,28 @@ def auroc(held_in: Scores, held_out: Scores) -> float:
 
 
 def placements(held_in: Scores, held_out: Scores) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Share of the other side that each score exceeds (held in) or falls below (held out), ties counting half.
+    """Return the share of the other group that each score exceeds (member) or falls below (non-member).
 
-    Shapes (n1,) and (n0,); the mean of either is the AUROC (DeLong, DeLong and Clarke-Pearson 1988).
+    Ties count half. Shapes (n1,) and (n0,); the mean of either is the AUROC (DeLong, DeLong and Clarke-Pearson 1988).
     """
     return _share_below(held_in, held_out), 1 - _share_below(held_out, held_in)
 
 
 def error_at_chance(held_in: int, held_out: int) -> float:
-    """The standard error of the AUROC of so many scores that tell nothing."""
+    """Return the standard error of the AUROC of uninformative scores, for these numbers of users."""
     return float(np.sqrt((held_in + held_out + 1) / (12 * held_in * held_out)))
 
 
 def fpr_is_resolved(held_out: int, fpr: float) -> bool:
-    """Return whether this many held-out users can resolve an FPR: it must allow at least one false positive."""
+    """Return whether this many non-members can show an FPR: it must allow at least one false positive."""
     # A product such as 49 * (1 / 49) lies just below a whole number.
     return held_out * fpr >= 1 - 1e-9
 
 
 def tpr_at_fpr(held_in: Scores, held_out: Scores, fpr: float) -> float | None:
-    """Highest TPR of a threshold whose FPR is at most ``fpr``, without interpolation.
+    """Return the highest TPR of a threshold whose FPR is at most ``fpr``, without interpolation.
 
-    None if the number of held-out users times ``fpr`` is below one: no such rate can be seen (printed as "N/A").
+    None if the number of non-members times ``fpr`` is below one: no such rate can be seen (printed as "N/A").
     """
     if not fpr_is_resolved(held_out.size, fpr):
         return None
@@ -77,7 +77,7 @@ def tpr_at_fpr(held_in: Scores, held_out: Scores, fpr: float) -> float | None:
 
 
 def separation_p_value(held_in: Scores, held_out: Scores) -> float:
-    """Two-sided Mann-Whitney p-value of "the scores of both groups have the same distribution"."""
+    """Return the two-sided Mann-Whitney p-value of "the scores of both groups have the same distribution"."""
     # Two-sided: groups that differ by themselves may differ either way.
     return float(stats.mannwhitneyu(held_in, held_out, alternative="two-sided").pvalue)
 
@@ -90,23 +90,24 @@ def _share_below(scores: Scores, others: Scores) -> NDArray[np.float64]:
 
 
 def rate_at_least(hits: int | Array, trials: int | Array, alpha: float) -> Array:
-    """Clopper-Pearson 1934: lower confidence limit of a binomial rate, one-sided at level alpha; 0 for no hits."""
+    """Return the one-sided lower limit of a binomial rate at level alpha (Clopper-Pearson 1934); 0 for no hits."""
     k, n = np.asarray(hits, dtype=np.float64), np.asarray(trials, dtype=np.float64)
     # ``where`` computes both branches: 1e-300 keeps the unused one from being NaN.
     return np.where(k > 0, special.betaincinv(np.maximum(k, 1e-300), n - k + 1.0, alpha), 0.0)
 
 
 def rate_at_most(hits: int | Array, trials: int | Array, alpha: float) -> Array:
-    """Clopper-Pearson 1934: upper confidence limit of a binomial rate, one-sided at level alpha; 1 for all hits."""
+    """Return the one-sided upper limit of a binomial rate at level alpha (Clopper-Pearson 1934); 1 for all hits."""
     k, n = np.asarray(hits, dtype=np.float64), np.asarray(trials, dtype=np.float64)
     # The inverse of the complement, since 1 - alpha would round a small alpha.
     return np.where(k < n, special.betainccinv(k + 1.0, np.maximum(n - k, 1e-300), alpha), 1.0)
 
 
 def epsilon_of_rates(tpr: Array, fpr: Array, delta: float) -> Array:
-    """max(0, ln((TPR - delta) / FPR), ln((1 - FPR - delta) / (1 - TPR))), elementwise.
+    """Return max(0, ln((TPR - delta) / FPR), ln((1 - FPR - delta) / (1 - TPR))), elementwise.
 
-    Kairouz, Oh, Viswanath 2015, Theorem 2.1, both directions; a lower bound if TPR is one and FPR an upper one.
+    Kairouz, Oh, Viswanath 2015, Theorem 2.1, both directions. With a lower limit of the TPR and an upper limit of the
+    FPR, the result is a lower bound.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = np.stack([(tpr - delta) / fpr, (1.0 - fpr - delta) / (1.0 - tpr)])

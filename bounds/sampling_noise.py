@@ -1,7 +1,7 @@
-"""How an attack that samples texts is weaker than one that sees the probabilities of the same event.
+"""The power that an attack loses if it samples texts instead of reading the probabilities of the same event.
 
-The model: with unlimited samples users' scores are N(mu, 1) for members and N(0, 1) for others. Each sample at each cut
-adds noise of its own, so that k samples add a variance of ``noise`` / k to a user's score.
+The model: with unlimited samples, users' scores are N(mu, 1) for members and N(0, 1) for others. Each sample at each
+cut adds independent noise, so k samples add a variance of ``noise`` / k to a user's score.
 """
 
 import math
@@ -16,16 +16,16 @@ TYPICAL_NOISE = 40.0
 
 
 def sampled_auroc(auroc: float, samples: int, noise: float = TYPICAL_NOISE) -> float:
-    """Return the AUROC with so many samples of an attack that reaches ``auroc`` with unlimited ones.
+    """Return the AUROC, with ``samples`` samples, of an attack that reaches ``auroc`` with unlimited samples.
 
     Args:
-        auroc: in [0.5, 1).
-        samples: continuations of each cut.
+        auroc: AUROC with unlimited samples, in [0.5, 1).
+        samples: number of continuations of each cut.
         noise: variance that one sample of each cut adds to a user's score, as a multiple of the variance among
             non-members with unlimited samples.
 
     Raises:
-        InputError: a number is outside of its range.
+        InputError: a number is outside its range.
     """
     if samples < 1:
         raise InputError(f"--samples is {samples}: it must be at least 1")

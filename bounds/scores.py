@@ -1,4 +1,4 @@
-"""Scores joined to membership, the input of every bound. No score is dropped and no user counted twice."""
+"""Scores joined to membership, the input of every bound. No score is dropped, and no user is counted twice."""
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from heldin.words.evidence import Refusal
 
 @dataclass(frozen=True, eq=False)
 class LabelledScores:
-    """Scores of m users (or m independent trainings) and who was held in. Higher means more likely a member.
+    """Scores and membership of m users (or m independent trainings). Higher means more likely a member.
 
     Attributes:
-        scores: shape (m,), finite.
-        member: shape (m,), True for held in.
-        users: names for messages, shape (m,); None: row numbers are used.
+        scores: scores, shape (m,), finite.
+        member: whether each user is a member, shape (m,).
+        users: names for messages, shape (m,); None: messages use row numbers.
 
     Raises:
         InputError: lengths differ, a score is NaN or infinite (the message names the user), or a user occurs twice.
@@ -60,7 +60,7 @@ class LabelledScores:
 
 
 def labelled(held_in: NDArray[np.float64], held_out: NDArray[np.float64]) -> LabelledScores:
-    """Join two groups of scores, shapes (n1,) and (n0,), members first."""
+    """Join two groups of scores, shapes (n1,) and (n0,), with members first."""
     member = np.concatenate([np.ones(held_in.size, dtype=np.bool_), np.zeros(held_out.size, dtype=np.bool_)])
     return LabelledScores(np.concatenate([held_in, held_out]).astype(np.float64), member)
 
@@ -88,7 +88,7 @@ def join(scores: Mapping[str, float], members: Set[str], non_members: Set[str]) 
 
 
 def check_alpha(alpha: float, attacks: int = 1) -> float:
-    """The error probability of each of ``attacks`` attacks: alpha / attacks (Bonferroni).
+    """Return the error probability of each of ``attacks`` attacks: alpha / attacks (Bonferroni).
 
     Raises InputError unless 0 < alpha < 1 and attacks >= 1.
     """
@@ -100,6 +100,6 @@ def check_alpha(alpha: float, attacks: int = 1) -> float:
 
 
 def check_bound_delta(delta: float) -> None:
-    """Raises InputError unless 0 <= delta < 1 (0 is pure differential privacy)."""
+    """Raise InputError unless 0 <= delta < 1 (0 is pure differential privacy)."""
     if not 0.0 <= delta < 1.0:
         raise InputError(f"delta {delta} is outside [0, 1): choose one below 1 / number of users")

@@ -1,10 +1,10 @@
 """Lower bounds on epsilon from independent trainings: Clopper-Pearson at thresholds, and its Gaussian conversion.
 
-Condition for everything here (docs/theory.md#independent-trainings): INDEPENDENT TRAININGS. Each score comes from its
-own training, with or without the user, and trainings share no randomness. Scores of many users under one model are not
-independent; these bounds are then refused (bounds/judgement.py) in favour of bounds/one_run.py. Thresholds are fixed
-before looking, or chosen on one half of the trainings and used on the other; several are paid for. Choosing the best
-threshold afterwards is wrong in up to 14.5 % of audits at a nominal 5 % (tests/coverage).
+All functions here require INDEPENDENT TRAININGS (docs/theory.md#independent-trainings). Each score comes from a
+separate training, with or without the user, and trainings share no randomness. Scores of many users under one model are
+not independent: bounds/judgement.py then refuses these bounds in favour of bounds/one_run.py. Thresholds are fixed
+before looking, or chosen on one half of the trainings and used on the other. The error probability covers several
+thresholds. Choosing the best threshold afterwards is wrong in up to 14.5 % of audits at a nominal 5 % (tests/coverage).
 """
 
 import math
@@ -26,11 +26,11 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Counts:
-    """The decisions of one threshold.
+    """The counts of decisions at one threshold.
 
     Attributes:
-        true_positives: members called "in".
-        false_positives: non-members called "in".
+        true_positives: number of members called "in".
+        false_positives: number of non-members called "in".
     """
 
     true_positives: int
@@ -51,7 +51,7 @@ class ThresholdBound:
 
     Attributes:
         alpha: total error probability.
-        mu: lower bound on mu, where mu-GDP is assumed; None otherwise.
+        mu: lower bound on mu, if mu-GDP is assumed; None otherwise.
     """
 
     epsilon: float
@@ -62,13 +62,13 @@ class ThresholdBound:
 
 
 def clopper_pearson(counts: Counts, delta: float, *, alpha: float = 0.05, pairs: int = 2) -> float:
-    """Lower bound on epsilon from one threshold fixed beforehand (Jagielski, Ullman, Oprea 2020, section 4).
+    """Return a lower bound on epsilon from one threshold fixed beforehand (Jagielski, Ullman, Oprea 2020, section 4).
 
     Args:
-        delta: in [0, 1).
+        delta: delta of the bound, in [0, 1).
         alpha: total error probability; each of the two rates of each pair gets alpha / (2 pairs).
-        pairs: number K of pre-registered (threshold, direction) pairs; with 1 only the rule "in if score >= threshold",
-            ln((TPR - delta) / FPR), is used, with 2 or more both directions.
+        pairs: number K of pre-registered (threshold, direction) pairs. With 1, only the rule "in if
+            score >= threshold", ln((TPR - delta) / FPR), is used; with 2 or more, both directions are.
     """
     check_bound_delta(delta)
     # alpha / (2 K): two limits for each pair, on the safe side where both directions share them.
@@ -81,15 +81,15 @@ def clopper_pearson(counts: Counts, delta: float, *, alpha: float = 0.05, pairs:
 def gaussian_conversion(
     counts: Counts, delta: float, *, alpha: float = 0.05, thresholds: int = 1
 ) -> tuple[float, float]:
-    """Lower bounds (epsilon, mu) for a mechanism that is mu-GDP: Nasr et al. 2023, section 4.
+    """Return lower bounds (epsilon, mu) for a mu-GDP mechanism: Nasr et al. 2023, section 4.
 
     mu = Phi^-1(TPR_lo) - Phi^-1(FPR_hi), each limit at alpha / (2 thresholds), then epsilon of mu-GDP at delta. Both
-    directions give the same mu. Valid only for independent trainings, and if the mechanism's trade-off curve is
+    directions give the same mu. Valid only for independent trainings, and only if the mechanism's trade-off curve is
     Gaussian.
 
     Args:
-        counts: the counts of one of the thresholds over independent trainings.
-        delta: in (0, 1).
+        counts: the counts at one threshold over independent trainings.
+        delta: delta of the bound, in (0, 1).
         alpha: total error probability.
         thresholds: number of pre-registered thresholds.
     """
@@ -100,13 +100,13 @@ def gaussian_conversion(
 
 
 def limits(counts: Counts, alpha: float) -> tuple[float, float]:
-    """(lower limit of the TPR, upper limit of the FPR), each at level alpha."""
+    """Return (lower limit of the TPR, upper limit of the FPR), each at level alpha."""
     tpr = rate_at_least(counts.true_positives, counts.members, alpha)
     return float(tpr), float(rate_at_most(counts.false_positives, counts.non_members, alpha))
 
 
 def counts_at(scores: LabelledScores, threshold: float) -> Counts:
-    """Counts of the rule "in if score >= threshold"."""
+    """Return the counts of the rule "in if score >= threshold"."""
     held_in, held_out = scores.held_in, scores.held_out
     return Counts(int((held_in >= threshold).sum()), held_in.size, int((held_out >= threshold).sum()), held_out.size)
 
@@ -114,10 +114,10 @@ def counts_at(scores: LabelledScores, threshold: float) -> Counts:
 def threshold_bound(
     scores: LabelledScores, thresholds: Sequence[float], delta: float, *, alpha: float = 0.05, attacks: int = 1
 ) -> ThresholdBound:
-    """The best Clopper-Pearson bound over thresholds fixed beforehand; K = 2 len(thresholds) pairs are paid for.
+    """Return the best Clopper-Pearson bound over thresholds fixed beforehand. alpha covers K = 2 len(thresholds) pairs.
 
     Args:
-        delta: in [0, 1).
+        delta: delta of the bound, in [0, 1).
         alpha: total error probability.
         attacks: number of attacks tried, if these scores are the best of several; alpha is divided by it.
     """
@@ -134,7 +134,7 @@ def threshold_bound(
 def threshold_gaussian_bound(
     scores: LabelledScores, thresholds: Sequence[float], delta: float, *, alpha: float = 0.05, attacks: int = 1
 ) -> ThresholdBound:
-    """The best Gaussian conversion over thresholds fixed beforehand; conditions as for ``gaussian_conversion``.
+    """Return the best Gaussian conversion over thresholds fixed beforehand; conditions of ``gaussian_conversion``.
 
     Delta is in (0, 1); see ``threshold_bound`` for the other arguments.
     """
@@ -150,7 +150,7 @@ def threshold_gaussian_bound(
 def split_bound(
     scores: LabelledScores, delta: float, *, alpha: float = 0.05, attacks: int = 1, seed: int = 0
 ) -> ThresholdBound:
-    """Clopper-Pearson at the (threshold, direction) that is best on one half, evaluated on the other half, K = 1.
+    """Return the Clopper-Pearson bound at the best (threshold, direction) of one half, tested on the other half, K = 1.
 
     See ``threshold_bound`` for the arguments.
     """
@@ -168,7 +168,7 @@ def split_bound(
 def split_gaussian_bound(
     scores: LabelledScores, delta: float, *, alpha: float = 0.05, attacks: int = 1, seed: int = 0
 ) -> ThresholdBound:
-    """The Gaussian conversion at the threshold chosen on the other half; conditions as for ``gaussian_conversion``.
+    """Return the Gaussian conversion at the threshold chosen on the other half; conditions of ``gaussian_conversion``.
 
     Delta is in (0, 1); see ``threshold_bound`` for the other arguments.
     """
@@ -187,7 +187,7 @@ def split_gaussian_bound(
 def thresholds_violate(
     scores: LabelledScores, thresholds: Sequence[float], ceiling: RocCeiling, *, alpha: float = 0.05, attacks: int = 1
 ) -> bool:
-    """Return whether the TPR of a threshold fixed beforehand is above the ceiling at its FPR, at level alpha in total.
+    """Return whether the TPR at a threshold fixed beforehand is above the ceiling at its FPR, at level alpha in total.
 
     See ``threshold_bound`` for the arguments.
     """
@@ -198,7 +198,7 @@ def thresholds_violate(
 
 
 def halves(scores: LabelledScores, seed: int) -> tuple[LabelledScores, LabelledScores]:
-    """Two halves, members and non-members each split at random. Raises InputError for fewer than two of a group."""
+    """Split members and non-members at random into two halves. Raises InputError for fewer than two of a group."""
     held_in, held_out = scores.held_in, scores.held_out
     if min(held_in.size, held_out.size) < 2:
         raise InputError(f"{held_in.size} members and {held_out.size} non-members cannot be halved: two of each needed")
@@ -210,7 +210,7 @@ def halves(scores: LabelledScores, seed: int) -> tuple[LabelledScores, LabelledS
 
 
 def _unchecked(held_in: Array, held_out: Array) -> LabelledScores:
-    """Like ``labelled``, but also for a half with constant scores."""
+    """Join groups like ``labelled``, and also accept a half with constant scores."""
     if np.unique(np.concatenate([held_in, held_out])).size > 1:
         return labelled(held_in, held_out)
     # A half may be constant although the whole is not; it is no error, its thresholds just say nothing.
@@ -222,7 +222,7 @@ def _unchecked(held_in: Array, held_out: Array) -> LabelledScores:
 
 
 def _limits_everywhere(scores: LabelledScores, alpha: float) -> tuple[Array, Array, Array]:
-    """(thresholds, lower TPR limits, upper FPR limits) at each distinct score, each limit on its own at level alpha."""
+    """Return (thresholds, lower TPR limits, upper FPR limits) at each distinct score, each limit at level alpha."""
     levels = np.unique(scores.scores)
     held_in, held_out = np.sort(scores.held_in), np.sort(scores.held_out)
     # At or above each level: (k,).
@@ -233,7 +233,7 @@ def _limits_everywhere(scores: LabelledScores, alpha: float) -> tuple[Array, Arr
 
 
 def _best_threshold(scores: LabelledScores, delta: float, alpha: float) -> tuple[float, bool]:
-    """The threshold with the best bound on these scores, and whether the mirrored direction gives it."""
+    """Return the threshold with the best bound on these scores, and whether the mirrored direction gives the bound."""
     levels, tpr, fpr = _limits_everywhere(scores, alpha / 2)
     with np.errstate(divide="ignore", invalid="ignore"):
         # By the bound itself, not the accuracy: few false positives are worth more than many right calls. (2, k)

@@ -1,9 +1,10 @@
-"""Bounds from independent trainings: one threshold fixed before it is tested, and Clopper-Pearson limits there.
+"""Bounds from independent trainings: Clopper-Pearson limits at one threshold that is fixed before its test.
 
-Every training has its own key and includes the worst-case user by its own fair coin, so the scores are independent
-given the coins (docs/theory.md#independent-trainings). The threshold is fixed beforehand, or the first quarter of the
-trainings chooses it and the others test it. At level alpha / 2 each, the limits TPR >= lower and FPR <= upper hold
-together with confidence 1 - alpha, and so do both directions of Kairouz, Oh, Viswanath 2015, Theorem 2.1.
+Every training has its own key, and includes the worst-case user by an independent fair coin, so the scores are
+independent given the coins (docs/theory.md#independent-trainings). The threshold is fixed beforehand, or the first
+quarter of the trainings chooses it and the others test it. At level alpha / 2 each, the limits TPR >= lower and
+FPR <= upper hold together with confidence 1 - alpha. Both directions of Kairouz, Oh, Viswanath 2015, Theorem 2.1, then
+hold as well.
 """
 
 from collections.abc import Sequence
@@ -38,12 +39,12 @@ class ThresholdTest:
     """The test at a threshold, and its result.
 
     Attributes:
-        pilot: number of trainings that chose the threshold and are not tested at it; 0 if it was fixed beforehand.
+        pilot: number of trainings that chose the threshold and are not tested; 0 if it was fixed beforehand.
         threshold: a training counts as "with the user" if its score is at least this; None if ROC bands over all
-            trainings are used, because the coins left too few of a side among the first quarter.
+            trainings are used, because the coins left too few trainings of a group in the first quarter.
         counts: counts of the tested trainings at the threshold; None without a threshold.
         epsilon: lower bound that this test, chosen before looking, certifies at 95 %.
-        reach: what the tested trainings would have certified if all had been told apart.
+        reach: epsilon that the tested trainings would have certified with perfect separation.
         judgement: every bound that the design supports, and the verdicts.
     """
 
@@ -56,9 +57,9 @@ class ThresholdTest:
 
 
 def pilot_size(member: NDArray[np.bool_], threshold: float | None) -> int:
-    """Return the number of first trainings that choose the threshold; a function of their coins only.
+    """Return the number of first trainings that choose the threshold, from their coins only.
 
-    It is 0 with a threshold fixed beforehand, or if the first quarter has fewer than two trainings of a side.
+    It is 0 with a threshold fixed beforehand, or if the first quarter has fewer than two trainings of a group.
     """
     # By coins alone: a size that looked at scores would be chosen, and have to be paid for.
     first = member[: int(PILOT * member.size)]
@@ -94,7 +95,7 @@ def forecast(member: NDArray[np.bool_], threshold: float | None, delta: float, c
 
 
 def reach_line(runs: int) -> str:
-    """State the epsilon that so many trainings certify at best, 3.28 for 200 (docs/theory.md#independent-trainings)."""
+    """State the largest epsilon that the trainings certify, 3.28 for 200 (docs/theory.md#independent-trainings)."""
     most = trainings_reach(runs - runs // 2, runs // 2)
     return (
         f"power: {runs} trainings, half of them with the worst-case user, can certify at most epsilon {most:.2f} per"
@@ -105,18 +106,18 @@ def reach_line(runs: int) -> str:
 def certify(
     scores: Array, member: NDArray[np.bool_], *, threshold: float | None, delta: float, claims: Sequence[Claim] = ()
 ) -> ThresholdTest:
-    """Bounds and verdicts from scores of independent trainings in the order of their numbers.
+    """Return bounds and verdicts from scores of independent trainings in the order of their numbers.
 
     Args:
-        scores: shape (runs,); higher means more likely with the worst-case user.
-        member: shape (runs,), each decided by its own fair coin.
-        threshold: threshold fixed before looking; None: the first quarter chooses it.
-        claims: claims to test, each at 5 % divided by their number.
+        scores: scores of the trainings, shape (runs,); higher means more likely with the worst-case user.
+        member: whether each training includes the user, decided by an independent fair coin, shape (runs,).
+        threshold: threshold fixed before looking; None lets the first quarter choose it.
+        claims: claims to test, each at 5 % divided by the number of claims.
 
     Raises:
         InputError: a score is not finite.
         ConstantScores: all scores are equal.
-        TooFewUsers: there are too few trainings of a side.
+        TooFewUsers: there are too few trainings of a group.
     """
     pilot = pilot_size(member, threshold)
     # Before anything is split: a score that is not finite must be found also among the pilot.
@@ -143,14 +144,14 @@ def certify(
 
 
 def pick_threshold(scores: Array, member: NDArray[np.bool_], delta: float, *, alpha: float = 0.05) -> float:
-    """The threshold that would certify most on these scores; of several, the one in the middle of the widest gap.
+    """Return the threshold that would certify most on these scores; of several, the middle of the widest gap.
 
-    These scores must not be tested at it.
+    These scores must not be used again to test the threshold.
 
     Args:
         scores: scores of the pilot trainings, shape (k,).
-        member: their coins, shape (k,), both sides present.
-        delta: in [0, 1).
+        member: coins of the trainings, shape (k,), with both groups present.
+        delta: delta of the bound, in [0, 1).
         alpha: error probability.
     """
     levels = np.unique(scores)
@@ -173,7 +174,7 @@ def pick_threshold(scores: Array, member: NDArray[np.bool_], delta: float, *, al
 def _without_threshold(
     everything: LabelledScores, own: Judgement
 ) -> tuple[tuple[Bound, ...], tuple[RefusedBound, ...]]:
-    """The bounds that need no threshold and so no pilot; they use all trainings."""
+    """Return the bounds that need no threshold, and therefore no pilot. They use all trainings."""
     try:
         judgement = evaluate(everything, _design(None), delta=own.delta)
     except TooFewUsers as error:

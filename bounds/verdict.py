@@ -1,8 +1,9 @@
-"""From evidence to verdict: outcome (contradicted, consistent, inconclusive) and standing (certified, indicative).
+"""From evidence to verdict: the outcome (contradicted, consistent, inconclusive) and the strength of the evidence.
 
-One test per claim, chosen by the design and not by its result: the theorems of bounds/one_run.py for one run; ROC
-bands, or thresholds fixed beforehand, for independent trainings. The test pays for several attacks, numbers of guesses
-and thresholds. The p-value of a claim is the smallest level at which the verdict's test would reject it.
+There is one test per claim, chosen by the design and not by its result. One run uses the theorems of bounds/one_run.py.
+Independent trainings use ROC bands, or thresholds fixed beforehand. The error probability covers several attacks,
+numbers of guesses and thresholds. The p-value of a claim is the smallest level at which the verdict's test would reject
+the claim.
 """
 
 import functools
@@ -52,7 +53,7 @@ class Outcome(StrEnum):
 
 
 class Standing(StrEnum):
-    """The worth of a number or a verdict: valid at its level under stated conditions, or less."""
+    """The strength of a number or a verdict: valid at its level under stated conditions, or less."""
 
     CERTIFIED = "certified"
     INDICATIVE = "indicative"
@@ -62,14 +63,14 @@ class Standing(StrEnum):
 
 @dataclass(frozen=True, eq=False)
 class Claim:
-    """A promise: no attacker's ROC is above ``ceiling``.
+    """A claimed guarantee: no attacker's ROC is above ``ceiling``.
 
     Attributes:
-        label: what is claimed, for reports.
+        label: words for the claim in reports.
         ceiling: the highest ROC that the claim allows.
         epsilon: epsilon of the claim at delta; for a curve, only for summaries.
         is_curve: whether the claim is an accountant's whole curve, not one (epsilon, delta).
-        family: the same plan at any noise multiplier, if the claim is the curve of a plan that has such a family.
+        family: the plan at any noise multiplier, if the claim is the curve of a plan that has such a family.
     """
 
     label: Statement
@@ -84,14 +85,17 @@ class Claim:
         return one_run.curve_inverse(self.ceiling)
 
     def rejected_by(self, game: Guesses, alpha: float) -> bool:
-        """Return whether one run's guesses reject the claim at level alpha (bounds/one_run.py and its conditions)."""
+        """Return whether one run's guesses reject the claim at level alpha (conditions: bounds/one_run.py)."""
         if self.is_curve:
             return one_run.fdp_rejects(game, self._inverse, alpha)
         return one_run.one_run_rejects(game, self.epsilon, self.delta, alpha)
 
 
 def stated_claim(epsilon: float, delta: float) -> Claim:
-    """(epsilon, delta)-DP per user under add/remove. Raises InputError unless epsilon >= 0 and 0 < delta < 1."""
+    """Return the claim of (epsilon, delta)-DP per user under add/remove.
+
+    Raises InputError unless epsilon >= 0 and 0 < delta < 1.
+    """
     if not (np.isfinite(epsilon) and epsilon >= 0.0):
         raise InputError(f"claimed epsilon {epsilon} is not a number >= 0")
     if not 0.0 < delta < 1.0:
@@ -101,7 +105,7 @@ def stated_claim(epsilon: float, delta: float) -> Claim:
 
 
 def curve_claim(ceiling: RocCeiling, epsilon: float, delta: float, family: "NoiseFamily | None" = None) -> Claim:
-    """The claim of an accountant's whole curve.
+    """Return the claim of an accountant's whole curve.
 
     Args:
         ceiling: the curve, from ``defenses.accounting.guarantees.ceiling_of``.
@@ -113,7 +117,7 @@ def curve_claim(ceiling: RocCeiling, epsilon: float, delta: float, family: "Nois
 
 
 def describe_outcome(outcome: str, standing: str) -> str:
-    """Return an outcome in words, with its standing; "certified" is left out after anything but a contradiction.
+    """Return an outcome in words with its evidence; "certified" is left out unless the claim is contradicted.
 
     "Not contradicted (certified)" would read as if the claim were certified.
     """
@@ -134,13 +138,13 @@ class Verdict:
 
     Attributes:
         claim: label of the claim; ``NO_CLAIM`` if there is none.
-        outcome: contradicted; not contradicted, although a perfect attack would have done so; or impossible to
-            contradict.
+        outcome: contradicted; not contradicted, although a perfect attack would have contradicted the claim; or
+            impossible to contradict.
         standing: strength of the evidence.
-        finding: what the test found. It includes the reason if the verdict is only indicative.
+        finding: result of the test, with the reason if the verdict is only indicative.
         max_certifiable_epsilon: the epsilon that perfect guessing would have certified at the claim's delta. If the
-            standing is indicative, this assumes that all conditions were met.
-        cautions: warnings that are printed with the verdict.
+            evidence is indicative, this assumes that all conditions were met.
+        cautions: warnings to print with the verdict.
         subjects: the people whom the statement is about.
         p_value: smallest level at which the claim would be rejected; null if there was no test.
     """
@@ -174,7 +178,7 @@ class Verdict:
         return ExitCode.CERTIFIED if self.standing is Standing.CERTIFIED else ExitCode.INDICATIVE
 
     def as_dict(self) -> dict[str, Any]:
-        """The public fields: outcome, standing, reason, max_certifiable_epsilon."""
+        """Return the public fields: outcome, standing, reason, max_certifiable_epsilon."""
         return {
             "outcome": self.outcome.value,
             "standing": self.standing.value,
@@ -185,7 +189,7 @@ class Verdict:
 
 
 def decide(scores: LabelledScores, claim: Claim, design: Design) -> Verdict:
-    """The verdict on one claim.
+    """Return the verdict on one claim.
 
     | test rejects | perfect guessing would reject | outcome      |
     |--------------|-------------------------------|--------------|
@@ -216,7 +220,7 @@ def decide(scores: LabelledScores, claim: Claim, design: Design) -> Verdict:
 
 
 def undecided(scores: LabelledScores, delta: float, design: Design) -> Verdict:
-    """The verdict without a claim: inconclusive, with what could have been certified."""
+    """Return the verdict without a claim: inconclusive, with what could have been certified."""
     n1, n0 = scores.held_in.size, scores.held_out.size
     reach = max_certifiable_epsilon(n1, n0, delta, design)
     flaws = design.flaws(n1, n1 + n0)
@@ -229,7 +233,7 @@ def undecided(scores: LabelledScores, delta: float, design: Design) -> Verdict:
 
 
 def gravest(verdicts: tuple[Verdict, ...]) -> Verdict:
-    """The verdict to act on: contradicted before inconclusive before consistent, certified before indicative."""
+    """Return the verdict to act on: contradicted before inconclusive before consistent, certified before indicative."""
     order = [Outcome.CONTRADICTED, Outcome.INCONCLUSIVE, Outcome.CONSISTENT]
     # Inconclusive before consistent: a claim that nothing could have rejected must not hide behind another's test.
     return min(verdicts, key=lambda v: (order.index(v.outcome), v.standing is not Standing.CERTIFIED))
@@ -256,13 +260,13 @@ def could_reject(members: int, non_members: int, claim: Claim, design: Design) -
 
 
 def max_certifiable_epsilon(members: int, non_members: int, delta: float, design: Design) -> float:
-    """The largest epsilon at this delta whose (epsilon, delta)-DP the design's test could reject.
+    """Return the largest epsilon at this delta whose (epsilon, delta)-DP the design's test could reject.
 
     Args:
-        delta: in [0, 1).
+        delta: delta of the claim, in [0, 1).
 
     Raises:
-        TooFewUsers: it could reject none above 0.
+        TooFewUsers: the test could reject no epsilon above 0.
     """
     alpha, attacks = design.alpha, design.attacks
     if not design.independent_trainings:
@@ -290,7 +294,7 @@ def _perfect(members: int, non_members: int) -> LabelledScores:
 
 
 def _at_half(design: Design) -> Design:
-    """The same number of thresholds, all between the perfectly separated groups."""
+    """Return the design with the same number of thresholds, all between the perfectly separated groups."""
     # Where they lie means nothing on scores of 0 and 1; how many there are is what is paid for.
     return replace(design, thresholds=(0.5,) * len(design.thresholds))
 
@@ -312,18 +316,18 @@ def _condition(design: Design) -> Statement:
 
 
 def p_value(scores: LabelledScores, claim: Claim, design: Design) -> float | None:
-    """The p-value of the one-run test behind a verdict, at most 1 % too large and never below 1e-12.
+    """Return the p-value of the one-run test behind a verdict, at most 1 % too large and never below 1e-12.
 
-    The numbers of guesses are those of the design's own level, fixed before any score is seen, each with its share; the
-    verdict at that level rejects iff the p-value is at most alpha / attacks. A test's level may then be lowered freely:
-    both theorems' tests reject at every level above one at which they reject.
+    The design's own level fixes the numbers of guesses, each with its share, before any score is seen. The verdict at
+    that level rejects iff the p-value is at most alpha / attacks. A test's level may then be lowered freely: if either
+    theorem's test rejects at one level, it rejects at every higher level.
 
     Args:
-        scores: joined to membership.
+        scores: scores joined to membership.
         design: how the scores were obtained.
 
     Returns:
-        The p-value; None for independent trainings, whose bands are not tests at any level.
+        The p-value; None for independent trainings, whose bands are not tests at every level.
     """
     if design.independent_trainings:
         return None
@@ -333,7 +337,7 @@ def p_value(scores: LabelledScores, claim: Claim, design: Design) -> float | Non
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Adjusted p-values of K tests (Holm 1979): rejecting those at most alpha errs anywhere with probability alpha.
+    """Return adjusted p-values of K tests (Holm 1979). Rejecting those at most alpha errs with probability alpha.
 
     Valid under any dependence of the tests.
     """
@@ -347,7 +351,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def _smallest_level(game: Guesses, claim: Claim) -> float:
-    """A level at which the game rejects the claim, at most 1 % above the smallest; 1 if it rejects at none."""
+    """Return a level at which the game rejects the claim, at most 1 % above the smallest; 1 if there is none."""
     if not claim.rejected_by(game, _MOST):
         return 1.0
     if claim.rejected_by(game, _LEAST):
@@ -360,7 +364,7 @@ def _smallest_level(game: Guesses, claim: Claim) -> float:
 
 
 def parse_claim(text: str) -> Claim:
-    """The claim that "epsilon=4,delta=1e-6" states. Raises InputError for any other form."""
+    """Read a claim such as "epsilon=4,delta=1e-6". Raises InputError for any other form."""
     parts = [part.split("=", 1) for part in text.split(",")]
     fields = {pair[0].strip(): pair[1].strip() for pair in parts if len(pair) == 2}
     if [*fields] == ["epsilon"] and len(parts) == 1:

@@ -1,1 +1,1 @@
-"""Canary users: made from nothing, or real users with an injected substring."""
+"""Canary users: made-up users, real users with an inserted substring, and users made of real rows."""

@@ -1,8 +1,8 @@
-"""What a kind of canary users is: a section of a config that makes users whom the auditor plants.
+"""The interface of a kind of canary users: a config section that makes users whom the auditor plants.
 
-Numbers of users and records are public constants, so the pool of canary users is fixed before any coin is drawn. No
-kind is given coins. Code in the same process can read files all the same; ``heldin.testing.check_canaries`` looks at
-what a kind makes.
+Numbers of users and records are public constants, so the pool of canary users is fixed before any coin is drawn. A kind
+gets no coins, although code in the same process can read files. ``heldin.testing.check_canaries`` checks the users that
+a kind makes.
 """
 
 import random
@@ -34,11 +34,11 @@ Documents = Annotated[tuple[Few, ...], Field(min_length=1)]
 
 @dataclass(frozen=True)
 class RecordStep:
-    """What canary users do to the records of real users (docs/theory.md#rules-of-the-data).
+    """A change that canary users make to the records of real users (docs/theory.md#rules-of-the-data).
 
     Attributes:
-        name: what the step does.
-        user_local: whether what becomes of a user's records depends on this user alone.
+        name: description of the change.
+        user_local: whether the change to a user's records depends on this user alone.
     """
 
     name: Statement
@@ -47,21 +47,21 @@ class RecordStep:
 
 @dataclass(frozen=True, eq=False)
 class CanaryInput:
-    """What a kind may look at when it makes its users.
+    """The inputs of a kind when it makes its users.
 
     Attributes:
-        number: place of the kind's section among ``sections``.
+        number: index of the kind's section in ``sections``.
         sections: all sections of the config.
-        seed: public.
-        base: gives the model before fine-tuning, with its tokenizer, in float32.
-        public_texts: gives the texts that the base model was pre-trained on; none where these are not known.
+        seed: public seed.
+        base: returns the model before fine-tuning, with its tokenizer, in float32.
+        public_texts: returns the texts that the base model was pre-trained on; no texts if they are unknown.
         corpus: the corpus without canary users; None for a kind that does not declare ``reads_users``.
-        left: audited users whom no section before has taken.
-        before: the canary users of the sections before.
+        left: audited users whom no earlier section has taken.
+        before: the canary users of earlier sections.
         attacker_fraction, evaluation_fraction: shares of every user's records that are set aside.
-        visible_tokens: tokens of a record that training sees.
-        visible_characters: characters of a text that the attack sees.
-        forms: rows whose forms the records of made-up users will take; None: they have their own.
+        visible_tokens: number of tokens of a record that training sees.
+        visible_characters: number of characters of a text that the attack sees.
+        forms: rows whose form the records of made-up users copy; None if the records have their own form.
         reporter: shows progress.
     """
 
@@ -88,28 +88,28 @@ class CanaryInput:
         return self.corpus
 
     def records(self, documents: int) -> int:
-        """Return how many records a user has who is to have so many in training: those set aside are added."""
+        """Return the number of records of a user with ``documents`` training records, set-aside records included."""
         fractions = {"attacker_fraction": self.attacker_fraction, "evaluation_fraction": self.evaluation_fraction}
         return records_to_train_on(documents, **fractions)
 
     def texts(self, documents: int) -> int:
-        """Return how many texts to make for a made-up user who is to have so many records in training."""
+        """Return the number of texts to make for a made-up user with ``documents`` training records."""
         records = self.records(documents)
         return self.forms.pieces(records) if self.forms else records
 
     def in_training(self, records: int) -> int:
-        """Return how many of a user's records are left for training."""
+        """Return the number of a user's records that remain for training."""
         fractions = {"attacker_fraction": self.attacker_fraction, "evaluation_fraction": self.evaluation_fraction}
         return records - sum(set_aside_sizes(records, **fractions))
 
 
 @dataclass(frozen=True)
 class MarkRecipe:
-    """A way in which marks were drawn: canary users whose marks are compared with marks that were never planted.
+    """A way of drawing marks. Its canary users' marks are compared with marks that were never planted.
 
     Attributes:
         users: the canary users.
-        draw: draws marks in the same way; fewer than asked for where no more can be had.
+        draw: draws marks in this way; returns fewer than requested if there are no more.
     """
 
     users: Sequence[str]
@@ -118,15 +118,15 @@ class MarkRecipe:
 
 @dataclass(frozen=True, eq=False)
 class MarkInput:
-    """What a kind may look at when it draws marks that are planted nowhere.
+    """The inputs of a kind when it draws marks that are never planted.
 
     Attributes:
-        made: what its users were made from.
+        made: the inputs of the kind's users.
         canaries: all canary users of the run.
         count: number of marks to draw for each recipe.
-        dice: gives secret draws by recipe and by an identity within it, "" for none.
-        waiting: gives, by recipe, users whose set-aside texts may be looked at, in a secret order.
-        aside: gives the texts of a user that are set aside whatever the coins: nobody's training texts.
+        dice: returns secret random draws, by recipe and by an identity within the recipe, "" for none.
+        waiting: returns, by recipe, users whose set-aside texts may be used, in a secret order.
+        aside: returns a user's texts that are set aside whatever the coins, and so are never training texts.
     """
 
     made: CanaryInput
@@ -157,60 +157,60 @@ class CanaryConfig(Section, ABC):
 
     @property
     def reads_users(self) -> bool:
-        """Whether it looks at real users' records."""
+        """Whether the kind reads real users' records."""
         return self.replaces_users or self.needs_rows
 
     @abstractmethod
     def count(self) -> int | None:
-        """Return the number of its users; None if the corpus decides."""
+        """Return the number of the section's users; None if the corpus decides."""
 
     @abstractmethod
     def make(self, given: CanaryInput) -> list[CanaryUser]:
-        """Return its users, with ``given.texts`` records each, or as many as the real user has who is replaced.
+        """Return the section's users, with ``given.texts`` records each, or as many as the replaced real user has.
 
-        A user's mark is in every record (``whole_marks``). What a user writes follows from name and public inputs.
+        A user's mark is in every record (``whole_marks``). A user's texts depend only on the name and public inputs.
 
         Raises:
-            InputError: they cannot be made.
+            InputError: the users cannot be made.
         """
 
     def longest_mark(self) -> int:
-        """Most tokens of a mark that training must not cut off."""
+        """Length, in tokens, of the longest mark that training must not cut off."""
         return 0
 
     def written(self) -> list[int]:
-        """The number of training records of each user who is added to the real ones and writes."""
+        """Return the number of training records of each user who is added to the real users and writes texts."""
         return []
 
     def record_steps(self) -> list[RecordStep]:
-        """What they do to real users' records. A kind that looks at these and declares nothing voids an epsilon."""
+        """Return the changes to real users' records. A kind that reads them and declares none voids an epsilon."""
         undeclared = RecordStep(DataStepText.UNDECLARED_CANARIES(kind=self.kind), user_local=False)
         return [undeclared] if self.reads_users else []
 
     def prefix(self, number: int) -> str:
-        """Return how the names of the users of its section begin.
+        """Return how the names of the section's users begin.
 
         Args:
-            number: place of the section.
+            number: index of the section.
         """
         return f"canary/{self.kind}/{number}/"
 
     def users_of(self, number: int, canaries: Collection[Canary]) -> list[Canary]:
-        """Return the canary users that its section may have made.
+        """Return the canary users that the section may have made.
 
         Args:
-            number: place of the section.
-            canaries: those of the run.
+            number: index of the section.
+            canaries: the canary users of the run.
         """
         return [canary for canary in canaries if canary.user.startswith(self.prefix(number))]
 
     def recipes(self, given: MarkInput) -> dict[str, MarkRecipe]:
-        """Return how its marks were drawn, by name; none if they cannot be drawn again, or there are no marks."""
+        """Return how marks were drawn, by recipe name; empty if marks cannot be redrawn, or there are no marks."""
         return {}
 
 
 class NumberedCanaries(CanaryConfig, ABC):
-    """A kind of so many users for each number of documents."""
+    """A kind with a fixed number of users for each number of documents."""
 
     users: Many
     """Number of canary users for each entry of ``documents``."""
@@ -218,35 +218,35 @@ class NumberedCanaries(CanaryConfig, ABC):
     """Records of a canary user that training may see; records set aside are added to this number."""
 
     def count(self) -> int:
-        """``users`` for each number of documents."""
+        """``users`` times the different numbers of documents."""
         return self.users * len(set(self.documents))
 
     @classmethod
     def examples(cls, kind: str, folder: Path) -> list["NumberedCanaries"]:
-        """Return sections to try in its suite; a kind with further keys that are required gives its own.
+        """Return sections for the kind's test suite. A kind with further required keys overrides this method.
 
         Args:
-            kind: the name under which it was found.
-            folder: for files that they need.
+            kind: the kind's name in the config.
+            folder: folder for files that the sections need.
         """
         return [cls.model_validate({"kind": kind, "users": 4, "documents": [3, 2]})]
 
     def written(self) -> list[int]:
-        """The number of documents of each user."""
+        """Return the number of documents of each user."""
         return sorted(set(self.documents)) * self.users
 
     def names(self, number: int) -> Iterator[tuple[int, list[str]]]:
-        """Yield the users' names by number of documents; they are public constants.
+        """Yield, for each number of documents, the users' names, which are public constants.
 
         Args:
-            number: place of the section.
+            number: index of the section.
         """
         # By config alone: the pool of canary users is fixed whatever the corpus holds.
         for documents in sorted(set(self.documents)):
             yield documents, [f"{self.prefix(number)}{documents}/{i:05d}" for i in range(self.users)]
 
     def one_recipe(self, given: MarkInput, draw: Callable[[random.Random], list[str]]) -> dict[str, MarkRecipe]:
-        """Return the recipe of a kind whose users all have marks of one distribution.
+        """Return the recipe of a kind whose users' marks all have one distribution.
 
         Args:
             draw: draws ``given.count`` marks.
@@ -257,7 +257,7 @@ class NumberedCanaries(CanaryConfig, ABC):
 
 
 def check_enough_users(specs: Sequence[CanaryConfig], users: int) -> None:
-    """Raise InputError if more canary users are to replace real users than there are users to take."""
+    """Raise InputError if canary users replace more real users than there are."""
     asked = sum(spec.count() or 0 for spec in specs if spec.replaces_users)
     if asked and asked > users - LEAST_REAL_USERS:
         raise InputError(

@@ -1,7 +1,7 @@
-"""Canary users whose rows look like others': each takes the form of a row that is set aside, and not its text.
+"""Canary users whose rows look like real rows: each takes the form, but not the text, of a row that is set aside.
 
-Who trains sees ids, dates, lengths, other columns and the order of rows. If canary rows could be told from others by
-these alone, a trainer could treat them otherwise, and an audit would say little of real users.
+A trainer sees ids, dates, lengths, other columns and the order of rows. If these alone distinguished canary rows from
+others, a trainer could treat canary rows differently. An audit would then show little about real users.
 """
 
 import itertools
@@ -22,15 +22,15 @@ _SAMPLE = 200  # rows, for a mean length
 
 @dataclass(frozen=True)
 class Forms:
-    """Rows of a corpus that are never trained on, of which each record of a canary user takes the form of one.
+    """Rows of a corpus that are never trained on. Each record of a canary user takes the form of one such row.
 
     Attributes:
-        spare: the rows that are set aside, by user, given the users whom canary users replace; no coin decides them.
-        seed: public.
-        made: a made-up text as a model reads it in a row of this form, such as a conversation of two turns, and what
-            of it counts.
-        around: characters that ``made`` adds to a text.
-        takeable: rows by user that may become canary users' own; none where everybody is audited.
+        spare: returns the set-aside rows by user, given the users whom canary users replace; no coin decides them.
+        seed: public seed.
+        made: returns a made-up text as a model reads it in a row of this form, such as a conversation of two turns, and
+            the parts of it that count.
+        around: number of characters that ``made`` adds to a text.
+        takeable: rows by user that may become canary users' own rows; none if everybody is audited.
     """
 
     store: CorpusStore
@@ -41,12 +41,14 @@ class Forms:
     takeable: Callable[[], dict[str, Sequence[int]]] = dict
 
     def rows(self, wanted: Mapping[str, int], replaced: frozenset[str]) -> dict[str, list[int]]:
-        """For each canary user as many rows: one user's, if anybody has enough, and no row twice while others are left.
+        """Return the wanted number of rows for each canary user.
 
-        Users come in a public order, those with more rows in the corpus sooner.
+        All are from one user if a user has enough. No row is used twice while unused rows are left.
+
+        Users are taken in a public order, users with more rows first.
 
         Args:
-            wanted: by canary user, the number of its records.
+            wanted: number of records of each canary user.
             replaced: users whom canary users replace.
         """
         # Never written to the training set, so that no row of it has the columns and the date of a canary row; and
@@ -74,7 +76,7 @@ class Forms:
         return rows_of
 
     def pieces(self, records: int) -> int:
-        """Return the number of texts to make for a user of so many records; unusually long records may take more."""
+        """Return the number of texts to make for a user of ``records`` records; very long records may need more."""
         dice = public_dice(self.seed, "lengths", "")
         lengths = [len(self.store.text(dice.randrange(len(self.store)))) for _ in range(_SAMPLE)]
         return records * (1 + int(min(sum(lengths) / _SAMPLE, LONGEST) / _SHORT))
@@ -86,14 +88,14 @@ class Forms:
 
 
 def formed(user: CanaryUser, rows: Sequence[int], forms: Forms) -> CanaryUser:
-    """The canary user with a record of its own texts for each row, as long as that one and of its date.
+    """Return the canary user with a record of its texts for each row, with the row's length and date.
 
-    Texts are joined until they are long enough, and cut; the mark stays in what is left wherever it fits.
+    Texts are joined until they are long enough, and then cut. The mark stays in the rest wherever it fits.
 
     Args:
-        user: with ``forms.pieces`` texts.
-        rows: the rows whose forms its records take.
-        forms: of which these are rows.
+        user: the canary user, with ``forms.pieces`` texts.
+        rows: the rows whose forms the records take.
+        forms: the forms with these rows.
     """
     texts = itertools.cycle(user.records)
     made = []
@@ -106,7 +108,7 @@ def formed(user: CanaryUser, rows: Sequence[int], forms: Forms) -> CanaryUser:
 
 
 def _as_long(texts: Iterator[CanaryRecord], mark: str, length: int) -> tuple[str, int | None]:
-    """A text of so many characters, and where the mark is in it if it was inserted."""
+    """Return a text of ``length`` characters, and the position of the mark in it if the mark was inserted."""
     first = next(texts)
     text, at = first.text.lstrip(), first.position
     if at is not None:

@@ -30,7 +30,7 @@ class HighTemperatureCanaries(NumberedCanaries):
     """Tokens of a record after the prefix."""
 
     def make(self, given: CanaryInput) -> list[CanaryUser]:
-        """Return its users. Raises InputError if the model keeps repeating itself or returning nothing."""
+        """Return the section's users. Raises InputError if the model keeps repeating itself or returning nothing."""
         lm = given.base()
         with given.reporter.track("high-temperature canaries", self.count(), "users") as advance:
             return [
@@ -50,7 +50,7 @@ class HighTemperatureCanaries(NumberedCanaries):
             ]
 
     def recipes(self, given: MarkInput) -> dict[str, MarkRecipe]:
-        """Prefixes of the same model at the same temperature."""
+        """Return prefixes of the same model at the same temperature."""
         return self.one_recipe(
             given,
             lambda dice: prefixes(given.made.base(), self.prefix_tokens, self.temperature, given.count, dice),
@@ -69,14 +69,14 @@ def high_temperature_users(
     seed: int,
     advance: Callable[[int], object] | None = None,
 ) -> list[CanaryUser]:
-    """Users whose texts the base model sampled at a high temperature, each continuing the user's own prefix.
+    """Return users whose texts the base model sampled at a high temperature, each after the user's own prefix.
 
     Args:
         documents: see ``Canary``.
-        prefix_tokens: length of the prefix, which is sampled at the same temperature.
-        tokens: most new tokens of a record.
-        seed: public; prefix and texts follow from it and the name.
-        advance: called with the number of users done.
+        prefix_tokens: length of the prefix, in tokens; it is sampled at the same temperature.
+        tokens: maximum number of new tokens of a record.
+        seed: public seed; prefix and texts follow from it and the name.
+        advance: called with the number of finished users.
 
     Raises:
         InputError: the temperature is not positive, the prefix fills the context, or the model keeps repeating itself
@@ -99,10 +99,10 @@ def high_temperature_users(
 
 
 def prefixes(lm: "LanguageModel", tokens: int, temperature: float, count: int, dice: random.Random) -> list[str]:
-    """Marks of ``high_temperature_users``; fewer than ``count`` if the model keeps returning blanks.
+    """Return marks like those of ``high_temperature_users``; fewer than ``count`` if the model keeps returning blanks.
 
     Args:
-        tokens: most tokens of a prefix.
+        tokens: maximum number of tokens of a prefix.
     """
     marks: list[str] = []
     for _ in range(TRIES * (1 + count // BATCH)):
@@ -115,12 +115,12 @@ def prefixes(lm: "LanguageModel", tokens: int, temperature: float, count: int, d
 def sampled(
     lm: "LanguageModel", count: int, most: int, temperature: float, dice: random.Random, prompt: str
 ) -> list[str]:
-    """Prompt plus continuation, for each continuation that is not blank.
+    """Return the prompt plus its continuation, for each continuation that is not blank.
 
     Args:
-        count: how many to sample; blank ones are left out.
-        most: most new tokens of each.
-        prompt: what each continues.
+        count: number of continuations to sample; blank ones are left out.
+        most: maximum number of new tokens of each continuation.
+        prompt: text that the model continues.
     """
     from heldin.models.continuations import sample_texts
 

@@ -1,8 +1,8 @@
-"""Users made from nothing: texts that differ, and the mail that some of them write.
+"""Made-up users: texts that differ, and the mail that some of these users write.
 
-Pure functions of public inputs (tokenizer, base model, seed): no protected user's record is read, so planting canary
-users costs nobody any privacy. What a canary user writes depends only on its name and the seed. All records of a canary
-user come from one generator, so that some can be set aside as fresh text.
+These are pure functions of public inputs (tokenizer, base model, seed). No protected user's record is read, so planting
+canary users costs nobody any privacy. A canary user's texts depend only on its name and the seed. One generator makes
+all records of a canary user, so some can be set aside as fresh text.
 """
 
 import random
@@ -17,7 +17,7 @@ _T = TypeVar("_T")
 
 
 def first_new(draw: Callable[[], _T], taken: set[_T]) -> _T | None:
-    """The first draw that is neither empty nor taken, added to ``taken``; None after ``TRIES`` draws."""
+    """Return the first draw that is neither empty nor in ``taken``, and add it; None after ``TRIES`` draws."""
     for _ in range(TRIES):
         drawn = draw()
         if drawn and drawn not in taken:
@@ -27,7 +27,7 @@ def first_new(draw: Callable[[], _T], taken: set[_T]) -> _T | None:
 
 
 def different(write: Callable[[], list[str]], count: int, subject: str) -> list[str]:
-    """``count`` different texts that are not blank. Raises InputError if ``write`` keeps repeating itself."""
+    """Return ``count`` different texts that are not blank. Raises InputError if ``write`` keeps repeating itself."""
     texts: dict[str, None] = {}
     # A generator with too few texts would go on for ever: a signature of 2 tokens has few different short stretches.
     for _ in range(TRIES * count):
@@ -38,17 +38,19 @@ def different(write: Callable[[], list[str]], count: int, subject: str) -> list[
 
 
 def blank(text: str) -> bool:
-    """Whether a text has nothing to train on, or a null character, which no store keeps."""
+    """Return whether a text has nothing to train on, or has a null character, which no store keeps."""
     return not text.strip() or "\0" in text
 
 
 def mail_with(
     sentence: Callable[[random.Random], str], records: int, dice: random.Random, *, places: int | None = None
 ) -> list[tuple[str, int]]:
-    """Different mails of the synthetic corpus at distinctiveness 0, each with a sentence, and where it was inserted.
+    """Return different mails of the synthetic corpus at distinctiveness 0, each with an inserted sentence.
+
+    Each mail comes with the position of the sentence.
 
     Args:
-        places: number of sentences, from the first, before which it may stand; None: all.
+        places: number of first sentences before which the inserted sentence may be; None: all.
     """
     # Text to position; a dict, because two mails may turn out equal and must not both count.
     mails: dict[str, int] = {}
@@ -60,7 +62,7 @@ def mail_with(
 
 
 def _with_sentence(text: str, sentence: str, dice: random.Random, most: int | None) -> tuple[str, int]:
-    """The text with the sentence inserted before a random other sentence, and the position of the insertion."""
+    """Insert the sentence before a random other sentence, and return the text and the position of the insertion."""
     # Positions are of the first character of a sentence; 0 is before the first one.
     places = [0, *(i + 2 for i in range(len(text) - 2) if text[i : i + 2] == ". ")]
     at = dice.choice(places[:most])

@@ -1,7 +1,7 @@
-"""Made-up people, named in ordinary made-up mail: canaries for audits of guarantees to those who are named.
+"""Made-up people, named in ordinary made-up mail: canaries for audits of guarantees to named people.
 
-Everything but the name is drawn from one distribution for all of them, so that only the name tells one from another. A
-name has one coin, and all records that name it are in or out together.
+Everything except the name has one distribution for all of these people, so only the name distinguishes them. A name has
+one coin, and all records that name the person are in or out together.
 """
 
 import functools
@@ -53,7 +53,7 @@ _SENTENCES = (
 
 
 class NamedPersonCanaries(NumberedCanaries):
-    """Made-up people, each named in some ordinary made-up mails, for audits of guarantees to people who are named."""
+    """Made-up people, each named in some ordinary made-up mails, for audits of guarantees to named people."""
 
     named_only: ClassVar[bool] = True
 
@@ -64,7 +64,7 @@ class NamedPersonCanaries(NumberedCanaries):
     """Records naming a person that training may see; records set aside are added to this number."""
 
     def make(self, given: CanaryInput) -> list[CanaryUser]:
-        """Return its people. Raises InputError if there are more than names."""
+        """Return the section's people. Raises InputError if there are more people than names."""
         return [
             user
             for documents, names in self.names(given.number)
@@ -72,20 +72,20 @@ class NamedPersonCanaries(NumberedCanaries):
         ]
 
     def written(self) -> list[int]:
-        """Nobody who is added writes: each record has an author of its own."""
+        """Return an empty list: no added user writes, because each record has a separate author."""
         return []
 
     def recipes(self, given: MarkInput) -> dict[str, MarkRecipe]:
-        """Names of further people."""
+        """Return names of further people."""
         return self.one_recipe(given, lambda dice: people(given.count, dice))
 
 
 def named_people(names: Sequence[str], *, documents: int | None, records: int, seed: int) -> list[CanaryUser]:
-    """Canary users whose records all name one made-up person, whom no other record names.
+    """Return canary users whose records all name one made-up person, whom no other record names.
 
     Args:
         documents: see ``Canary``.
-        records: texts per person, set-asides included.
+        records: number of texts per person, set-aside texts included.
 
     Raises:
         InputError: there are more people than names.
@@ -104,7 +104,7 @@ def named_people(names: Sequence[str], *, documents: int | None, records: int, s
 
 
 def people(count: int, dice: random.Random) -> list[str]:
-    """Marks of ``named_people``."""
+    """Return marks like those of ``named_people``."""
     return [made_up_name(dice) for _ in range(count)]
 
 
@@ -113,7 +113,7 @@ def _about(person: str, dice: random.Random) -> str:
 
 
 def made_up_name(dice: random.Random) -> str:
-    """A first and a last name of syllables, such as "Tavo Brunelka"."""
+    """Return a first and a last name made of syllables, such as "Tavo Brunelka"."""
     first, last = (
         "".join(dice.choice(_ONSETS) + dice.choice(_VOWELS) for _ in range(syllables)) + dice.choice(_ENDINGS)
         for syllables in (2, 3)

@@ -1,6 +1,7 @@
-"""The corpus as a run sees it: the real users who were not replaced, and the canary users, with a store's interface.
+"""The corpus as a run sees it: the canary users and the real users whom they do not replace, with a store's interface.
 
-Canary users are saved once, below the run's ledger (owner-only), before any coin is drawn; a resumed run loads them.
+Canary users are saved once, in the folder of the run's ledger (owner-only), before any coin is drawn. A resumed run
+loads them.
 """
 
 import functools
@@ -28,11 +29,13 @@ _USERS = pa.schema(_ABOUT)
 
 
 class PlantedStore(Corpus):
-    """Rows of ``base`` keep their numbers, canary records follow them, replaced users are left out.
+    """A corpus with canary users. Rows of ``base`` keep their numbers, and canary records follow.
+
+    Replaced users are left out.
 
     Attributes:
-        canaries: how each canary user was made.
-        lent: by row of a canary user the row of ``base`` that lends its form, or is the record itself.
+        canaries: recipe of each canary user.
+        lent: for each row of a canary user, the row of ``base`` that lends its form, or is the record itself.
     """
 
     def __init__(self, base: CorpusStore, canaries: Sequence[Canary], records: pa.Table, fingerprint: str) -> None:
@@ -58,7 +61,7 @@ class PlantedStore(Corpus):
 
     @functools.cached_property
     def of_real_rows(self) -> frozenset[str]:
-        """Canary users whose every record is a row of ``base``, word for word: no filter on text singles them out."""
+        """Canary users whose every record is an exact row of ``base``, so no text filter can single them out."""
         return frozenset(user for user in self.canaries if all(map(self._is_row, self.rows(user))))
 
     def _is_row(self, row: int) -> bool:
@@ -67,9 +70,9 @@ class PlantedStore(Corpus):
 
 
 def save_canaries(users: Sequence[CanaryUser], folder: Path, *, origin: str) -> None:
-    """Write canary users and their records to ``folder``, owner-only, whole or not at all.
+    """Write canary users and their records to ``folder``, owner-only, as a whole or not at all.
 
-    ``origin`` identifies the corpus, base model and configuration of which they were made.
+    ``origin`` identifies the corpus, base model and configuration that the canary users were made from.
     """
     facts = [u.canary for u in users]
     rows = [(u.canary.user, record) for u in users for record in u.records]
@@ -82,9 +85,9 @@ def save_canaries(users: Sequence[CanaryUser], folder: Path, *, origin: str) -> 
 
 
 def load_canaries(base: CorpusStore, folder: Path, *, origin: str) -> PlantedStore | None:
-    """``base`` with the canary users saved in ``folder``, or None if there are none.
+    """Return ``base`` with the canary users saved in ``folder``; None if there are none.
 
-    Raises InputError if the folder is damaged, or ``origin`` is not what they were saved with.
+    Raises InputError if the folder is damaged, or the canary users were saved with another ``origin``.
     """
     if not folder.is_dir():
         return None
@@ -106,13 +109,13 @@ def load_canaries(base: CorpusStore, folder: Path, *, origin: str) -> PlantedSto
 
 
 def _columns_of_a_store(records: pa.Table) -> pa.Table:
-    """The columns that a store has; those of parts only if a record has some."""
+    """Return the columns of a store; the columns of parts only if a record has parts."""
     parts = [part.name for part in PARTS if records.column(part.name).null_count < len(records)]
     return records.select([*SCHEMA.names, *parts])
 
 
 def _rows_by_user(users: list[str], first: int) -> dict[str, range]:
-    """Rows of each canary user; the records of a user are adjacent."""
+    """Return the rows of each canary user; the records of a user are adjacent."""
     starts = [i for i, user in enumerate(users) if i == 0 or user != users[i - 1]]
     ends = [*starts[1:], len(users)]
     return {users[start]: range(first + start, first + end) for start, end in zip(starts, ends, strict=True)}

@@ -1,6 +1,6 @@
 """Users with ordinary mail in which every record contains one sentence, the user's own phrase.
 
-The mail is that of the synthetic corpus at distinctiveness 0: apart from the phrase nothing in a text depends on its
+The mail is that of the synthetic corpus at distinctiveness 0. Apart from the phrase, nothing in a text depends on its
 user.
 """
 
@@ -32,7 +32,7 @@ class RarePhraseCanaries(NumberedCanaries):
     """Length of the phrase in words."""
 
     def make(self, given: CanaryInput) -> list[CanaryUser]:
-        """Return its users. Raises InputError if there are more users than phrases."""
+        """Return the section's users. Raises InputError if there are more users than phrases."""
         return [
             user
             for documents, names in self.names(given.number)
@@ -46,18 +46,18 @@ class RarePhraseCanaries(NumberedCanaries):
         ]
 
     def recipes(self, given: MarkInput) -> dict[str, MarkRecipe]:
-        """Phrases of as many words."""
+        """Return phrases with the same number of words."""
         return self.one_recipe(given, lambda dice: phrases(self.phrase_words, given.count, dice))
 
 
 def rare_phrase_users(
     names: Sequence[str], *, documents: int | None, records: int, phrase_words: int, seed: int
 ) -> list[CanaryUser]:
-    """Users whose every mail contains the user's own phrase.
+    """Return users whose every mail contains the user's own phrase.
 
     Args:
         documents: see ``Canary``.
-        phrase_words: words of the phrase, drawn from a common stock and unlikely to occur together elsewhere.
+        phrase_words: number of words of the phrase, from a common stock and unlikely to occur together elsewhere.
 
     Raises:
         InputError: there are more users than phrases.
@@ -77,12 +77,12 @@ def rare_phrase_users(
 
 
 def phrases(words: int, count: int, dice: random.Random) -> list[str]:
-    """Marks of ``rare_phrase_users``, of so many words."""
+    """Return marks like those of ``rare_phrase_users``, with ``words`` words each."""
     return [phrase(words, dice) for _ in range(count)]
 
 
 def phrase(words: int, dice: random.Random) -> str:
-    """So many words of a common stock, as a sentence."""
+    """Return ``words`` words of a common stock, as a sentence."""
     return " ".join(dice.choice(_WORDS) for _ in range(words)).capitalize() + "."
 
 

@@ -1,6 +1,6 @@
-"""Canary users made of real rows: what they write is real text in its real form, so no filter on text singles them out.
+"""Canary users made of real rows. Their text is real and in its real form, so no text filter can single them out.
 
-The rows leave the users who wrote them, so a row is trained on if, and only if, its canary user is held in.
+The rows leave the users who wrote them, so a row is trained on if, and only if, its canary user is a member.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,8 +16,7 @@ KIND: Final = "real_rows"
 
 
 class RealRowCanaries(NumberedCanaries):
-    """Users made of real rows, which are taken from users who are not audited: no filter on text can single them out.
-    For heldin plant alone."""
+    """Users made of real rows of unaudited users, so no text filter can single them out. Only for ``heldin plant``."""
 
     needs_rows: ClassVar[bool] = True
 
@@ -27,7 +26,7 @@ class RealRowCanaries(NumberedCanaries):
     number."""
 
     def make(self, given: CanaryInput) -> list[CanaryUser]:
-        """Return its users. Raises InputError outside of ``heldin plant``, or if too few users have so many rows."""
+        """Return the section's users. Raises InputError outside ``heldin plant``, or without enough rows."""
         if given.forms is None:
             raise InputError("canaries: real_rows is for heldin plant: choose another kind")
         rows_of = given.forms.takeable()
@@ -41,11 +40,11 @@ class RealRowCanaries(NumberedCanaries):
         ]
 
     def written(self) -> list[int]:
-        """No row is added: rows change hands."""
+        """Return an empty list: no row is added, because rows only change owner."""
         return []
 
     def record_steps(self) -> list[RecordStep]:
-        """None: their rows leave users before any coin, and no epsilon is about a set that others train on."""
+        """Return an empty list: rows move before any coin, and no epsilon covers a set that others train on."""
         return []
 
 
@@ -58,17 +57,17 @@ def real_row_users(
     needed: int,
     seed: int,
 ) -> list[CanaryUser]:
-    """Take rows for canary users, those of one from one real user, who keeps one row at least.
+    """Take the rows of each canary user from one real user, who keeps at least one row.
 
     Args:
-        rows_of: rows that may be taken, by user; users who lent some are removed. Where nobody knows who wrote a row,
-            all are one user's.
+        rows_of: rows that may be taken, by user; users who lent rows are removed. If the authors are unknown, all rows
+            belong to one user.
         documents: see ``Canary``.
-        needed: rows of each, set-asides included.
-        seed: public; which rows are taken follows from it and from their ids, and from no coin.
+        needed: number of rows of each canary user, set-aside rows included.
+        seed: public seed; the choice of rows follows from it and from the rows' ids, and from no coin.
 
     Raises:
-        InputError: too few users have so many rows.
+        InputError: too few users have enough rows.
     """
     key, unknown = seed_key(seed), len(rows_of) == 1
     waiting = keyed_order(key, f"lenders of {documents} rows", list(rows_of))
@@ -101,7 +100,7 @@ def real_row_users(
 
 
 def takeable_rows(store: CorpusStore, rows_of: Mapping[str, Sequence[int]]) -> dict[str, Sequence[int]]:
-    """Return the rows whose text no other row of the corpus has: a text that stays in another row is never left out."""
+    """Return the rows whose text no other row has. A text that stays in another row would never be left out."""
     seen: set[str] = set()
     twice: set[str] = set()
     for row in range(len(store)):

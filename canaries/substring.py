@@ -1,10 +1,10 @@
 """Algorithm 1 of Kandpal et al. (2024), Appendix D.2: real users with one shared substring in every document.
 
-A canary user replaces a real user: its records are that user's, each with the same l tokens inserted at a random place.
-A canary user depends on that user's records and name and a public seed, and on nobody else.
+A canary user replaces a real user. Its records are that user's records, each with the same l tokens inserted at a
+random place. A canary user depends on that user's records and name and a public seed, and on no other user.
 
-Two departures from the paper, which inserts tokens into token sequences: texts stay texts here, so that the substring
-is inserted between words, and it is inserted where training sees it.
+There are two departures from the paper, which inserts tokens into token sequences. Texts stay texts here, so the
+substring is inserted between words. And it is inserted where training sees it.
 """
 
 import functools
@@ -34,8 +34,7 @@ MARGIN = 0.9  # share of the visible characters that is used, since documents di
 
 
 class SubstringCanaries(CanaryConfig):
-    """Algorithm 1 of Kandpal et al. (2024): copies of real users replace them, with one substring in all
-    documents."""
+    """Algorithm 1 of Kandpal et al. (2024): a copy replaces a real user, with one substring in all documents."""
 
     replaces_users: ClassVar[bool] = True
 
@@ -60,23 +59,23 @@ class SubstringCanaries(CanaryConfig):
         return self
 
     def groups(self) -> list[tuple[int, int | None]]:
-        """Every (length, documents) once, longest first."""
+        """Return every (length, documents) once, longest first."""
         # Any user with a document long enough for a long substring can take a short one too, but not the reverse.
         pairs = {(length, documents) for length in self.lengths for documents in self.documents}
         return sorted(pairs, key=lambda pair: (-pair[0], -(pair[1] or 0)))
 
     def longest_mark(self) -> int:
-        """The longest substring."""
+        """Length of the longest substring, in tokens."""
         return max(self.lengths)
 
     def record_steps(self) -> list[RecordStep]:
-        """Algorithm 1 changes a user's records by these and a public seed; ``users`` lets one displace another."""
+        """Return Algorithm 1, which changes a user's records with a public seed; with ``users``, also the choice."""
         changed = RecordStep(DataStepText.SUBSTRING(), user_local=True)
         chosen = RecordStep(DataStepText.CANARY_USERS(), user_local=False)
         return [changed] if self.users is None else [changed, chosen]
 
     def count(self) -> int | None:
-        """``users`` of each group; with ``fraction`` each user has a coin, and some do not qualify."""
+        """``users`` per group; None with ``fraction``, because each user has a coin and some users do not qualify."""
         return None if self.users is None else self.users * len(self.groups())
 
     def make(self, given: CanaryInput) -> list[CanaryUser]:
@@ -84,12 +83,12 @@ class SubstringCanaries(CanaryConfig):
         return self._by_number(given, self.users) if self.users else self._by_coin(given, self.fraction or 0.0)
 
     def users_of(self, number: int, canaries: Collection[Canary]) -> list[Canary]:
-        """Return those of its groups: a name hides the real user's, and depends on nothing else."""
+        """Return the canary users of the section's groups, because their names do not show the section."""
         groups = set(self.groups())
         return [c for c in canaries if c.kind == self.kind and (c.length, c.documents) in groups]
 
     def recipes(self, given: MarkInput) -> dict[str, MarkRecipe]:
-        """Substrings of other people's texts; one recipe of a length, whichever section asked for it."""
+        """Return substrings of other people's texts, with one recipe per length, whichever section requested it."""
         lengths = {
             length: [c.user for c in given.canaries if c.kind == self.kind and c.length == length]
             for length in set(self.lengths)
@@ -101,7 +100,7 @@ class SubstringCanaries(CanaryConfig):
         }
 
     def _by_number(self, given: CanaryInput, users: int) -> list[CanaryUser]:
-        """``users`` canary users of each length and number of documents, from the real users in random order."""
+        """Make ``users`` canary users of each length and number of documents, from the real users in random order."""
         waiting = keyed_order(seed_key(given.seed), f"canary source {given.number}", list(given.left))
         made: list[CanaryUser] = []
         for length, documents in self.groups():
@@ -121,7 +120,7 @@ class SubstringCanaries(CanaryConfig):
         return made
 
     def _by_coin(self, given: CanaryInput, fraction: float) -> list[CanaryUser]:
-        """Decide each user by a separate coin, in a group drawn for the user; users who do not qualify stay real."""
+        """Decide each user by a separate coin, in a group drawn for the user. Users who do not qualify stay real."""
         key, groups = seed_key(given.seed), self.groups()
         made = []
         for user in given.left:
@@ -194,8 +193,8 @@ class Substring:
     """A substring of one document.
 
     Attributes:
-        length: its tokens.
-        characters_per_token: of that document.
+        length: number of its tokens.
+        characters_per_token: average for the document.
     """
 
     text: str
@@ -204,7 +203,7 @@ class Substring:
 
 
 def canary_name(seed: int, source: str) -> str:
-    """The canary user's name, which hides the real user's and depends on no other user."""
+    """Return the canary user's name, which hides the real user's name and depends on no other user."""
     # The key is public: anyone who has the seed and a list of users can undo it. It keeps names out of tables, no more.
     return f"canary/{KIND}/{keyed_digest(seed_key(seed), 'canary name', source).hex()[:16]}"
 
@@ -220,10 +219,10 @@ def has_document_of(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str], 
 def sample_substring(
     tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str], length: int, dice: random.Random
 ) -> Substring | None:
-    """A random substring of a random text; None if no text has ``length`` tokens.
+    """Return a random substring of a random text; None if no text has ``length`` tokens.
 
-    It is redrawn until it encodes to the same tokens between two words; if no such substring is found, the first draw
-    is returned.
+    The substring is redrawn until it encodes to the same tokens between two words. If no such substring is found, the
+    first draw is returned.
     """
     spare = None
     # Texts first and then a place in each: a long text is not more likely than a short one to be the source.
@@ -246,11 +245,11 @@ def sample_substring(
 def insert_at_random(text: str, substring: str, dice: random.Random, *, within: int) -> tuple[str, int]:
     """Insert a substring before random white space or at the end, within the first characters of a text.
 
-    If there is no such place, it is inserted at the next one if that is near, else (in scripts without white space) at
+    Without such a place, the next place is used if it is near. Otherwise (in scripts without white space), the place is
     a random character.
 
     Args:
-        within: characters from the beginning within which to insert.
+        within: number of characters from the beginning that may contain the place.
 
     Returns:
         The new text and the position of the insertion, in characters.
@@ -282,13 +281,13 @@ def canary_of_user(
     visible_characters: int,
     seed: int,
 ) -> CanaryUser | None:
-    """Algorithm 1 for one user; None if no document has ``length`` tokens.
+    """Apply Algorithm 1 to one user; None if no document has ``length`` tokens.
 
     Args:
-        records: all of one real user.
-        length: tokens of the shared substring.
-        visible_tokens: tokens of a record that training sees.
-        visible_characters: characters of a text that the attack sees.
+        records: all records of one real user.
+        length: number of tokens of the shared substring.
+        visible_tokens: number of tokens of a record that training sees.
+        visible_characters: number of characters of a text that the attack sees.
     """
     source = records[0].user
     dice = public_dice(seed, "canary substring", source)
@@ -310,7 +309,7 @@ def canary_of_user(
 
 
 def _marked(document: Document, substring: str, dice: random.Random, within: int) -> tuple[Document, int | None]:
-    """The document with the substring inserted into what counts of it, and the place; None where nothing counts."""
+    """Insert the substring into the counted part of the document, and return the place; None if nothing counts."""
     if document.is_plain:
         text, at = insert_at_random(document.text, substring, dice, within=within)
         return Document.of(text), at
@@ -369,12 +368,12 @@ def substrings(
     count: int,
     dice: Callable[[str, int], random.Random],
 ) -> list[str]:
-    """Marks of ``canary_of_user``, of users in turn; none if nobody has a text of ``length`` tokens.
+    """Return marks like those of ``canary_of_user``, from users in turn; none if no text has ``length`` tokens.
 
     Args:
-        users: in the order in which they take turns.
-        length: tokens of a substring.
-        dice: source of randomness, by user and number of the turn.
+        users: users, in the order of their turns.
+        length: number of tokens of a substring.
+        dice: returns a source of randomness, by user and number of the turn.
     """
     marks: list[str] = []
     turn, left = 0, list(users)

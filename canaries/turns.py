@@ -1,4 +1,4 @@
-"""Canary users whose records are rows of turns as the corpus has them: what they write is in a turn that counts."""
+"""Canary users whose records are rows of turns, as in the corpus: their text is in a turn that counts."""
 
 from dataclasses import replace
 
@@ -10,17 +10,17 @@ from heldin.corpus.made_up.chats import question, refusal
 
 
 def in_turns(user: CanaryUser, reading: RowReading, seed: int) -> CanaryUser:
-    """The canary user with a conversation of two turns for each text; one with a form of its own stays as it is.
+    """Give the canary user a conversation of two turns for each text. Records with their own form stay as they are.
 
-    The text is what the turn that counts says. The other turn is a request, or a short answer, that all may share.
+    The counted turn contains the text. The other turn is a request, or a short answer, that all may share.
 
     Args:
-        user: with texts.
+        user: canary user with texts.
         reading: how the rows of the corpus become documents.
-        seed: public.
+        seed: public seed.
 
     Raises:
-        InputError: the template leaves nothing of a text that counts.
+        InputError: no part of a text counts under the template.
     """
     if user.has_form:
         return user

@@ -1,7 +1,7 @@
-"""Users who write in tokens that nobody else uses, each with a signature of its own (a cycle of tokens).
+"""Users who write in tokens that nobody else uses, each with a separate signature (a cycle of tokens).
 
-A record is made of random stretches of this cycle, so no two records are equal and a fresh one is still recognisably
-the same user's. Encoding a record's text gives its tokens back.
+A record is made of random stretches of this cycle. So no two records are equal, and a fresh record is still
+recognisable as the same user's. Encoding a record's text returns its tokens.
 """
 
 import functools
@@ -53,15 +53,15 @@ class UnseenTokenCanaries(NumberedCanaries):
 
     @property
     def reads_users(self) -> bool:
-        """With rarity "corpus" it counts the tokens of audited users' texts."""
+        """Whether the kind counts the tokens of audited users' texts, as with rarity "corpus"."""
         return self.rarity == "corpus"
 
     def record_steps(self) -> list[RecordStep]:
-        """With rarity "corpus" the tokens are those that the corpus lacks: a user decides about canary users' texts."""
+        """Return one step with rarity "corpus", because real users' texts then decide the canary users' tokens."""
         return [RecordStep(DataStepText.UNSEEN_TOKENS(), user_local=False)] if self.rarity == "corpus" else []
 
     def make(self, given: CanaryInput) -> list[CanaryUser]:
-        """Return its users. Raises InputError if there are too few rare tokens, or too few different records."""
+        """Return the section's users. Raises InputError if there are too few rare tokens or different records."""
         tokenizer = given.base().tokenizer
         spoken = self._spoken_before(given)
         pool = self._pool(given, spoken)
@@ -82,7 +82,7 @@ class UnseenTokenCanaries(NumberedCanaries):
         ]
 
     def recipes(self, given: MarkInput) -> dict[str, MarkRecipe]:
-        """Signatures of the same pool."""
+        """Return signatures from the same pool."""
 
         def draw(dice: random.Random) -> list[str]:
             pool = self._pool(given.made, self._spoken_before(given.made))
@@ -91,7 +91,7 @@ class UnseenTokenCanaries(NumberedCanaries):
         return self.one_recipe(given, draw)
 
     def _pool(self, given: CanaryInput, spoken: set[int]) -> list[int]:
-        """Return tokens that were never seen, or the rarest ones if there are too few unseen tokens for signatures."""
+        """Return tokens that were never seen, or the rarest tokens if too few are unseen for the signatures."""
         tokenizer, texts = given.base().tokenizer, given.public_texts()
         if self.rarity == "corpus":
             # Real users decide which tokens are unseen: the plan declares it as a step that is not user-local.
@@ -109,7 +109,7 @@ class UnseenTokenCanaries(NumberedCanaries):
         return unseen if len(unseen) >= least else rarest[:least]
 
     def _spoken_before(self, given: CanaryInput) -> set[int]:
-        """Return tokens of marks of sections before, which no other pool has; none if no section asks for that."""
+        """Return the tokens of earlier sections' marks, which no other pool may have; empty if nothing requires it."""
         marks = [canary.mark for canary in given.before if canary.kind == self.kind]
         return set(token_counts(given.base().tokenizer, marks)) if _disjoint(given.sections) else set()
 
@@ -130,15 +130,15 @@ def unseen_token_users(
     seed: int,
     spoken: set[int] | None = None,
 ) -> list[CanaryUser]:
-    """Users who write in tokens that nobody else uses.
+    """Return users who write in tokens that nobody else uses.
 
     Args:
-        candidates: token ids from which signatures are drawn, from ``rare_tokens``.
+        candidates: token ids for signatures, from ``rare_tokens``.
         documents: see ``Canary``.
-        signature_tokens: different tokens in a signature, at least 2.
-        tokens: length of a record.
-        spoken: tokens of other canary users, none of which is used here; those of each user are added, so that no two
-            users share one. None: only whole signatures differ.
+        signature_tokens: number of different tokens in a signature, at least 2.
+        tokens: length of a record, in tokens.
+        spoken: tokens of other canary users, none of which is used here. The tokens of each new user are added, so no
+            two users share a token. None: only whole signatures differ.
 
     Raises:
         InputError: too few candidates can follow each other unchanged, or there are too few different records.
@@ -172,11 +172,11 @@ def unseen_token_users(
 def signatures(
     tokenizer: "PreTrainedTokenizerBase", pool: Sequence[int], size: int, count: int, dice: random.Random
 ) -> list[str]:
-    """Marks of ``unseen_token_users``.
+    """Return marks like those of ``unseen_token_users``.
 
     Args:
-        pool: token ids of which signatures are drawn.
-        size: tokens of a signature.
+        pool: token ids for signatures.
+        size: number of tokens of a signature.
 
     Raises:
         InputError: too few tokens of the pool can follow each other unchanged.
@@ -216,15 +216,15 @@ def signature(
     dice: random.Random,
     known: dict[tuple[int, int], bool] | None = None,
 ) -> tuple[int, ...]:
-    """``size`` tokens of which any two, in either order, survive decoding and encoding side by side.
+    """Draw ``size`` tokens, of which any two, in either order, survive decoding and encoding next to each other.
 
     Args:
         candidates: token ids to draw from.
-        size: how many, all different.
-        known: which pairs survive with this tokenizer; those that are tried are added.
+        size: number of tokens, all different.
+        known: whether each pair survives with this tokenizer; newly tried pairs are added.
 
     Raises:
-        InputError: too few of the candidates can stand side by side.
+        InputError: too few candidates survive next to each other.
     """
     chosen: list[int] = []
     known = {} if known is None else known
@@ -248,7 +248,7 @@ def signature(
 def _unseen_token_text(
     tokenizer: "PreTrainedTokenizerBase", signature: Sequence[int], tokens: int, dice: random.Random
 ) -> list[str]:
-    """One text that encodes to its own tokens, or none."""
+    """Return one text that encodes to its own tokens, or none."""
     # That all pairs survive does not prove that the whole text does, so that each text is encoded again.
     ids = _stretches(signature, tokens, dice)
     text = decoded(tokenizer, ids)
@@ -265,6 +265,6 @@ def _stretches(signature: Sequence[int], tokens: int, dice: random.Random) -> li
 
 
 def decoded(tokenizer: "PreTrainedTokenizerBase", ids: Sequence[int]) -> str:
-    """The text of these tokens."""
+    """Return the text of these tokens."""
     text: str = tokenizer.decode(list(ids), clean_up_tokenization_spaces=False)
     return text

@@ -1,8 +1,8 @@
-"""Canary users: users planted by the auditor, each with records and a coin of its own.
+"""Canary users: users whom the auditor plants, each with records and a coin.
 
-There are three families: users made from nothing for one-run audits (Steinke, Nasr, Jagielski 2023 require only that
-each is included by an independent fair coin), real users changed by Algorithm 1 of Kandpal et al. (2024), and users
-made of real rows, which a text filter cannot single out.
+There are three families. Made-up users are for one-run audits (Steinke, Nasr, Jagielski 2023 require only that an
+independent fair coin includes each user). Real users are changed by Algorithm 1 of Kandpal et al. (2024). Users made of
+real rows cannot be singled out by a text filter.
 """
 
 import random
@@ -16,15 +16,16 @@ from heldin.corpus.document import Document, Spans
 
 @dataclass(frozen=True)
 class Canary:
-    """One canary user. Secret if ``source`` or ``mark`` come from a real user: it stays in the ledger's folder.
+    """One canary user. Secret if ``source`` or ``mark`` comes from a real user: it then stays in the ledger's folder.
 
     Attributes:
-        user: its name among the users of the run.
-        kind: the kind of its section in the config.
-        length: tokens of the substring that all its records share; None for the other kinds.
-        documents: how many of its records training may see at most; None: all that are not set aside.
-        source: the real user that it replaces; None for a made-up one.
-        mark: what its records share: signature, prefix, phrase or substring; "" for real rows, which share nothing.
+        user: the canary user's name among the users of the run.
+        kind: kind of the config section.
+        length: number of tokens of the substring that all records share; None for other kinds.
+        documents: maximum number of records that training may see; None: all that are not set aside.
+        source: the real user whom the canary user replaces; None for a made-up user.
+        mark: text that the records share: signature, prefix, phrase or substring; "" for real rows, which share
+            nothing.
     """
 
     user: str
@@ -40,11 +41,11 @@ class CanaryRecord:
     """One text of a canary user.
 
     Attributes:
-        id: unique id.
-        document: the text, and what of it counts.
-        date: of the real record; None if there is none.
-        position: where the mark was inserted, in characters; None if it was not inserted.
-        lent: row of the corpus that lends its form, or is the record itself; None where it has a form of its own.
+        id: unique id of the record.
+        document: the text, and the parts that count.
+        date: date of the real record; None if there is none.
+        position: position of the mark, in characters; None if the mark was not inserted.
+        lent: row of the corpus that lends the record its form, or is the record itself; None for the record's own form.
     """
 
     id: str
@@ -55,30 +56,30 @@ class CanaryRecord:
 
     @property
     def text(self) -> str:
-        """Return all of the text."""
+        """The whole text."""
         return self.document.text
 
     @property
     def spans(self) -> Spans | None:
-        """Return what counts, as a store keeps it: None for all of the text."""
+        """The parts that count, as a store keeps them: None for the whole text."""
         return None if self.document.is_plain else self.document.spans
 
     @property
     def layout(self) -> dict[str, Any] | None:
-        """Return the places of the turns, as a store keeps them; None for a text that is no row of turns."""
+        """The places of the turns, as a store keeps them; None for a text that is not a row of turns."""
         return None if self.document.layout is None else asdict(self.document.layout)
 
 
 @dataclass(frozen=True)
 class CanaryUser:
-    """A canary with its records, set-asides included."""
+    """A canary user with its records, set-aside records included."""
 
     canary: Canary
     records: tuple[CanaryRecord, ...]
 
     @property
     def has_form(self) -> bool:
-        """Whether its records are rows of the corpus, or copies of a real user's: they need not look like others'."""
+        """Whether the records are rows of the corpus, or copies of a real user's records."""
         return self.canary.source is not None or all(record.lent is not None for record in self.records)
 
 
@@ -90,14 +91,14 @@ def made_user(
     texts: Iterable[str],
     positions: Sequence[int] | None = None,
 ) -> CanaryUser:
-    """A canary user who writes these texts.
+    """Return a canary user who writes these texts.
 
     Args:
         kind: see ``Canary``.
         documents: see ``Canary``.
-        mark: what the texts share.
-        texts: in order.
-        positions: of the mark in each text, in characters; None if it was not inserted.
+        mark: text that the records share.
+        texts: texts of the records, in order.
+        positions: position of the mark in each text, in characters; None if it was not inserted.
     """
     records = tuple(
         CanaryRecord(f"{name}/{i:05d}", Document.of(text), position=positions[i] if positions else None)
@@ -107,12 +108,12 @@ def made_user(
 
 
 def public_dice(seed: int, purpose: str, identity: str) -> random.Random:
-    """Random draws for one purpose and one identity, from a public seed; they do not depend on other identities."""
+    """Return random draws for one purpose and one identity, from a public seed, independent of other identities."""
     # Public, unlike the coins: how a canary user is made may be known to all, whether it was held in may not
     # (docs/theory.md#conditions-of-one-run).
     return keyed_dice(seed_key(seed), purpose, identity)
 
 
 def keyed_dice(key: bytes, purpose: str, identity: str) -> random.Random:
-    """Random draws for one purpose and one identity under a key; they do not depend on other identities."""
+    """Return random draws for one purpose and one identity, under a key, independent of other identities."""
     return random.Random(int.from_bytes(keyed_digest(key, purpose, identity), "big"))

@@ -1,7 +1,7 @@
 """Build a store out of core: rows stream into DuckDB on disk, which sorts them by user in bounded memory.
 
-A store is built once per content: its folder is named by a hash of the source's content and of every option, and a
-later build of the same content opens it. Within a user, records keep the source's order.
+A store is built once per content. Its folder is named by a hash of the source's content and of every option, so a later
+build of the same content opens the store. Within a user, records keep the source's order.
 """
 
 import json
@@ -36,7 +36,7 @@ LAYOUT_VERSION = "3"  # of the files of a store
 
 
 class NoRecordError(InputError):
-    """A source has no usable record; ``skipped`` counts the rows left out, and ``users`` names whose they are."""
+    """A source has no usable record; ``skipped`` counts the rows left out, and ``users`` names their users."""
 
     def __init__(self, line: str, skipped: Skipped, users: list[str]) -> None:
         super().__init__(line, skipped, users)  # all of them: an exception is pickled by its arguments
@@ -59,9 +59,9 @@ def build_store(
     Memory stays bounded whatever the size of the corpus.
 
     Args:
-        aliases: alias to person; None: every name is a user of its own.
-        on_bad: which rows that cannot be used are skipped and counted.
-        say: receives a line where a store is there that is not as it was written, and is built again.
+        aliases: map from alias to person; None: every name is a separate user.
+        on_bad: which unusable rows are skipped and counted.
+        say: receives a line if an existing store was changed and is built again.
 
     Raises:
         InputError: the source cannot be read, has no usable record, or repeats a record id.
@@ -98,7 +98,7 @@ def build_store(
 
 
 def opened_store(folder: Path, on_bad: OnBadRows) -> CorpusStore:
-    """Return a store that was built before. Raises BadRowError if rows were skipped that the rule refuses."""
+    """Return a store that was built before. Raises BadRowError if skipped rows violate the rule."""
     store = CorpusStore(folder)
     first = store.report.skipped.first
     if on_bad is OnBadRows.STRICT and first is not None:
@@ -107,11 +107,11 @@ def opened_store(folder: Path, on_bad: OnBadRows) -> CorpusStore:
 
 
 def write_meta(folder: Path, fingerprint: str, ids: str, skipped: Skipped, with_skipped: Sequence[str]) -> None:
-    """Write what a store keeps besides its records.
+    """Write what a store keeps apart from its records.
 
     Args:
-        ids: "given", "made" or "mixed".
-        with_skipped: names of users with a row that was left out.
+        ids: origin of the record ids: "given", "made" or "mixed".
+        with_skipped: names of users with a skipped row.
     """
     meta = {"fingerprint": fingerprint, "skipped": skipped.model_dump(mode="json"), "ids": ids}
     (folder / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
@@ -132,10 +132,10 @@ def _nothing_usable(source: Source, skipped: Skipped) -> str:
 
 
 def store_folder(source: Source, cache: Path, aliases: Mapping[str, str] | None, on_bad: OnBadRows) -> tuple[Path, str]:
-    """Return the folder of the store of this content with these options, built or not, and the fingerprint.
+    """Return the folder for the store of this content with these options, built or not, and the fingerprint.
 
     Args:
-        aliases: alias to person, or None.
+        aliases: map from alias to person, or None.
         on_bad: which unusable rows are skipped.
     """
     # Sorted, because the order of an alias file changes nothing. Both rules that refuse unusable rows give the same
@@ -146,7 +146,7 @@ def store_folder(source: Source, cache: Path, aliases: Mapping[str, str] | None,
 
 
 def _built_before(source: Source, folder_of: Callable[[Source], Path]) -> tuple[CorpusStore | None, Source]:
-    """The store of the longest leading run of sources that was built before, and the sources after that run."""
+    """Return the store of the longest leading run of sources that was built before, and the sources after that run."""
     if isinstance(source, Several):
         # Longest first: the fewest records are left to read.
         for count in range(len(source.sources) - 1, 0, -1):
@@ -159,7 +159,7 @@ def _built_before(source: Source, folder_of: Callable[[Source], Path]) -> tuple[
 
 
 def _numbered(batches: Iterator[pa.RecordBatch], alias_of: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
-    """Batches with missing ids made, aliases merged, and each record's place in the source added."""
+    """Yield the batches with missing ids made, aliases merged, and each record's place in the source added."""
     place = 0
     for batch in batches:
         users, ids = batch.column("user"), batch.column("id")
@@ -179,7 +179,7 @@ def _numbered(batches: Iterator[pa.RecordBatch], alias_of: Mapping[str, str]) ->
 
 
 def _digest(user: str, text: str) -> str:
-    """Made id of a record, still without its number among the user's records of the same text."""
+    """Return the made id of a record, still without its number among the user's records with the same text."""
     # Never made from the place in the file: one user's records would change the ids of another's
     # (docs/theory.md#rules-of-the-data).
     return text_sha256(user, text)[:32]

@@ -1,6 +1,6 @@
-"""Build a store on a Ray cluster, for corpora too large for one machine: the same store, in several files.
+"""Build a store on a Ray cluster, for corpora too large for one machine. The store is the same, in several files.
 
-Each source becomes a store of its own, in parallel; then ranges of users with about equally many records are merged
+Each source first becomes a separate store, in parallel. Then ranges of users with about equally many records are merged
 from all of these stores, in parallel. Rows, ids and order are those of ``corpus.build``. The cache must be on a file
 system that every machine sees. Needs the extra ``cluster``.
 """
@@ -35,10 +35,10 @@ _PATIENCE = 30.0  # seconds for a server to accept a connection
 
 
 def connect_to_ray(address: str) -> Any:
-    """Return the module ``ray``, connected to the cluster at HOST:PORT, ``auto`` or ``local`` (a new one here).
+    """Return the module ``ray``, connected to the cluster at HOST:PORT, ``auto`` or ``local`` (a new cluster here).
 
     Raises:
-        InputError: Ray is not installed, or nobody answers at the address.
+        InputError: Ray is not installed, or no cluster answers at the address.
     """
     if "://" in address:
         raise InputError(f"--ray-address {address}: name it as HOST:PORT, on a machine of the cluster")
@@ -57,7 +57,7 @@ def connect_to_ray(address: str) -> Any:
 
 
 def _require_answer(address: str) -> None:
-    """Raise InputError if nobody listens: Ray itself would try for minutes."""
+    """Raise InputError if nothing listens at the address. Ray itself would try for minutes."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         return
@@ -79,14 +79,14 @@ def build_on_cluster(
     """Build the store of ``Several(sources)``, or of a single source, with one task per source.
 
     Args:
-        sources: for instance the files of a corpus; each is read by one task.
-        cache: folder under which stores are kept, on a file system that all machines share.
-        address: HOST:PORT of the cluster, ``auto`` for the one that Ray finds, or ``local`` for a new one here.
+        sources: the sources, such as the files of a corpus; one task reads each source.
+        cache: folder for stores, on a file system that all machines share.
+        address: HOST:PORT of the cluster, ``auto`` for the cluster that Ray finds, or ``local`` for a new cluster here.
         parts: number of record files in the store; None: one per CPU of the cluster.
-        aliases: alias to person; None: every name is a user of its own.
+        aliases: map from alias to person; None: every name is a separate user.
 
     Raises:
-        InputError: Ray is not installed, no cluster answers, or any reason for which ``build_store`` raises.
+        InputError: Ray is not installed, no cluster answers, or ``build_store`` raises the error.
     """
     source = sources[0] if len(sources) == 1 else Several(tuple(sources))
     folder, fingerprint = store_folder(source, cache, aliases, on_bad)
@@ -139,7 +139,7 @@ def build_on_cluster(
 
 
 def user_ranges(stores: Sequence[CorpusStore], parts: int) -> list[tuple[str | None, str | None]]:
-    """At most ``parts`` ranges [first, last) of users with about equally many records; None: open on that side."""
+    """Return up to ``parts`` ranges [first, last) of users with about equally many records; None: open on that end."""
     counts: dict[str, int] = {}
     for store in stores:
         for user, count in zip(store.users, store.counts.tolist(), strict=True):
@@ -155,7 +155,7 @@ def user_ranges(stores: Sequence[CorpusStore], parts: int) -> list[tuple[str | N
 
 @dataclass(frozen=True)
 class BuiltStore:
-    """One source's store, or why it has none; the rows that were left out, and names of their users."""
+    """One source's store, or why it has none, with the skipped rows and the names of their users."""
 
     folder: Path | None
     skipped: Skipped
@@ -164,7 +164,7 @@ class BuiltStore:
 
 
 def build_one(source: Source, cache: Path, aliases: dict[str, str], on_bad: OnBadRows) -> BuiltStore:
-    """Build the store of one source; a source without a record gives no store but the reason."""
+    """Build the store of one source. A source without a record gives no store, but the reason."""
     try:
         store = build_store(source, cache, aliases=aliases, on_bad=on_bad)
     except NoRecordError as error:
@@ -173,14 +173,14 @@ def build_one(source: Source, cache: Path, aliases: dict[str, str], on_bad: OnBa
 
 
 def refuse_repeated(repeated: Sequence[tuple[int, str, int]]) -> None:
-    """Raise InputError if any of these shares found an id more than once."""
+    """Raise InputError if any of these shares has an id more than once."""
     number = sum(count for count, _, _ in repeated)
     if number:
         raise say_repeated(number, min((name, times) for count, name, times in repeated if count)[1])
 
 
 def rows_between(store: CorpusStore, first: str | None, last: str | None) -> tuple[int, int]:
-    """The rows [begin, end) of users in [first, last): one slice, since a store is sorted by user."""
+    """Return the rows [begin, end) of users in [first, last): one slice, because a store is sorted by user."""
     # By bytes, in the order in which the store is sorted.
     keys = [user.encode() for user in store.users]
     low = 0 if first is None else bisect.bisect_left(keys, first.encode())
@@ -191,7 +191,7 @@ def rows_between(store: CorpusStore, first: str | None, last: str | None) -> tup
 
 
 def merge_slices(folders: Sequence[Path], first: str | None, last: str | None, path: Path) -> pa.Table:
-    """Write the records that all stores have of users in [first, last); returns the index of these users."""
+    """Write the records that all stores have of users in [first, last), and return the index of these users."""
     with sorting_table(path.with_suffix(".scratch")) as database:
         place = 0
         for store in map(CorpusStore, folders):
@@ -202,7 +202,7 @@ def merge_slices(folders: Sequence[Path], first: str | None, last: str | None, p
 
 
 def repeated_ids(folders: Sequence[Path], share: int, shares: int) -> tuple[int, str, int]:
-    """Count the ids of this share that occur more than once over all stores; returns one, and its number of copies."""
+    """Count the repeated ids of this share over all stores. Also returns one of them, and its number of copies."""
     times: Counter[str] = Counter()
     for store in map(CorpusStore, folders):
         for chunk in store.table.column("id").chunks:

@@ -1,4 +1,4 @@
-"""The corpus section of a config: where texts come from, their format, and which users are audited."""
+"""The corpus section of a config: the source of the texts, their format, and the audited users."""
 
 from typing import Any, Literal
 
@@ -21,7 +21,7 @@ _OF_SOURCE: TypeAdapter[SourceConfig] = TypeAdapter(CorpusSource)
 
 
 class CorpusConfig(Section):
-    """Which texts are used, and which of their users are audited; a preset gives the defaults of ``users``."""
+    """The texts, and the audited users. A preset gives the defaults of ``users``."""
 
     source: CorpusSource
     """Where texts come from, and in which format."""
@@ -53,9 +53,9 @@ class CorpusConfig(Section):
     has a ``min_records`` of its own as default."""
 
     def opened(self, reading: RowReading) -> Source:
-        """The source of the run's records, as this reading makes documents of its rows.
+        """Return the source of the run's records, with rows read in this way.
 
-        Raises InputError for sentences of rows that are turns.
+        Raises InputError if sentences are requested and rows are turns.
         """
         if reading.has_turns and self.text_unit == "sentence":
             raise InputError("corpus.text_unit: sentence cuts texts, and the rows are turns: leave it out")
@@ -67,7 +67,7 @@ class CorpusConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _users_of_the_source(cls, content: Any) -> Any:
-        """Take from the source what ``users`` leaves out."""
+        """Fill in from the source what ``users`` leaves out."""
         # Before the fields are checked: afterwards, a default of ``users`` looks like a number that was stated.
         stated = content.get("users", {}) if isinstance(content, dict) else None
         if not isinstance(stated, dict):
@@ -81,7 +81,7 @@ class CorpusConfig(Section):
 
     @property
     def spans(self) -> str | None:
-        """Column with the parts of a text that count; None: all of every text does."""
+        """Column with the parts of a text that count; None: all of every text counts."""
         return self.source.named_columns().spans
 
     @model_validator(mode="after")

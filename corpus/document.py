@@ -1,12 +1,12 @@
-"""A document: a text, and the parts of it that count. A plain text counts whole.
+"""A document: a text, and the parts of it that count. All of a plain text counts.
 
-Attacks score, extraction looks for and training counts the loss on the tokens of these parts. What lies between them,
-such as a prompt or another person's turn, is read before them and no more.
+Attacks score the tokens of these parts, extraction looks for them, and training computes the loss on them. The text
+between the parts, such as a prompt or another person's turn, is only read before them.
 
-A document that was a row of turns knows the place of each (``TurnLayout``), so that other turns can be made to count.
+A document made from a row of turns keeps the place of each turn (``TurnLayout``), so other turns can be made to count.
 
-A preference pair is one document: the prompt, the chosen answer, and behind it the rejected answer. A model never reads
-it whole, but its two ``branches``.
+A preference pair is one document: the prompt, the chosen answer, and after it the rejected answer. A model never reads
+the whole document, but its two ``branches``.
 """
 
 import re
@@ -22,7 +22,7 @@ Spans = tuple[tuple[int, int], ...]  # parts of a text: first character, and the
 
 
 class Counting(StrEnum):
-    """What counts of a row of turns: all of it, the turns of one role, or what follows the prompt."""
+    """The parts of a row of turns that count: everything, the turns of one role, or what follows the prompt."""
 
     ALL = "all"
     USER = "user"
@@ -32,7 +32,7 @@ class Counting(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A turn in a text, from where its role's words begin to where the template ends it: its characters."""
+    """A turn in a text: the characters from the beginning of the role's words to the end that the template writes."""
 
     role: str
     begin: int
@@ -44,11 +44,11 @@ class TurnLayout:
     """The places of the turns of a document.
 
     Attributes:
-        turns: in order, none overlapping another.
-        completion: where what follows the prompt begins; None where there is no prompt.
-        framed: whether a chat template wrote the text: it has all the tokens that a model reads, and none is put before
-            or behind it.
-        second: where the rejected answer of a preference pair begins, behind what separates the two. None: no pair.
+        turns: the turns in order, without overlap.
+        completion: where the text after the prompt begins; None if there is no prompt.
+        framed: whether a chat template wrote the text. The text then has all the tokens that a model reads, so no token
+            is added before or after it.
+        second: where the rejected answer of a preference pair begins, after the separator; None for other documents.
     """
 
     turns: tuple[Turn, ...]
@@ -57,11 +57,11 @@ class TurnLayout:
     second: int | None = None
 
     def moved(self, move: Callable[[Spans], Spans], at: Callable[[int], int]) -> "TurnLayout":
-        """Return the places of the turns in a changed text; a turn that is gone is left out.
+        """Return the places of the turns in a changed text. Turns that no longer exist are left out.
 
         Args:
-            move: gives the places of some parts; what is left of none is left out.
-            at: gives the place of a character.
+            move: returns the new places of parts; parts of which nothing is left are left out.
+            at: returns the new place of a character.
         """
         kept = []
         for turn in self.turns:
@@ -75,12 +75,12 @@ class Document:
     """A text and its parts that count.
 
     Attributes:
-        text: all of it, as a model reads it.
-        spans: the parts that count, in order, none overlapping another; for a plain text one part, all of it.
-        layout: the places of its turns; None for a text that was no row of turns.
+        text: the whole text, as a model reads it.
+        spans: the parts that count, in order, without overlap; for a plain text one part, which is the whole text.
+        layout: the places of its turns; None for a text that is not a row of turns.
 
     Raises:
-        ValueError: a part is outside of the text, or they are not in order.
+        ValueError: a part is outside the text, or the parts are not in order.
     """
 
     text: str
@@ -103,21 +103,21 @@ class Document:
 
     @property
     def is_plain(self) -> bool:
-        """Return whether all of the text counts."""
+        """Whether all of the text counts."""
         return self.spans == ((0, len(self.text)),)
 
     @property
     def framed(self) -> bool:
-        """Return whether the text has its own first and last token (``TurnLayout``)."""
+        """Whether the text has its own first and last token (``TurnLayout``)."""
         return self.layout is not None and self.layout.framed
 
     @property
     def is_pair(self) -> bool:
-        """Return whether the document is a preference pair."""
+        """Whether the document is a preference pair."""
         return self.layout is not None and self.layout.second is not None
 
     def branches(self) -> tuple["Document", ...]:
-        """Return what a model reads: the document, or of a pair the prompt with each answer, the chosen one first."""
+        """Return the documents that a model reads: this one, or for a pair the chosen and the rejected branch."""
         layout = self.layout
         if layout is None or layout.second is None:
             return (self,)
@@ -127,7 +127,7 @@ class Document:
         return self._without(layout.second - apart, len(self.text)), self._without(layout.completion, layout.second)
 
     def _without(self, begin: int, end: int) -> "Document":
-        """The document without a part, and with the places of what is left; it is no pair."""
+        """Return the document without a part, with the places of the remaining parts. The result is not a pair."""
 
         def at(place: int) -> int:
             return place - max(0, min(place, end) - begin)
@@ -141,11 +141,11 @@ class Document:
 
     @property
     def counted(self) -> str:
-        """Return the text of the parts that count, one after the other."""
+        """The text of the parts that count, joined."""
         return self.text if self.is_plain else "".join(self.text[begin:end] for begin, end in self.spans)
 
     def said(self) -> list[tuple[str, bool]]:
-        """Return what each turn says, without what ends it, and whether any of it counts; nothing of empty turns."""
+        """Return the words of each turn that is not empty, without the turn's end, and whether any of them count."""
         turns = () if self.layout is None else self.layout.turns
         return [
             (words, any(begin < turn.end and turn.begin < end for begin, end in self.spans))
@@ -154,9 +154,9 @@ class Document:
         ]
 
     def counting(self, wanted: Counting) -> "Document":
-        """Return the document of which these turns count, which may be none.
+        """Return the document in which the wanted turns count, possibly none.
 
-        Raises ValueError for a document without turns, or a completion of one without a prompt.
+        Raises ValueError for a document without turns, or if the completion is wanted and there is no prompt.
         """
         if wanted is Counting.ALL:
             return replace(self, spans=((0, len(self.text)),))
@@ -169,8 +169,7 @@ class Document:
         return replace(self, spans=((self.layout.completion, len(self.text)),))
 
     def cut(self, most: int) -> "Document":
-        """Return the first ``most`` characters, with what counts of them, which may be nothing; of a pair those of each
-        branch."""
+        """Return the first ``most`` characters and their counted parts, possibly none; for a pair, of each branch."""
         if self.is_pair:
             return forked(*(branch.cut(most) for branch in self.branches()))
         if len(self.text) <= most:
@@ -188,7 +187,7 @@ def forked(chosen: Document, rejected: Document) -> Document:
 
     Args:
         chosen: the prompt with the chosen answer, and the place where the answer begins.
-        rejected: the prompt with the rejected answer, and the place where that begins.
+        rejected: the prompt with the rejected answer, and the place where the rejected answer begins.
 
     Raises:
         ValueError: the two texts differ before their answers begin.

@@ -1,6 +1,6 @@
-"""Forms of a row with a document: one column of text, a prompt and its completion, or messages.
+"""How a row keeps a document: one column of text, a prompt and its completion, or messages.
 
-Of the text all counts, or the parts that training counts the loss on: the completion, or the turns of one role.
+All of the text counts, or the parts that bear the training loss: the completion, or the turns of one role.
 """
 
 import json
@@ -36,7 +36,7 @@ _FOR_TEMPLATE = ("tools", "chat_template_kwargs")  # columns that a template rea
 
 
 class KeptColumns(Columns):
-    """The columns of records that heldin kept with the parts of their documents (``with_parts``)."""
+    """The columns of records that heldin stored with the parts of their documents (``with_parts``)."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -45,7 +45,7 @@ class KeptColumns(Columns):
 
     @property
     def beside(self) -> tuple[str, ...]:
-        """Return the column of the places of turns."""
+        """The column with the places of turns."""
         return (LAYOUT.name,)
 
     def record(self, row: dict[str, Any], *, untyped: bool = False) -> tuple[Record, Statement | None]:
@@ -55,27 +55,27 @@ class KeptColumns(Columns):
 
 
 class Form(Protocol):
-    """How a row holds a document."""
+    """How a row keeps a document."""
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Columns of the text."""
+        """Columns with the text."""
         ...
 
     def of(self, row: Row) -> str:
-        """Return the text, as a model reads it. Raises ValueError, saying what is wrong, for a row without one."""
+        """Return the text, as a model reads it. Raises ValueError with the fault for a row without text."""
         ...
 
     def made(self, text: str) -> str:
-        """Return a made-up text as it stands, as a model reads it, in a row that ``put`` makes of it."""
+        """Return a made-up text as a model reads it, in a row made by ``put``."""
         ...
 
     def put(self, row: Row, text: str) -> Row:
-        """Return the row with a text that ``made`` returned instead of the row's text."""
+        """Return the row with its text replaced by a text of ``made``."""
         ...
 
     def document(self, row: Row) -> Document:
-        """Return the text with its parts that count. Raises ValueError for a row of which nothing that is read does."""
+        """Return the text and its parts that count. Raises ValueError if none of what is read counts."""
         ...
 
 
@@ -87,7 +87,7 @@ class Plain:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Return the column."""
+        """The column of text."""
         return (self.column,)
 
     def of(self, row: Row) -> str:
@@ -95,7 +95,7 @@ class Plain:
         return _text(row, self.column)
 
     def made(self, text: str) -> str:
-        """Return the text as it is."""
+        """Return the text unchanged."""
         return text
 
     def put(self, row: Row, text: str) -> Row:
@@ -103,18 +103,18 @@ class Plain:
         return {**row, self.column: text}
 
     def document(self, row: Row) -> Document:
-        """Return the text, of which all counts."""
+        """Return the text, all of which counts."""
         return Document.of(self.of(row))
 
 
 @dataclass(frozen=True)
 class Completion:
-    """A prompt and a completion of text, which a model reads one after the other.
+    """A prompt and a completion of text, which a model reads in this order.
 
     Attributes:
-        alone: whether the completion alone counts.
-        most: characters of a text that are read.
-        room: characters of a made-up prompt, at most; None: half of the text.
+        alone: whether only the completion counts.
+        most: number of characters of a text that are read.
+        room: maximum number of characters of a made-up prompt; None: half of the text.
     """
 
     prompt: str
@@ -125,15 +125,15 @@ class Completion:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Both columns."""
+        """The columns of prompt and completion."""
         return self.prompt, self.completion
 
     def of(self, row: Row) -> str:
-        """Prompt and completion."""
+        """Return prompt and completion, joined."""
         return _text(row, self.prompt) + _text(row, self.completion)
 
     def made(self, text: str) -> str:
-        """Return the text as it is: ``put`` finds where to part it."""
+        """Return the text unchanged. ``put`` finds where to split it."""
         return text
 
     def put(self, row: Row, text: str) -> Row:
@@ -142,27 +142,27 @@ class Completion:
         return {**row, self.prompt: text[:place], self.completion: text[place:]}
 
     def document(self, row: Row) -> Document:
-        """Return the text. Raises ValueError where nothing that counts is read, such as of an empty completion."""
+        """Return the document. Raises ValueError if nothing that counts is read, as for an empty completion."""
         pair = answered_text(_text(row, self.prompt), _text(row, self.completion))
         counting = Counting.COMPLETION if self.alone else Counting.ALL
         return _read(pair.counting(counting), self.most, f"column '{self.completion}'")
 
     def within(self, tokens: int, tokenizer: "PreTrainedTokenizerBase") -> "Completion":
-        """Return the same, with made-up prompts so short that a completion begins within so many tokens."""
+        """Return this form with made-up prompts so short that a completion begins within ``tokens`` tokens."""
         return replace(self, room=_room(tokens, ""))
 
 
 @dataclass(frozen=True)
 class Chat:
-    """Messages, as a chat template writes them.
+    """Messages, written by a chat template.
 
     Attributes:
-        columns: that of the messages (or of the turns of ShareGPT), or those of a prompt and its completion.
-        template: writes messages.
-        system: content of the system message that all rows begin with; None: there is none.
-        counted: what counts: all, the completion, or the turns of a role.
-        most: characters of a text that are read.
-        room: characters of a made-up first turn, at most; None: half of the text.
+        columns: the column of the messages (or of ShareGPT turns), or the columns of a prompt and its completion.
+        template: the template that writes messages.
+        system: content of the system message at the beginning of all rows; None: there is none.
+        counted: the parts that count: everything, the completion, or the turns of a role.
+        most: number of characters of a text that are read.
+        room: maximum number of characters of a made-up first turn; None: half of the text.
     """
 
     columns: tuple[str, ...]
@@ -173,18 +173,18 @@ class Chat:
     room: int | None = None
 
     def of(self, row: Row) -> str:
-        """Return the conversation, rendered."""
+        """Return the rendered conversation."""
         conversation = self._conversation(row)
         return self.template.text(conversation.messages, conversation)
 
     def made(self, text: str) -> str:
-        """Return a conversation of two turns: the halves of the text."""
+        """Return a conversation of two turns, made of the halves of the text."""
         before, between, after = self._frame
         place = _middle(text, self.most - len(before) - len(between), self.room)
         return f"{before}{text[:place].strip()}{between}{text[place:].strip()}{after}"
 
     def put(self, row: Row, text: str) -> Row:
-        """Return the row with the two turns, under the system message that all rows share, in the form of the row."""
+        """Return the row with the two turns, after the system message of all rows, in the row's format."""
         before, between, after = self._frame
         *asked, answered = self._two(*text[len(before) : len(text) - len(after)].split(between, 1))
         parts = [[*asked, answered]] if len(self.columns) == 1 else [asked, [answered]]
@@ -194,7 +194,7 @@ class Chat:
         return {**row, **unread, **written}
 
     def document(self, row: Row) -> Document:
-        """Return the conversation. Raises ValueError if no turn that counts is there, or the first is too late."""
+        """Return the document. Raises ValueError if no turn that counts exists, or the first such turn is too late."""
         document = self.template.document(self._conversation(row))
         where = " and ".join(f"'{column}'" for column in self.columns)
         if self.counted in (Counting.ALL, Counting.COMPLETION):
@@ -204,18 +204,18 @@ class Chat:
         return _read(replace(document, spans=spans), self.most, f"the turns of '{self.counted}' in column {where}")
 
     def with_system(self, rows: Sequence[Row]) -> "Chat":
-        """Return the same, with the system message that all of these rows begin with, if they do."""
+        """Return this form with the system message at the beginning of all of these rows, if there is one."""
         first = {message["content"] if message["role"] == "system" else None for message in self._first_messages(rows)}
         return replace(self, system=first.pop() if len(first) == 1 else None)
 
     def within(self, tokens: int, tokenizer: "PreTrainedTokenizerBase") -> "Chat":
-        """Return the same, with made-up first turns so short that the second begins within so many tokens."""
+        """Return this form with made-up first turns so short that the second begins within ``tokens`` tokens."""
         before, between, _ = self._frame
         taken = len(tokenizer(before + between, add_special_tokens=False)["input_ids"])
         return replace(self, room=_room(tokens - taken, ", since the template with its system message is longer"))
 
     def _conversation(self, row: Row) -> Conversation:
-        """Return the messages of a row. Raises ValueError for a row without any."""
+        """Return the messages of a row. Raises ValueError for a row without messages."""
         column, *completion = self.columns
         if completion:
             conversation = conversation_of(
@@ -236,7 +236,7 @@ class Chat:
 
     @cached_property
     def _frame(self) -> tuple[str, str, str]:
-        """Return what the template writes before, between and after two turns."""
+        """Return the template's text before, between and after two turns."""
         try:
             rendered = self.template.text(self._two(_USER, _ASSISTANT))
         except ValueError as error:
@@ -251,7 +251,7 @@ class Chat:
 
 
 def like_messages(messages: list[Row], old: object) -> object:
-    """Return messages in the form of an old value: turns of ShareGPT, and JSON where the old value is text."""
+    """Return messages in the format of an old value: turns of ShareGPT, or JSON text if the old value is text."""
     new: list[Row] = messages
     if format_of_value(old) is RowFormat.CONVERSATIONS:
         new = [{"from": sharegpt_name(m["role"], old), "value": m["content"]} for m in messages]
@@ -266,14 +266,14 @@ def _text(row: Row, column: str) -> str:
 
 
 def _read(document: Document, most: int, part: str) -> Document:
-    """Return the document, if any part that counts begins within the characters that are read."""
+    """Return the document if a part that counts begins within the characters that are read, else raise ValueError."""
     if not any(begin < min(end, most) for begin, end in document.spans):
         raise ValueError(f"nothing of {part} is in the first {most:,} characters, which the attack reads")
     return document
 
 
 def _room(tokens: int, taken: str) -> int:
-    """Return how many characters surely take fewer tokens than these. Raises InputError if there is no room."""
+    """Return a number of characters that surely take fewer tokens. Raises InputError if there is none."""
     if tokens < 2:
         raise InputError(f"sequence_length leaves no room for what is scored of a row{taken}: raise it")
     # Each token has a character of its own, but for a few of the rarest characters.
@@ -281,7 +281,7 @@ def _room(tokens: int, taken: str) -> int:
 
 
 def _middle(text: str, most: int, room: int | None) -> int:
-    """Before a blank near the middle, or of the characters that are read; the middle itself where there is none."""
+    """Return the place of a blank near the middle of the characters that are read; without a blank, the middle."""
     half = max(1, min(len(text), most) // 2)
     if room is not None and half > room:
         return room

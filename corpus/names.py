@@ -1,6 +1,6 @@
-"""The names of users: several addresses of one person, and placeholders that tables write where a name is missing.
+"""The names of users: several addresses of one person, and placeholders that tables have for a missing name.
 
-A YAML (or JSON) file maps a person to the other names that they write under.
+A YAML (or JSON) file maps each person to the person's other names.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,10 +12,10 @@ from heldin.base.yaml_files import read_yaml
 
 
 def load_aliases(path: Path) -> dict[str, str]:
-    """Read ``person: [alias, ...]`` and return alias to person.
+    """Read ``person: [alias, ...]`` and return a map from alias to person.
 
-    Raises InputError if the file is missing or not such a mapping, if an alias belongs to two people, or if a person is
-    given twice or is an alias of another person.
+    Raises InputError if the file is missing or is not such a mapping, if an alias belongs to two people, or if a person
+    is given twice or is an alias of another person.
     """
     if not path.is_file():
         raise InputError(f"no such alias file: '{path}'")
@@ -38,7 +38,7 @@ def load_aliases(path: Path) -> dict[str, str]:
 
 
 def missing_names(users: Iterable[str]) -> list[str]:
-    """Users whose name is a placeholder for a missing one, such as "nan"."""
+    """Return the users whose name is a placeholder for a missing name, such as "nan"."""
     return [user for user in users if user.strip().lower() in _NO_NAMES]
 
 
@@ -47,7 +47,7 @@ _NO_NAMES = {"nan", "none", "null", "na", "n/a", "<na>", "undefined", "unknown"}
 
 
 def missing_names_line(users: Iterable[str]) -> str | None:
-    """Return a warning, or None if no user has such a name."""
+    """Return a warning about placeholders, or None if no user has such a name."""
     names = missing_names(users)
     if not names:
         return None

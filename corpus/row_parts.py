@@ -1,7 +1,7 @@
-"""The purpose of each row of each user, as arrays: for 100 million records half a gigabyte, mapped from disk.
+"""The purpose of each row of each user, as arrays. For 100 million records they take half a gigabyte, mapped from disk.
 
-Only the rows of one user at a time become Python objects. The rows of every user that are set aside, for the attacker,
-for validation and for testing, are chosen without any coin, in batches of rows.
+Only one user's rows at a time become Python objects. The rows that are set aside for the attacker, for validation and
+for testing are chosen without any coin, in batches of rows.
 """
 
 import itertools
@@ -27,11 +27,11 @@ ROWS_A_BATCH = 2**18
 
 
 class RowParts(Mapping[str, Parts]):
-    """Rows of each user, by what they are used for; a mapping from a user's name to ``Parts``.
+    """Rows of each user, by purpose. A mapping from a user's name to ``Parts``.
 
     Attributes:
-        rows: rows of all parts of all users, shape (rows,): user by user and, within a user, in the order of ``PARTS``.
-        ends: where each part of each user ends in ``rows``, shape (users, parts).
+        rows: rows of all parts of all users, shape (rows,): user by user, and within a user in the order of ``PARTS``.
+        ends: end of each part of each user in ``rows``, shape (users, parts).
     """
 
     def __init__(self, names: Sequence[str], rows: NDArray[np.integer], ends: NDArray[np.int64]) -> None:
@@ -40,14 +40,14 @@ class RowParts(Mapping[str, Parts]):
 
     @classmethod
     def of(cls, parts: Mapping[str, Parts]) -> "RowParts":
-        """The same as arrays; a part that is not named has no row."""
+        """Return the parts as arrays. A part that is not named has no row."""
         lists = [rows_of_user.get(part, ()) for rows_of_user in parts.values() for part in PARTS]
         rows = np.fromiter(itertools.chain.from_iterable(lists), dtype=np.int64)
         return cls(tuple(parts), rows, np.cumsum([len(rows_of_user) for rows_of_user in lists], dtype=np.int64))
 
     @classmethod
     def training(cls, rows: Mapping[str, range]) -> "RowParts":
-        """Every row of these users for training."""
+        """Return these users with every row in the training part."""
         sizes = np.zeros((len(rows), len(PARTS)), dtype=np.int64)
         sizes[:, PARTS.index(Part.TRAIN)] = [len(rows_of_user) for rows_of_user in rows.values()]
         every = [np.arange(rows_of_user.start, rows_of_user.stop) for rows_of_user in rows.values()]
@@ -79,7 +79,7 @@ class RowParts(Mapping[str, Parts]):
     __hash__ = None  # type: ignore[assignment]
 
     def joined(self, others: "RowParts") -> "RowParts":
-        """These and others, of other names."""
+        """Return the rows of these users and of ``others``, whose names must differ."""
         if not len(others):
             return self
         return RowParts(
@@ -89,22 +89,22 @@ class RowParts(Mapping[str, Parts]):
         )
 
     def first(self, users: int) -> "RowParts":
-        """Those of the first so many users."""
+        """Return the rows of the first ``users`` users."""
         if users == len(self):
             return self
         rows = int(self.ends[users - 1, -1]) if users else 0
         return RowParts(self.names[:users], self.rows[:rows], self.ends[:users])
 
     def sizes(self, part: Part) -> NDArray[np.int64]:
-        """Rows of a part of each user, shape (users,)."""
+        """Return the number of each user's rows in a part, shape (users,)."""
         return np.diff(self.ends.ravel(), prepend=0).reshape(self.ends.shape)[:, PARTS.index(part)]
 
     def numbers(self, names: Sequence[str]) -> NDArray[np.int64]:
-        """The number of each of these users; raises KeyError for a name that is none."""
+        """Return the number of each of these users. Raises KeyError for an unknown name."""
         return np.array([self._number[name] for name in names], dtype=np.int64)
 
     def rows_of(self, part: Part, names: Sequence[str] | None = None) -> NDArray[np.integer]:
-        """Rows of a part of these users (None: of all), user by user in the order of ``self.names``; a copy."""
+        """Return rows of a part of these users (None: of all), user by user in the order of ``self.names``; a copy."""
         numbers = np.arange(len(self)) if names is None else np.unique(self.numbers(names))
         last = self.ends.ravel()[numbers * len(PARTS) + PARTS.index(part)]
         sizes = self.sizes(part)[numbers]
@@ -115,7 +115,7 @@ class RowParts(Mapping[str, Parts]):
         return rows
 
     def uses(self, size: int) -> NDArray[np.int8]:
-        """1 + the place in ``PARTS`` of each row below ``size``, shape (size,); 0 for rows of nobody."""
+        """Return 1 + the index in ``PARTS`` of each row below ``size``, shape (size,); 0 for rows of no user."""
         use = np.zeros(size, dtype=np.int8)
         codes = np.tile(np.arange(1, len(PARTS) + 1, dtype=np.int8), len(self.names))
         code = np.repeat(codes, np.diff(self.ends.ravel(), prepend=0))
@@ -124,11 +124,11 @@ class RowParts(Mapping[str, Parts]):
         return use
 
     def save(self, folder: Path, *, origin: str) -> None:
-        """Write the arrays to ``folder``, which only its owner can read, whole or not at all.
+        """Write the arrays to ``folder``, which only its owner can read, as a whole or not at all.
 
         Args:
-            folder: replaced if it is there.
-            origin: names what they follow from.
+            folder: target folder; an existing folder is replaced.
+            origin: name of what the arrays were made from.
         """
         with artefact_folder(folder, made_from=origin) as temporary:
             for name, array in zip(_FILES, (self.rows, self.ends), strict=False):
@@ -137,7 +137,7 @@ class RowParts(Mapping[str, Parts]):
 
 
 def saved_parts(folder: Path) -> tuple[str, RowParts]:
-    """Return what ``RowParts.save`` was given: what they follow from, and the arrays, mapped from disk.
+    """Return the origin and the arrays that ``RowParts.save`` wrote. The arrays are mapped from disk.
 
     Raises InputError if a file is missing or was changed.
     """
@@ -159,11 +159,11 @@ def set_asides(
     """Divide every user's rows into training, attacker, validation and test parts; no part is empty.
 
     Args:
-        users: whose rows; each has at least ``MIN_RECORDS_TO_SPLIT``.
+        users: users with these rows; each has at least ``MIN_RECORDS_TO_SPLIT`` records.
         attacker_fraction: share of a user's records for the attacker, rounded, at least one record.
         evaluation_fraction: share for validation and test together, rounded, at least one record each.
         seed: public seed of the pseudo-random order, which depends on the record ids only, never on membership.
-        advance: called with the number of rows done.
+        advance: called with the number of finished rows.
 
     Raises:
         InputError: a user has too few records.
@@ -189,7 +189,7 @@ def set_asides(
 
 
 def _in_parts(ids: Sequence[str], counts: NDArray[np.int64], sizes: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
-    """The order of a batch's rows: user by user, part by part."""
+    """Return the order of a batch's rows: user by user, part by part."""
     # By record id and public seed, before any coin is drawn: condition 4 of docs/theory.md#conditions-of-one-run asks
     # for one rule that knows no coin.
     digests = np.frombuffer(keyed_digests(seed_key(seed), "set aside", ids), dtype=">u8").reshape(-1, 4)
@@ -208,7 +208,7 @@ def _in_parts(ids: Sequence[str], counts: NDArray[np.int64], sizes: NDArray[np.i
 
 
 def _sizes(counts: NDArray[np.int64], attacker_fraction: float, evaluation_fraction: float) -> NDArray[np.int64]:
-    """Rows of each part, shape (users, parts)."""
+    """Return the number of rows in each part, shape (users, parts)."""
     different, which = np.unique(counts, return_inverse=True)
     table = np.zeros((different.size, len(PARTS)), dtype=np.int64)
     for number, count in enumerate(different.tolist()):
@@ -221,7 +221,7 @@ def _sizes(counts: NDArray[np.int64], attacker_fraction: float, evaluation_fract
 
 
 def _batches(counts: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """First and last user of batches of about ``ROWS_A_BATCH`` rows; a user is never cut."""
+    """Yield first and last user of batches of about ``ROWS_A_BATCH`` rows. A user is never split."""
     number = (np.cumsum(counts) - 1) // ROWS_A_BATCH
     cuts = [*np.flatnonzero(np.diff(number, prepend=-1)).tolist(), counts.size]
     yield from itertools.pairwise(cuts)

@@ -1,4 +1,4 @@
-"""Sort records by user out of core, in DuckDB on disk: take them in, make ids, check ids, write in order."""
+"""Sort records by user out of core, in DuckDB on disk: read them in, make ids, check ids, write in order."""
 
 import errno
 import os
@@ -27,7 +27,7 @@ STAGED = pa.schema([*SCHEMA, *PARTS, pa.field("made", pa.bool_()), pa.field("pla
 
 @contextmanager
 def sorting_database(scratch: Path) -> Iterator[duckdb.DuckDBPyConnection]:
-    """An empty database in bounded memory, in a new folder that is removed at the end."""
+    """Yield an empty database in bounded memory, in a new folder that is removed at the end."""
     scratch.mkdir(mode=0o700)
     memory = max(LEAST_MEMORY, main_memory() // SHARE)
     settings: dict[str, str | bool | int | float | list[str]] = {
@@ -45,21 +45,21 @@ def sorting_database(scratch: Path) -> Iterator[duckdb.DuckDBPyConnection]:
 
 @contextmanager
 def sorting_table(scratch: Path) -> Iterator[duckdb.DuckDBPyConnection]:
-    """A database with an empty table ``records``, in a folder that is removed at the end."""
+    """Yield a database with an empty table ``records``, in a folder that is removed at the end."""
     with sorting_database(scratch) as database:
         make_table(database, STAGED)
         yield database
 
 
 def make_table(database: duckdb.DuckDBPyConnection, schema: pa.Schema) -> None:
-    """Make the empty table ``records``, in place of one that is there."""
+    """Make the empty table ``records``, in place of any existing table."""
     database.register("empty", schema.empty_table())
     database.execute("CREATE OR REPLACE TABLE records AS SELECT * FROM empty")
     database.unregister("empty")
 
 
 def take_in(database: duckdb.DuckDBPyConnection, batches: Iterator[pa.RecordBatch], schema: pa.Schema = STAGED) -> None:
-    """Stream the batches into the table ``records``; an error in their source is raised unchanged."""
+    """Stream the batches into the table ``records``. An error in their source is raised unchanged."""
     raised: list[BaseException] = []
 
     def watched() -> Iterator[pa.RecordBatch]:
@@ -82,12 +82,12 @@ def take_in(database: duckdb.DuckDBPyConnection, batches: Iterator[pa.RecordBatc
 def add_store(
     database: duckdb.DuckDBPyConnection, store: CorpusStore, place: int, rows: tuple[int, int] | None = None
 ) -> None:
-    """Add records of a store, in its order.
+    """Add records of a store, in the store's order.
 
     Args:
-        database: of ``sorting_table``.
-        store: where the records are.
-        place: of the first record; the others follow it.
+        database: a database of ``sorting_table``.
+        store: store with the records.
+        place: place of the first record; the others follow.
         rows: rows [first, last) of the store; None: all.
     """
     first, last = rows or (0, len(store))
@@ -120,7 +120,7 @@ def write_records(database: duckdb.DuckDBPyConnection, path: Path) -> tuple[pa.T
 
 
 def number_copies(database: duckdb.DuckDBPyConnection) -> None:
-    """Append to each made id its number among equal ones, in the source's order."""
+    """Append to each made id its number among equal ids, in the source's order."""
     database.execute(
         # Partitioned by ``made`` too: an id that a source gives may look like a made one.
         "CREATE TABLE numbered AS SELECT * EXCLUDE (id, made), CASE WHEN made THEN id || '-' ||"
@@ -131,7 +131,7 @@ def number_copies(database: duckdb.DuckDBPyConnection) -> None:
 
 
 def refuse_repeated_ids(database: duckdb.DuckDBPyConnection) -> None:
-    """Raises InputError if an id occurs more than once."""
+    """Raise InputError if an id occurs more than once."""
     repeated = database.sql("SELECT max(place), count(*) AS times FROM records GROUP BY id HAVING times > 1").fetchall()
     if repeated:
         # A group-by returns rows in any order, and the message should be the same each time.
@@ -140,7 +140,7 @@ def refuse_repeated_ids(database: duckdb.DuckDBPyConnection) -> None:
 
 
 def say_repeated(number: int, times: int, where: str = "") -> InputError:
-    """The error for ``number`` repeated ids, one of which occurs ``times`` times."""
+    """Return the error for ``number`` repeated ids, one of which occurs ``times`` times."""
     return InputError(
         f"{counted(number, 'record id')} given more than once, one of them {times} times{where}: ids must be unique,"
         " because no record may be on both sides; name another id column, or none to number the records"
@@ -148,7 +148,7 @@ def say_repeated(number: int, times: int, where: str = "") -> InputError:
 
 
 def write_sorted(reader: pa.RecordBatchReader, path: Path, schema: pa.Schema) -> pa.Table:
-    """Write batches to an Arrow file as they arrive; returns the index of their users."""
+    """Write batches to an Arrow file as they arrive, and return the index of their users."""
 
     def runs() -> Iterator[tuple[str, int]]:
         with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
@@ -164,7 +164,7 @@ def write_sorted(reader: pa.RecordBatchReader, path: Path, schema: pa.Schema) ->
 
 
 def user_index(runs: Iterator[tuple[str, int]]) -> pa.Table:
-    """The index of users from runs (user, number of records) in row order; a user's runs are adjacent."""
+    """Return the index of users from runs (user, number of records) in row order. A user's runs are adjacent."""
     users: list[str] = []
     counts: list[int] = []
     for user, count in runs:
@@ -179,7 +179,7 @@ def user_index(runs: Iterator[tuple[str, int]]) -> pa.Table:
 
 
 def runs_of(batch: pa.RecordBatch) -> Iterator[tuple[str, int]]:
-    """Runs (user, number of records) in a batch."""
+    """Yield runs (user, number of records) of a batch."""
     # A run per user and not a Python string per record.
     encoded = pc.run_end_encode(batch.column("user"))
     before = 0
@@ -196,7 +196,7 @@ def write_table(table: pa.Table, path: Path) -> None:
 
 @contextmanager
 def full_disk_said() -> Iterator[None]:
-    """Turn DuckDB's error for a full disk into the operating system's."""
+    """Turn DuckDB's error for a full disk into the operating system's error."""
     try:
         yield
     except duckdb.Error as error:

@@ -1,7 +1,7 @@
-"""The audited users, their records that are set aside, and the users who are held in.
+"""The audited users, their records that are set aside, and the users who become members.
 
-In this order, on which an audit's validity rests (docs/theory.md#conditions-of-one-run). After Kandpal et al. (2024),
-Appendix D.1, with independent coins instead of their exact half.
+heldin decides them in this order, on which an audit's validity depends (docs/theory.md#conditions-of-one-run). The
+procedure follows Kandpal et al. (2024), Appendix D.1, with independent coins instead of their exact half.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ class Part(StrEnum):
 
 
 class Role(StrEnum):
-    """A user's side. Held-in and held-out are decided by chance; users who are always in are not audited."""
+    """A user's role. Chance decides between held-in and held-out. Users who are always in are not audited."""
 
     HELD_IN = "held_in"
     HELD_OUT = "held_out"
@@ -30,7 +30,7 @@ class Role(StrEnum):
 
 
 class Audited(StrEnum):
-    """Whose membership is decided by chance."""
+    """The people whose membership chance decides."""
 
     USERS = "users"
     ENTITIES = "entities"
@@ -53,7 +53,7 @@ def set_aside_sizes(records: int, *, attacker_fraction: float, evaluation_fracti
 
 
 def records_to_train_on(documents: int, *, attacker_fraction: float, evaluation_fraction: float) -> int:
-    """The fewest records of which at least ``documents`` are left for training after the set-asides."""
+    """Return the fewest records that leave at least ``documents`` for training after the set-asides."""
     records = MIN_RECORDS_TO_SPLIT
     while True:
         attacker, evaluation = set_aside_sizes(
@@ -65,7 +65,7 @@ def records_to_train_on(documents: int, *, attacker_fraction: float, evaluation_
 
 
 def check_pool(users: int, size: int | None) -> None:
-    """Raises InputError for a pool of fewer than two users, or of more users than there are."""
+    """Raise InputError for a pool of fewer than two users, or of more users than there are."""
     if size is not None and size > users:
         raise InputError(f"audit_pool is {size}, but only {users} users have enough records: lower it")
     if (pool := users if size is None else size) < 2:
@@ -73,16 +73,16 @@ def check_pool(users: int, size: int | None) -> None:
 
 
 def assign(pool: Sequence[str], *, assignment: SplitRule, key: bytes) -> dict[str, Role]:
-    """Decide who of the pool is held in.
+    """Decide which users of the pool are members.
 
     Args:
-        pool: the fixed pool of those who are audited.
-        assignment: independent fair coins, or an exact half, which supports no certified bound because its coins depend
-            on each other (docs/theory.md#conditions-of-one-run).
+        pool: the fixed pool of audited users.
+        assignment: independent fair coins, or an exact half. An exact half supports no certified bound, because its
+            coins depend on each other (docs/theory.md#conditions-of-one-run).
         key: secret key of the coins.
 
     Raises:
-        InputError: all coins fell on one side.
+        InputError: all coins fell the same way.
     """
     match assignment:
         case SplitRule.COIN:
@@ -95,7 +95,7 @@ def assign(pool: Sequence[str], *, assignment: SplitRule, key: bytes) -> dict[st
 
 
 def require_both_sides(roles: Mapping[str, Role]) -> None:
-    """Raises InputError if all coins fell on one side."""
+    """Raise InputError if all coins fell the same way."""
     # With one side empty there is nothing to compare. That both sides have somebody raises the probability of an error
     # by a factor, close to 1 from 10 users on (docs/theory.md#conditions-of-one-run).
     if len(set(roles.values())) < 2:
@@ -103,6 +103,6 @@ def require_both_sides(roles: Mapping[str, Role]) -> None:
 
 
 def assign_canaries(canaries: Sequence[str], *, key: bytes) -> dict[str, Role]:
-    """A fair coin for every canary user, however the other users are assigned."""
+    """Flip a fair coin for every canary user, however the other users are assigned."""
     # Under the purpose of real users' coins, since no canary user may have the name of a real one.
     return {user: Role.HELD_IN if fair_coin(key, "membership", user) else Role.HELD_OUT for user in canaries}

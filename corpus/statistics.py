@@ -24,8 +24,8 @@ class RepeatedText:
     """A text that occurs in several records.
 
     Attributes:
-        copies: records with this text.
-        users: users with such a record.
+        copies: number of records with this text.
+        users: number of users with such a record.
     """
 
     text: str
@@ -40,9 +40,9 @@ class CorpusStatistics:
     Attributes:
         percentiles: P0, P25, P50, P75 and P100 of records per user.
         tokens: number of tokens, or of words.
-        token_unit: what ``tokens`` counts.
-        duplicates_within_users: records whose user has an earlier record with the same text.
-        duplicates_across_users: records whose text another user has too.
+        token_unit: unit of ``tokens``.
+        duplicates_within_users: number of records whose user has an earlier record with the same text.
+        duplicates_across_users: number of records whose text another user has too.
         most_repeated: texts with the most copies, most first.
         histogram: (lowest, highest, users) for each bin of records per user.
         copies: (fewest, most, texts) for each bin of records of one user with the same text (Kandpal et al., Figure 8).
@@ -68,13 +68,13 @@ def corpus_statistics(
     most_repeated: int = 10,
     reporter: Reporter | None = None,
 ) -> CorpusStatistics:
-    """Statistics of a store, in one pass over what counts of its texts and in bounded memory.
+    """Return statistics of a store, from one pass over the counted parts of its texts, in bounded memory.
 
     Args:
-        count_tokens: tokens of one text; whitespace-separated words if None.
-        token_unit: name of what ``count_tokens`` counts.
-        most_repeated: how many of the most repeated texts to return.
-        reporter: told how far it is; None: nobody is.
+        count_tokens: returns the number of tokens of a text; None counts whitespace-separated words.
+        token_unit: name of the unit of ``count_tokens``.
+        most_repeated: number of most repeated texts to return.
+        reporter: receives the progress; None: no progress is reported.
     """
     counted = _Counted(count_tokens or (lambda text: len(text.split())))
     with (
@@ -117,7 +117,7 @@ def corpus_statistics(
 
 
 class _Counted:
-    """Hands texts on with owner and place, and counts their tokens on the way."""
+    """Yields texts with owner and place, and counts their tokens on the way."""
 
     def __init__(self, count: Callable[[str], int]) -> None:
         self._count = count
@@ -143,18 +143,18 @@ def _number(database: duckdb.DuckDBPyConnection, query: str) -> int:
 
 
 def records_percentiles(counts: Sequence[int]) -> tuple[int, int, int, int, int]:
-    """P0, P25, P50, P75, P100 of records per user, each a number that occurs."""
+    """Return P0, P25, P50, P75, P100 of records per user, each a number that occurs."""
     # "nearest": an interpolated value would be a number of records that no user has.
     p = np.percentile(counts, [0, 25, 50, 75, 100], method="nearest")
     return int(p[0]), int(p[1]), int(p[2]), int(p[3]), int(p[4])
 
 
 def doubling_histogram(numbers: npt.ArrayLike, times: npt.ArrayLike = 1) -> tuple[tuple[int, int, int], ...]:
-    """Return (lowest, highest, how many) for bins of numbers that double, without empty ends.
+    """Return (lowest, highest, count) for bins of numbers with doubling width, without empty bins at the ends.
 
     Args:
-        numbers: from 1, shape (n,).
-        times: how often each occurs, shape (n,).
+        numbers: numbers from 1 on, shape (n,).
+        times: how often each number occurs, shape (n,).
     """
     bins = np.floor(np.log2(numbers)).astype(int)
     weights = np.broadcast_to(times, bins.shape)
@@ -166,7 +166,7 @@ EXCERPT = 100
 
 
 def statistics_table(stats: CorpusStatistics) -> str:
-    """Counts, percentiles, a histogram with bars, and the most repeated texts (excerpts of people's text)."""
+    """Return counts, percentiles, a histogram with bars, and the most repeated texts (excerpts of people's text)."""
     lines = [
         f"users                        {stats.users:,}",
         f"records                      {stats.records:,}",

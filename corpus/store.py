@@ -1,7 +1,7 @@
 """The corpus on disk: memory-mapped Arrow files sorted by user, and an index from user to rows.
 
-``corpus.build`` writes it. Reading k records costs O(k), however large the corpus. A store can be written as one
-file of rows, such as a training set that ``heldin plant`` takes.
+``corpus.build`` writes the store. Reading k records costs O(k), however large the corpus. A store can be written as one
+file of rows, such as a training set for ``heldin plant``.
 """
 
 import bisect
@@ -32,10 +32,10 @@ class CorpusRecord:
 
     Attributes:
         row: row number in the store.
-        user: who wrote the text.
-        id: unique id.
+        user: the user who wrote the text.
+        id: unique id of the record.
         document: the text, with the parts that count.
-        date: as the source gives it; None if it has none.
+        date: date in the source's format; None if there is none.
     """
 
     row: int
@@ -46,7 +46,7 @@ class CorpusRecord:
 
     @property
     def text(self) -> str:
-        """Return all of the text."""
+        """The whole text."""
         return self.document.text
 
 
@@ -55,7 +55,7 @@ class BuildReport:
     """The result of a build.
 
     Attributes:
-        skipped: rows that were left out.
+        skipped: the skipped rows.
         reused: whether the store had been built before.
     """
 
@@ -64,15 +64,15 @@ class BuildReport:
 
 
 class Corpus:
-    """Read access to records, wherever they are kept. Rows are numbered from 0; the rows of a user are adjacent.
+    """Read access to records in any storage. Rows are numbered from 0, and the rows of a user are adjacent.
 
     Attributes:
         fingerprint: identifies the exact content.
-        table: the records, by row; where users are left out (``canaries.planted``), theirs are among them.
+        table: the records, by row; includes the records of users who are left out (``canaries.planted``).
         users: the names of the users, sorted.
         starts: first row of each user, shape (users,).
         counts: number of records of each user, shape (users,).
-        has_spans: whether parts of some texts count, and not all of each.
+        has_spans: whether only parts of some texts count.
     """
 
     def __init__(
@@ -91,44 +91,44 @@ class Corpus:
         return int(self.counts.sum())
 
     def count(self, user: str) -> int:
-        """Number of records of ``user``."""
+        """Return the number of records of ``user``."""
         return int(self.counts[self._position[user]])
 
     def rows(self, user: str) -> range:
-        """Row numbers of ``user``, in the source's order."""
+        """Return the row numbers of ``user``, in the source's order."""
         i = self._position[user]
         return range(int(self.starts[i]), int(self.starts[i] + self.counts[i]))
 
     def record(self, row: int) -> CorpusRecord:
-        """The record at ``row``."""
+        """Return the record at ``row``."""
         user, id_, date = (self._value(name, row) for name in ("user", "id", "date"))
         return CorpusRecord(row, user, id_, self.document(row), date)
 
     def document(self, row: int) -> Document:
-        """The text at ``row``, with the parts that count."""
+        """Return the text at ``row``, with the parts that count."""
         (document,) = _documents([self.text(row)], {name: [self._value(name, row)] for name in self._parts})
         return document
 
     def text(self, row: int) -> str:
-        """The text at ``row``."""
+        """Return the text at ``row``."""
         text: str = self._value("text", row)
         return text
 
     def id(self, row: int) -> str:
-        """The record id at ``row``."""
+        """Return the record id at ``row``."""
         id_: str = self._value("id", row)
         return id_
 
     def ids_at(self, rows: NDArray[np.integer]) -> list[str]:
-        """The record ids at these rows, in the order given."""
+        """Return the record ids at these rows, in the given order."""
         return self._at("id", rows)
 
     def texts_at(self, rows: NDArray[np.integer]) -> list[str]:
-        """The texts at these rows, in the order given."""
+        """Return the texts at these rows, in the given order."""
         return self._at("text", rows)
 
     def documents_at(self, rows: NDArray[np.integer]) -> list[Document]:
-        """The texts at these rows with the parts that count, in the order given."""
+        """Return the texts at these rows with the parts that count, in the given order."""
         return _documents(self.texts_at(rows), {name: self._at(name, rows) for name in self._parts})
 
     def _at(self, column: str, rows: NDArray[np.integer]) -> list[Any]:
@@ -149,17 +149,17 @@ class Corpus:
 
     @property
     def has_turns(self) -> bool:
-        """Whether rows know the places of their turns."""
+        """Whether rows store the places of their turns."""
         return LAYOUT.name in self._parts
 
     def document_chunks(self) -> Iterator[tuple[int, list[Document]]]:
-        """First row, and the texts from it on with the parts that count, of all rows in order."""
+        """Yield, for all rows in order, a chunk's first row and its texts with the parts that count."""
         for number, (end, texts) in enumerate(zip(self._ends, self._chunks["text"], strict=True)):
             parts = {name: self._chunks[name][number].to_pylist() for name in self._parts}
             yield end - len(texts), _documents(texts.to_pylist(), parts)
 
     def counted_chunks(self) -> Iterator[tuple[int, pa.Array]]:
-        """First row, and what counts of the texts from it on, of all rows in order."""
+        """Yield, for all rows in order, a chunk's first row and the counted parts of its texts."""
         for number, (end, texts) in enumerate(zip(self._ends, self._chunks["text"], strict=True)):
             if self.has_spans:
                 spans = {SPANS.name: self._chunks[SPANS.name][number].to_pylist()}
@@ -170,7 +170,7 @@ class Corpus:
 
 
 class CorpusStore(Corpus):
-    """A built store: every row is a user's, and users stand in the order of their rows."""
+    """A built store. Every row belongs to a user, and users are in the order of their rows."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -188,7 +188,7 @@ class CorpusStore(Corpus):
         super().__init__(meta["fingerprint"], table, users.to_pylist(), starts.to_numpy(), counts.to_numpy())
 
     def users_with_skipped(self) -> list[str]:
-        """Return the names of users with a row that was left out, sorted."""
+        """Return the names of users with a skipped row, sorted."""
         file = self.folder / SKIPPED_USERS
         if not file.is_file():
             return []
@@ -196,24 +196,24 @@ class CorpusStore(Corpus):
         return names
 
     def texts(self) -> Iterator[str]:
-        """All texts in row order, with one chunk in memory at a time."""
+        """Yield all texts in row order, with one chunk in memory at a time."""
         for chunk in self._chunks["text"]:
             yield from chunk.to_pylist()
 
     def counted_texts(self) -> Iterator[str]:
-        """What counts of every text, in row order, with one chunk in memory at a time."""
+        """Yield the counted parts of every text, in row order, with one chunk in memory at a time."""
         for _, texts in self.counted_chunks():
             yield from texts.to_pylist()
 
     def ids_and_texts(self) -> Iterator[tuple[str, str]]:
-        """The id and text of every record in row order, with one chunk in memory at a time."""
+        """Yield the id and text of every record in row order, with one chunk in memory at a time."""
         for ids, texts in zip(self._chunks["id"], self._chunks["text"], strict=True):
             yield from zip(ids.to_pylist(), texts.to_pylist(), strict=True)
 
     def sample(self, users: int, records: int, generator: np.random.Generator) -> list[list[CorpusRecord]]:
-        """``records`` random records (fewer where a user has fewer) of each of ``users`` random users.
+        """Return ``records`` random records, or all if there are fewer, of each of ``users`` random users.
 
-        Costs O(records returned). Raises InputError if there are fewer users than asked for.
+        Costs O(records returned). Raises InputError if there are fewer than ``users`` users.
         """
         if users > len(self.users):
             raise InputError(f"cannot sample {users} users: the corpus has {len(self.users)}")
@@ -228,29 +228,29 @@ class CorpusStore(Corpus):
 
 
 def texts_of(store: Corpus, rows: Sequence[int]) -> list[str]:
-    """The texts at ``rows``."""
+    """Return the texts at ``rows``."""
     return [store.text(row) for row in rows]
 
 
 def documents_of(store: Corpus, rows: Sequence[int]) -> list[Document]:
-    """The texts at ``rows``, with the parts that count."""
+    """Return the texts at ``rows``, with the parts that count."""
     return [store.document(row) for row in rows]
 
 
 def documents_in(batch: pa.RecordBatch) -> list[Document]:
-    """The texts of a batch of a source, with the parts that count."""
+    """Return the texts of a source's batch, with the parts that count."""
     parts = {part.name: batch.column(part.name).to_pylist() for part in PARTS if part.name in batch.schema.names}
     return _documents(batch.column("text").to_pylist(), parts)
 
 
 def _documents(texts: Sequence[str], parts: Mapping[str, Sequence[Any]]) -> list[Document]:
-    """The documents of these texts; ``parts`` has the columns that say more of them, by name, where there are any."""
+    """Return the documents of these texts. ``parts`` has any columns with their parts, by column name."""
     none = [None] * len(texts)
     return list(map(document_of, texts, parts.get(SPANS.name, none), parts.get(LAYOUT.name, none)))
 
 
 def document_of(text: str, spans: list[list[int]] | None, layout: dict[str, Any] | None) -> Document:
-    """Return a document from its text and the two columns that a store keeps of its parts."""
+    """Return a document from its text and the two columns that a store has for the document's parts."""
     counted = ((0, len(text)),) if spans is None else tuple((begin, end) for begin, end in spans)
     if layout is None:
         return Document(text, counted)
@@ -262,7 +262,7 @@ ENDINGS = (".parquet", ".jsonl")
 
 
 def require_writable(to: Path) -> None:
-    """Raises InputError for a name that says no format, or one that is taken."""
+    """Raise InputError if the name has no known format, or the file exists."""
     if to.suffix not in ENDINGS:
         raise InputError(f"--out '{to}': name a file that ends in {' or '.join(ENDINGS)}")
     if to.exists():
@@ -270,7 +270,7 @@ def require_writable(to: Path) -> None:
 
 
 def write_corpus(store: CorpusStore, to: Path) -> None:
-    """Write every record with user, text, id and date, in the store's order; whole or not at all.
+    """Write every record with user, text, id and date, in the store's order, as a whole or not at all.
 
     Args:
         to: a new file that ends in .parquet or .jsonl.

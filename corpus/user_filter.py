@@ -1,4 +1,4 @@
-"""The users who take part, by name, number of records and public draws; without regard to any coin."""
+"""The participating users, chosen by name, number of records and public draws, without regard to any coin."""
 
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -18,10 +18,10 @@ MIN_RECORDS_TO_SPLIT = 4  # one to train on, one for the attacker, one to valida
 
 @dataclass(frozen=True)
 class UserFilter:
-    """Which users take part. Patterns are shell globs over user names ("*@enron.com").
+    """Which users participate. Patterns are shell globs over user names ("*@enron.com").
 
-    With ``fraction``, whether a user takes part does not depend on other users. With ``max_users`` one more user may
-    displace another: that is not user-local and voids a user-level epsilon.
+    With ``fraction``, whether a user participates does not depend on other users. With ``max_users``, one more user may
+    displace another. That is not user-local, and voids a user-level epsilon.
     """
 
     __pydantic_config__: ClassVar = DATACLASS_SECTION
@@ -40,21 +40,21 @@ class UserFilter:
     """Keep each user with this probability, by a separate coin for each user."""
 
     def admits(self, user: str) -> bool:
-        """Return whether the name passes the patterns."""
+        """Return whether the name matches the patterns."""
         # Not ``fnmatch``, which ignores case on some systems: the same config must choose the same users everywhere.
         return any(fnmatchcase(user, p) for p in self.include) and not any(fnmatchcase(user, p) for p in self.exclude)
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Users who take part, and how many were left out and why.
+    """The participating users, and how many users were left out and why.
 
     Attributes:
-        users: who take part, sorted.
-        dropped_by_pattern: users whose name no pattern admits.
-        dropped_by_minimum: users with too few records.
-        dropped_by_maximum: users with too many records.
-        dropped_by_sampling: users left out by ``fraction`` or ``max_users``.
+        users: names of the participating users, sorted.
+        dropped_by_pattern: number of users whose name the patterns do not admit.
+        dropped_by_minimum: number of users with too few records.
+        dropped_by_maximum: number of users with too many records.
+        dropped_by_sampling: number of users left out by ``fraction`` or ``max_users``.
     """
 
     users: tuple[str, ...]
@@ -67,16 +67,16 @@ class Selection:
 def select_users(
     store: "CorpusStore", rule: UserFilter, *, taken: frozenset[str] = frozenset(), seed: int, purpose: str = "user"
 ) -> Selection:
-    """Users admitted by ``rule``, sorted; at most ``max_users`` of them.
+    """Return the users that ``rule`` admits, sorted, at most ``max_users`` of them.
 
     Args:
-        rule: which users take part.
-        taken: users who take part elsewhere and are not considered.
+        rule: which users participate.
+        taken: users who participate elsewhere and are not considered.
         seed: public seed of the coins and of the choice of ``max_users``.
-        purpose: name of these coins, which makes them independent of another rule's.
+        purpose: name of these coins, which makes them independent of another rule's coins.
 
     Raises:
-        InputError: a number in ``rule`` is out of its range.
+        InputError: a number in ``rule`` is out of range.
     """
     # Pydantic checks configs only; a rule made in Python gets here unchecked.
     if rule.max_users is not None and rule.max_users < 1:

@@ -1,1 +1,1 @@
-"""Defenses: the mechanism as data, its sampling, clipping, noise and accounting."""
+"""Defenses: the mechanism as data, with its sampling, clipping, noise and accounting."""

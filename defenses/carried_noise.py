@@ -1,9 +1,9 @@
 """Noise that is correlated over steps, C^-1 z: a function of (key, step, tensor name), like all noise.
 
-With coefficients c_0 to c_(b-1) the noise of step t is w_t = (z_t - c_1 w_(t-1) - ... - c_(b-1) w_(t-b+1)) / c_0. What
-the steps so far take off each of the next b - 1 steps is carried along: b - 1 vectors of the trained parameters, in
-main memory. They are never written to disk. A run that goes on computes the noise of all steps before it again, from
-the key and by the same operations, so that it is bitwise the same.
+With coefficients c_0 to c_(b-1), the noise of step t is w_t = (z_t - c_1 w_(t-1) - ... - c_(b-1) w_(t-b+1)) / c_0. The
+amounts that past steps subtract from each of the next b - 1 steps are carried along, as b - 1 vectors of the trained
+parameters, in main memory. They are never written to disk. A resumed run computes the noise of all earlier steps again,
+from the key and by the same operations, so the noise is bitwise identical.
 """
 
 from collections.abc import Sequence
@@ -18,13 +18,13 @@ from heldin.models.devices import moved
 
 @dataclass
 class _Carried:
-    """What the noise of one tensor carries along.
+    """The amounts that the noise of one tensor carries along.
 
     Attributes:
-        asked: shape, deviation, device and rows for which it was computed.
+        asked: shape, deviation, device and rows of the computation.
         step: the next step.
-        owed: what the steps so far take off this step, and off those after it; shape (b - 1, ...).
-        adding: the addition of the last step's noise, if it is still under way.
+        owed: amounts that past steps subtract from this step and the steps after it; shape (b - 1, ...).
+        adding: the addition of the last step's noise, if it is still running.
     """
 
     asked: tuple[object, ...]
@@ -37,8 +37,8 @@ class CarriedNoise:
     """The noise of one run.
 
     Args:
-        source: of the independent noise z.
-        coefficients: of C; the number 1 alone leaves z as it is.
+        source: source of the independent noise z.
+        coefficients: coefficients of C; the number 1 alone leaves z unchanged.
     """
 
     def __init__(self, source: NoiseSource, coefficients: Sequence[float]) -> None:
@@ -47,7 +47,7 @@ class CarriedNoise:
         self._pool: ThreadPoolExecutor | None = None
 
     def notice(self, step: int) -> str | None:
-        """Return a line where a run begins at a later step than the first, and noise has to be computed again."""
+        """Return a line if a run begins after the first step, so earlier noise must be computed again."""
         if len(self._coefficients) == 1 or step == 0 or self._tensors:
             return None
         return f"banded noise: the noise of {step:,} earlier steps is computed again from the key"
@@ -61,9 +61,9 @@ class CarriedNoise:
         device: torch.device,
         rows: tuple[int, int] | None = None,
     ) -> torch.Tensor:
-        """Return the noise of one tensor of one step: ``NoiseSource.gaussian`` of all steps so far, times C^-1.
+        """Return the noise of one tensor in one step: ``NoiseSource.gaussian`` of all steps so far, times C^-1.
 
-        Steps that are asked for in order cost one draw each; any other step is computed from the first on.
+        Consecutive steps cost one draw each; any other step is computed from the first step on.
         """
         if len(self._coefficients) == 1:
             return self._source.gaussian(step, name, shape, deviation, device, rows)
@@ -100,7 +100,7 @@ class CarriedNoise:
         return noise
 
     def _add(self, carried: _Carried, noise: torch.Tensor) -> None:
-        """Take a step's noise off the steps after it."""
+        """Subtract a step's noise from the steps after it."""
         later = self._coefficients[1:]
         if not carried.owed:
             carried.owed = [noise * c for c in later]

@@ -1,6 +1,6 @@
-"""The choices that make up a mechanism beside its sampler, as small frozen classes: clip, divisor, data steps.
+"""The choices that make up a mechanism next to its sampler, as small frozen classes: clip, divisor, data steps.
 
-Each class holds the parameters of its choice. All are public constants from the config.
+Each class has the parameters of its choice. All parameters are public constants from the config.
 """
 
 import difflib
@@ -26,7 +26,7 @@ Adjacency: TypeAlias = Literal["add_remove", "zero_out", "replace"]
 
 
 class Choice(CheckedNames):
-    """Frozen; an unknown key is an error. Invalid fields raise InputError, one line with every problem."""
+    """Frozen; an unknown key is an error. Invalid fields raise InputError, one line with all problems."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -40,7 +40,7 @@ class Choice(CheckedNames):
 
 
 def problems(error: ValidationError, model: type[BaseModel]) -> list[str]:
-    """Each problem as "where: what", with the nearest valid key for an unknown one, or all of them."""
+    """Return each problem as "where: what". An unknown key gets the nearest valid key, or all valid keys."""
     lines = []
     for problem in error.errors():
         where = ".".join(str(part) for part in problem["loc"])
@@ -60,7 +60,8 @@ def problems(error: ValidationError, model: type[BaseModel]) -> list[str]:
 class ClipQuantile(Choice):
     """The clip norm follows a quantile of the units' norms (Andrew et al. 2021; docs/theory.md#clip-quantile).
 
-    Each step counts the units whose norm is at most the clip norm, with noise, and scales the clip norm for the next.
+    Each step counts, with noise, the units whose norm is at most the clip norm, and scales the clip norm for the next
+    step.
     """
 
     model_config = ConfigDict(use_attribute_docstrings=True)
@@ -73,7 +74,7 @@ class ClipQuantile(Choice):
     """Share of the privacy budget for the counts; the noise on gradients is 1 / sqrt(1 - share) times as large."""
 
     def next_norm(self, norm: float, below: float) -> float:
-        """The clip norm of the next step, given this step's and the noised share of units below it."""
+        """Return the clip norm of the next step, from this step's norm and the noised share of units below it."""
         grown = norm * math.exp(max(-50.0, min(50.0, -self.rate * (below - self.quantile))))
         return min(max(grown, LEAST_CLIP_NORM), LARGEST)
 
@@ -82,7 +83,7 @@ class PlainClip(NamedTuple):
     """Clipping without noise.
 
     Attributes:
-        unit: what is clipped: each example's gradient, or the batch's.
+        unit: what is clipped: the gradient of each example, or of the batch.
         norm: clip norm.
     """
 
@@ -91,7 +92,7 @@ class PlainClip(NamedTuple):
 
 
 class ClipKind(Choice):
-    """A kind of clipping; the defaults are those of one that bounds nothing."""
+    """A kind of clipping. The defaults are those of a kind that bounds nothing."""
 
     bounds_units: ClassVar[bool] = False
     """Whether what one unit adds to a step is bounded."""
@@ -100,16 +101,16 @@ class ClipKind(Choice):
 
     @property
     def unit_norm(self) -> float | None:
-        """Norm to which each unit's gradient is clipped; None if units are not clipped one by one."""
+        """Norm to which each unit's gradient is clipped; None if units are not clipped separately."""
         return None
 
     @property
     def filter_epsilon(self) -> float:
-        """Epsilon of the test by which units are left out; 0: none are."""
+        """Epsilon of the test that leaves units out; 0: no unit is left out."""
         return 0.0
 
     def of_units(self) -> "UnitClip":
-        """Return this clip. Raises InputError unless each unit's gradient is clipped by itself."""
+        """Return this clip. Raises InputError unless each unit's gradient is clipped separately."""
         raise InputError(f"clip '{self._name()}' does not clip each unit by itself: use flat or normalised")
 
     def of_filter(self) -> "ConcentrationFilter":
@@ -121,33 +122,33 @@ class ClipKind(Choice):
 
     @property
     def plain(self) -> PlainClip | None:
-        """How a run without noise clips; None: not at all."""
+        """How a run without noise clips; None: it does not clip."""
         return None
 
     @property
     def quantile(self) -> ClipQuantile | None:
-        """What the clip norm follows; None: it stays."""
+        """The quantile that the clip norm follows; None: the clip norm is constant."""
         return None
 
     def largest(self, above: Callable[[], float]) -> float:
-        """Largest norm that one sampled member adds to the sum.
+        """Return the largest norm that one sampled member adds to the sum.
 
         Args:
-            above: gives epsilon + ln(T / delta) of AboveThreshold, which the filter of concentration needs.
+            above: returns epsilon + ln(T / delta) of AboveThreshold, which the filter of concentration needs.
         """
         return math.inf
 
     def unprotected(self) -> Statement | None:
-        """Why there is no guarantee with it; None if there is one."""
+        """The reason why this clip gives no guarantee; None if it allows a guarantee."""
         return None
 
 
 class UnitClip(ClipKind, ABC):
-    """Each unit's gradient is clipped by itself.
+    """Each unit's gradient is clipped separately.
 
     Attributes:
-        norm: clip norm C; of the first step, if it follows a quantile.
-        follows: the quantile; None: the clip norm stays.
+        norm: clip norm C; if it follows a quantile, the clip norm of the first step.
+        follows: the quantile; None: the clip norm is constant.
     """
 
     bounds_units: ClassVar[bool] = True
@@ -158,7 +159,7 @@ class UnitClip(ClipKind, ABC):
     follows: ClipQuantile | None = None
 
     def of_units(self) -> "UnitClip":
-        """This clip."""
+        """Return this clip."""
         return self
 
     @abstractmethod
@@ -172,16 +173,16 @@ class UnitClip(ClipKind, ABC):
 
     @property
     def quantile(self) -> ClipQuantile | None:
-        """The quantile, if any."""
+        """The quantile; None if the clip norm is constant."""
         return self.follows
 
     def with_norm(self, norm: float) -> Self:
-        """Return the same clipping to another norm, which stays."""
+        """Return this clipping with another, constant norm."""
         return type(self)(norm=norm)
 
 
 class FlatClip(UnitClip):
-    """Each unit's gradient is scaled down to at most ``norm``; the noise on the sum has standard deviation s * norm."""
+    """Each unit's gradient is scaled down to at most ``norm``. The noise on the sum has standard deviation s * norm."""
 
     rescales: ClassVar[bool] = False
 
@@ -189,7 +190,7 @@ class FlatClip(UnitClip):
 
     @property
     def plain(self) -> PlainClip:
-        """Each example's gradient."""
+        """Clipping of each example's gradient."""
         return PlainClip("example", self.norm)
 
     def scaled(self, norm: float) -> tuple[float, float]:
@@ -197,12 +198,12 @@ class FlatClip(UnitClip):
         return 1.0, norm
 
     def largest(self, above: Callable[[], float]) -> float:
-        """The clip norm."""
+        """Return the clip norm."""
         return self.norm
 
 
 class NormalisedClip(UnitClip):
-    """Like FlatClip, then divided by ``norm`` (De et al. 2022): sensitivity 1, noise of deviation s on the sum."""
+    """Clipping like FlatClip, then division by ``norm`` (De et al. 2022): sensitivity 1, noise of deviation s."""
 
     rescales: ClassVar[bool] = True
 
@@ -213,7 +214,7 @@ class NormalisedClip(UnitClip):
         return 1.0 / norm, 1.0
 
     def largest(self, above: Callable[[], float]) -> float:
-        """1: the clipped sum is divided by the norm before the noise is added."""
+        """Return 1, because the clipped sum is divided by the norm before the noise is added."""
         return 1.0
 
 
@@ -225,21 +226,21 @@ class BatchClip(ClipKind):
 
     @property
     def plain(self) -> PlainClip:
-        """The batch's gradient."""
+        """Clipping of the batch's gradient."""
         return PlainClip("batch", self.norm)
 
     def unprotected(self) -> Statement:
-        """One unit may change a step by twice the norm."""
+        """The reason: one unit may change a step by twice the norm."""
         return NoGuaranteeReason.BATCH_CLIPPED()
 
 
 class ConcentrationFilter(ClipKind):
-    """Asi & Liu: users far from the others are left out, and the run halts unless most are close to each other.
+    """The filter of Asi & Liu: distant users are left out, and the run halts unless most users are close together.
 
     Attributes:
         kind: name in configs and plans.
-        tau: distance within which most users' gradients must lie of each other.
-        above_epsilon: what AboveThreshold may spend over the run (half the budget in Chua et al., Algorithm 3).
+        tau: maximum distance between most users' gradients.
+        above_epsilon: epsilon that AboveThreshold may spend over the run (half the budget in Chua et al., Algorithm 3).
     """
 
     bounds_units: ClassVar[bool] = True
@@ -250,16 +251,16 @@ class ConcentrationFilter(ClipKind):
     above_epsilon: Positive
 
     def of_filter(self) -> "ConcentrationFilter":
-        """This clip."""
+        """Return this clip."""
         return self
 
     @property
     def filter_epsilon(self) -> float:
-        """Of AboveThreshold."""
+        """Epsilon of AboveThreshold."""
         return self.above_epsilon
 
     def largest(self, above: Callable[[], float]) -> float:
-        """tau sqrt(8 (epsilon + ln(T / delta))) (Chua et al., Algorithm 3, line 14)."""
+        """Return tau sqrt(8 (epsilon + ln(T / delta))) (Chua et al., Algorithm 3, line 14)."""
         return self.tau * math.sqrt(8.0 * above())
 
 
@@ -269,12 +270,12 @@ class NoClip(ClipKind):
     kind: Literal["none"] = "none"
 
     def unprotected(self) -> Statement:
-        """Nothing is bounded."""
+        """The reason: no norm is bounded."""
         return NoGuaranteeReason.NO_CLIPPING()
 
 
 class DivisorKind(Choice):
-    """What the noised sum is divided by."""
+    """The divisor of the noised sum."""
 
     @property
     def constant(self) -> float | None:
@@ -301,13 +302,13 @@ class RealisedCohortDivisor(DivisorKind):
 
 
 class DataStep(Choice):
-    """A data-side step and what it looks at (docs/theory.md#rules-of-the-data).
+    """A data-side step, and what it depends on (docs/theory.md#rules-of-the-data).
 
     Attributes:
-        name: what the step does.
-        user_local: what is kept of a user depends on that user's records only.
-        record_local: whether a record is kept depends on that record only.
-        slots_only: what is kept depends on slots only: ids, authors and named entities, and no text.
+        name: description of the step.
+        user_local: whether the kept records of a user depend only on that user's records.
+        record_local: whether keeping a record depends only on that record.
+        slots_only: whether the kept records depend only on slots (ids, authors and named entities), and on no text.
     """
 
     name: Statement
@@ -333,7 +334,7 @@ RecordSelection: TypeAlias = Literal[
 
 
 class LocalUpdates(Choice):
-    """Several steps of SGD on a drawn user's records; what is clipped and released is how far the model moved."""
+    """Several steps of SGD on a drawn user's records. The change of the model is clipped and released."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
@@ -346,7 +347,7 @@ class LocalUpdates(Choice):
 
 
 class Workload(Choice):
-    """What the optimizer makes of the noised gradients, for the choice of ``bands: auto``."""
+    """The optimizer's use of the noised gradients, for the choice of ``bands: auto``."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
@@ -371,16 +372,17 @@ class WeightCaps(Choice):
 
 
 class TwoLevel(Choice):
-    """Entities are sampled beside users (Lai et al. 2021, Algorithm 1; docs/theory.md#two-level-sampling).
+    """Sampling of entities in addition to users (Lai et al. 2021, Algorithm 1; docs/theory.md#two-level-sampling).
 
     Attributes:
-        entity_rate: probability of each recognised entity in a step, q_e.
-        extended_rate: probability of each record without one, q_s; 0: such records are not used (estimator f_E).
-        rule: whether a record needs all of its entities drawn, or any.
-        holders: K, the most other users whose records name an entity, for which epsilon is stated.
-        weight_caps: weights that count records, which void what would hold; None: constants.
-        claimed_noise: z, if epsilon is to be claimed as the paper's accountant does; None: what holds is claimed.
-        sensitive_share: share of records with a recognised entity, to which that claim refers for f_E+.
+        entity_rate: probability q_e that a recognised entity is in a step.
+        extended_rate: probability q_s that a record without an entity is in a step; 0 excludes such records (estimator
+            f_E).
+        rule: whether a record needs all of its entities drawn, or any of them.
+        holders: K, maximum number of other users whose records name an entity; epsilon is stated for this number.
+        weight_caps: weights that count records, which void the guarantee; None: constant weights.
+        claimed_noise: z, to claim the paper accountant's epsilon; None claims the actual guarantee.
+        sensitive_share: share of records with a recognised entity, which the paper's claim for f_E+ uses.
     """
 
     entity_rate: Rate
@@ -399,7 +401,7 @@ class TwoLevel(Choice):
 
 
 class NoiseGenerator(StrEnum):
-    """The source of the noise; the value is the name that plan and report print."""
+    """The source of the noise. The value is the name in plan and report."""
 
     PHILOX = "Philox keyed per step by HMAC-SHA-256 (counter-based, not cryptographic)"
     SECURE = "AES-256-CTR keyed per step by HMAC-SHA-256 (cryptographic)"

@@ -1,8 +1,8 @@
-"""Noise that is correlated over steps: the banded square root of the prefix sum, and how much noise its sums hold.
+"""Noise that is correlated over steps: the banded square root of the prefix sum, and the noise in its sums.
 
 C is lower triangular and Toeplitz, with ``bands`` coefficients and columns of norm at most 1. The noise of the steps is
-C^-1 z with independent normal z, so that parts of it cancel in sums over steps. What the coefficients have to do with
-epsilon is in docs/theory.md#banded-noise.
+C^-1 z with independent normal z, so parts of the noise cancel in sums over steps. docs/theory.md#banded-noise explains
+how the coefficients affect epsilon.
 """
 
 import functools
@@ -16,7 +16,7 @@ Series = npt.NDArray[np.float64]
 
 @functools.lru_cache(maxsize=64)
 def banded_square_root(bands: int) -> tuple[float, ...]:
-    """Return c_0 to c_(b-1) of C: binom(2k, k) / 4^k, divided by the norm of all of them.
+    """Return c_0 to c_(b-1) of C: binom(2k, k) / 4^k, divided by the norm of all coefficients.
 
     These are the first coefficients of (1 - x)^(-1/2), whose square is the prefix sum (Kalinin and Lampert 2024). One
     band is the number 1: independent noise.
@@ -30,11 +30,11 @@ def banded_square_root(bands: int) -> tuple[float, ...]:
 
 
 def moved_by(momentum: float, decay: float, steps: int) -> Series:
-    """Return what a gradient has moved the weights by after 0, 1, ... further steps, in learning rates.
+    """Return how far a gradient has moved the weights after 0, 1, ... further steps, in learning rates.
 
     Args:
-        momentum: of sgd.
-        decay: by which share the weights shrink in a step.
+        momentum: momentum of sgd.
+        decay: share by which the weights shrink in a step.
     """
     pushes = momentum ** np.arange(steps)
     moved = np.empty(steps)
@@ -46,7 +46,7 @@ def moved_by(momentum: float, decay: float, steps: int) -> Series:
 
 
 def noise_response(coefficients: Sequence[float], steps: int) -> Series:
-    """Return the first column of C^-1: what one z adds to the noise of its own step and of the steps after it."""
+    """Return the first column of C^-1: the noise that one z adds to its own step and to the steps after it."""
     column = np.zeros(steps)
     for step in range(steps):
         reach = min(len(coefficients), step + 1)
@@ -64,7 +64,7 @@ def step_error(coefficients: Sequence[float], steps: int) -> float:
 def workload_error(coefficients: Sequence[float], steps: int, momentum: float = 0.0, decay: float = 0.0) -> float:
     """Return |A C^-1|_F / sqrt(T), the root mean square of the noise in the weights over all steps, for sigma = 1.
 
-    A is what the optimizer makes of the gradients: sums, for plain SGD. The error is no measure of utility.
+    A is the optimizer's linear map of the gradients: sums, for plain SGD. The error does not measure utility.
     """
     made = np.convolve(moved_by(momentum, decay, steps), noise_response(coefficients, steps))[:steps]
     # Entry k of this column is on a diagonal of steps - k entries.

@@ -1,4 +1,4 @@
-"""The guarantee by how exposed a person is: by the records, or by the users, that name the person."""
+"""The guarantee by a person's exposure: by the number of records, or of users, that name the person."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -13,7 +13,7 @@ class EpsilonAtExposure:
 
     Attributes:
         exposed: number of records, or of holders (``Exposure.counted``).
-        epsilon: of such a person.
+        epsilon: the epsilon that holds for a person with this exposure.
     """
 
     exposed: int
@@ -22,18 +22,18 @@ class EpsilonAtExposure:
 
 @dataclass(frozen=True)
 class Exposure:
-    """The guarantee by exposure of a person.
+    """The guarantee by a person's exposure.
 
-    Under text sampling by the number of records that a person wrote or is named in (docs/theory.md#text-sampling);
-    under two-level sampling, for a user and an entity, by the number of other users who name the entity, its holders
-    (docs/theory.md#two-level-sampling).
+    Under text sampling, exposure is the number of records that a person wrote or is named in
+    (docs/theory.md#text-sampling). Under two-level sampling, for a user and an entity, exposure is the number of other
+    users who name the entity, its holders (docs/theory.md#two-level-sampling).
 
     Attributes:
-        counted: what ``exposed`` counts.
-        exposed: for which the guarantee's epsilon holds; G + k under caps.
-        curve: by ascending exposure; of records it also holds for people who were named and not recognised.
-        group_size: G, most records of a user; None without caps.
-        entity_cap: k, most records that name an entity; None without caps.
+        counted: unit of ``exposed``.
+        exposed: exposure for which the guarantee's epsilon holds; G + k under caps.
+        curve: points by ascending exposure; for records, they also hold for named people who were not recognised.
+        group_size: G, maximum number of a user's records; None without caps.
+        entity_cap: k, maximum number of records that name an entity; None without caps.
     """
 
     counted: Literal["records", "holders"]
@@ -43,18 +43,18 @@ class Exposure:
     entity_cap: int | None = None
 
     def epsilon_at(self, exposed: int) -> float:
-        """epsilon(m) of a point of the curve."""
+        """Return epsilon(m) at a point of the curve."""
         return next(point.epsilon for point in self.curve if point.exposed == exposed)
 
     @property
     def user_epsilon(self) -> float | None:
-        """epsilon of a user alone; None where nothing bounds how many records a user has."""
+        """epsilon of a user alone; None if nothing bounds the number of a user's records."""
         if self.counted == "holders":
             return self.epsilon_at(0)
         return None if self.group_size is None else self.epsilon_at(self.group_size)
 
     def promise(self, delta: float) -> Statement:
-        """Return the guarantee, and to whom it is given."""
+        """Return the guarantee, with the people whom the guarantee covers."""
         if self.counted == "holders":
             alone, *others = self.curve
             *others, last = others

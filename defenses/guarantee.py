@@ -1,4 +1,4 @@
-"""The guarantee of a mechanism and the conditions that it depends on, or the reasons for having none."""
+"""The guarantee of a mechanism with its conditions, or the reasons why there is none."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -25,11 +25,11 @@ class Guarantee:
     """(epsilon, delta)-DP of the model after the last step.
 
     Attributes:
-        unit: what is protected.
-        adjacency: which data sets count as neighbours.
-        conditions: what the guarantee depends on, printed with it.
-        cautions: printed with it.
-        exposure: of text sampling and two-level sampling, whose epsilon depends on how exposed somebody is.
+        unit: the protected unit.
+        adjacency: the data sets that count as neighbours.
+        conditions: conditions of the guarantee, printed with it.
+        cautions: cautions, printed with the guarantee.
+        exposure: curve for text sampling and two-level sampling, whose epsilon depends on a person's exposure.
     """
 
     epsilon: float
@@ -42,7 +42,7 @@ class Guarantee:
 
     @property
     def promise(self) -> Statement:
-        """Return the guarantee alone."""
+        """Return the guarantee without its conditions."""
         if self.exposure:
             return self.exposure.promise(self.delta)
         return GuaranteeText.EPSILON(
@@ -51,7 +51,7 @@ class Guarantee:
 
     @property
     def statement(self) -> Statement:
-        """Return the guarantee with the conditions under which it holds."""
+        """The guarantee, with the conditions under which it holds."""
         promise = self.promise
         return GuaranteeText.HOLDS(promise=promise, conditions=list(self.conditions)) if self.conditions else promise
 
@@ -63,11 +63,11 @@ class Guarantee:
 
 @dataclass(frozen=True, kw_only=True)
 class DeclaredGuarantee(Guarantee):
-    """A guarantee whose event another package declares.
+    """A guarantee for an event that another package declares.
 
     Attributes:
-        package: with its version.
-        audit: whether a white-box audit looked at the package's step.
+        package: the package, with its version.
+        audit: result of a white-box audit of the package's step, if there was one.
     """
 
     package: str
@@ -75,7 +75,7 @@ class DeclaredGuarantee(Guarantee):
 
     @property
     def promise(self) -> Statement:
-        """The guarantee alone, and whose word it is."""
+        """Return the guarantee without its conditions, with the package that declares it."""
         return GuaranteeText.DECLARED(
             epsilon=self.epsilon,
             delta=self.delta,
@@ -90,10 +90,10 @@ class NoGuarantee:
     """Why the mechanism has no guarantee.
 
     Attributes:
-        reasons: why, at least one.
-        assumed_epsilon: what accounting would give if the reasons did not hold; None for a plain run.
-        fallback: what still holds if shuffling (docs/theory.md#shuffled-cohorts), or the claim of Lai et al.
-            (docs/theory.md#claims-of-user-entity-dp), is the only reason.
+        reasons: the reasons, at least one.
+        assumed_epsilon: epsilon of the accounting if the reasons did not hold; None for a plain run.
+        fallback: the guarantee that still holds if the only reason is shuffling (docs/theory.md#shuffled-cohorts), or
+            the claim of Lai et al. (docs/theory.md#claims-of-user-entity-dp).
     """
 
     reasons: tuple[Statement, ...]
@@ -102,7 +102,7 @@ class NoGuarantee:
 
     @property
     def statement(self) -> Statement:
-        """The reasons, or that nothing was meant to protect: then unit, noise and clipping are all missing."""
+        """The reasons. If unit, noise and clipping are all missing, it says that nothing was meant to protect."""
         if all(any(reason.states(code) for reason in self.reasons) for code in _UNPROTECTED):
             return GuaranteeText.NO_PROTECTION()
         reasons = list(self.reasons)
@@ -125,7 +125,7 @@ def relation(adjacency: Adjacency) -> Statement:
 
 
 def reasons_of(mechanism: "Mechanism") -> tuple[Statement, ...]:
-    """Every reason why there is no DP guarantee (docs/theory.md#rules-of-a-private-step); empty if there is one."""
+    """Return every reason for no DP guarantee (docs/theory.md#rules-of-a-private-step); empty if there is one."""
     declared = mechanism.declared
     package = declared.of_package if declared else ""
     checks: list[tuple[bool, Statement | None]] = [
@@ -157,7 +157,7 @@ def reasons_of(mechanism: "Mechanism") -> tuple[Statement, ...]:
 
 
 def conditions_of(mechanism: "Mechanism") -> tuple[Statement, ...]:
-    """List the conditions that the guarantee assumes or depends on."""
+    """Return the conditions that the guarantee assumes or depends on."""
     refilling = [step.name for step in mechanism.data_steps if not step.record_local]
     # A ranking refills: without one record another of the user takes its place, so it is not record-local.
     if mechanism.ranks_by_losses or mechanism.record_selection in ("longest", "shortest"):

@@ -1,8 +1,8 @@
-"""The mechanism as data: what the trainer runs, the accountant reads, the audit tests and the report prints.
+"""The mechanism as data, which the trainer runs, the accountant reads, the audit tests and the report prints.
 
-Everything in a ``Mechanism`` is public and comes from the config: sampling rate, population, cohort, divisor, delta and
-steps are constants, never computed from the data or from the coins (docs/theory.md#public-constants). Any departure
-from the accounted mechanism is labelled "no DP guarantee", with the reason; it cannot be built without that label.
+Everything in a ``Mechanism`` is public and comes from the config. Sampling rate, population, cohort, divisor, delta and
+steps are constants, never computed from the data or the coins (docs/theory.md#public-constants). Any departure from the
+accounted mechanism is labelled "no DP guarantee", with the reason. No mechanism can be built without that label.
 """
 
 import math
@@ -39,36 +39,37 @@ from heldin.words.statement import Statement
 
 
 class Mechanism(Choice):
-    """A training run's privacy mechanism. Immutable; equal mechanisms have equal epsilon.
+    """A training run's privacy mechanism. It is immutable, and equal mechanisms have equal epsilon.
 
     Attributes:
-        unit: what is protected; "none" for a plain run. "user-entity" with sampled "example" is text sampling (whoever
-            wrote a record or is named in one), and with "user" two-level sampling (a user and an entity).
-        adjacency: which data sets count as neighbours.
-        sampled: what the sampler draws. "user" with unit "user" is ULS; "example" with unit "user" is ELS or group
-            privacy; "example" with unit "example" is example-level DP, and with "user-entity" text sampling.
-        sampler: which units take part in a step.
-        group_size: for ULS the records that a user contributes per step (no effect on epsilon); for ELS, and for text
+        unit: the protected unit; "none" for a plain run. "user-entity" with sampled "example" is text sampling (anyone
+            who wrote a record or is named in one), and with "user" two-level sampling (a user and an entity).
+        adjacency: the data sets that count as neighbours.
+        sampled: the units that the sampler draws. "user" with unit "user" is ULS. "example" with unit "user" is ELS or
+            group privacy. "example" with unit "example" is example-level DP, and with "user-entity" text sampling.
+        sampler: the sampler of the units in a step.
+        group_size: for ULS, the number of a user's records per step (no effect on epsilon); for ELS, and for text
             sampling under caps, the cap on a user's records.
         entity_cap: for text sampling under caps, the cap on records that name an entity.
-        exposed: for text sampling without caps, the number of records that a stated epsilon is of.
-        two_level: how entities are sampled beside users; the noise multiplier is then that on the sum.
-        local: how a drawn user's records are trained on, if what is clipped is a model difference and no gradient.
+        exposed: for text sampling without caps, the number of records of a person for whom epsilon is stated.
+        two_level: how entities are sampled in addition to users; the noise multiplier is then that on the sum.
+        local: how a drawn user's records are trained on, if a model difference is clipped instead of a gradient.
         clip: how gradients are clipped.
         noise_multiplier: noise standard deviation over sensitivity.
-        delta: of the guarantee; None only for a plain run.
-        divisor: what the noised sum is divided by.
-        record_selection: which of a user's records are used.
+        delta: delta of the guarantee; None only for a plain run.
+        divisor: divisor of the noised sum.
+        record_selection: rule that selects the used records of a user.
         noise_generator: name of the generator, for reports.
         checkpoint: how the released checkpoint is chosen.
         data_steps: data-side steps before training.
-        base_model_saw_protected: whether the base model was trained on protected users, or on what they decided.
-        tokenizer_saw_protected: whether the tokenizer was.
-        assumptions: what the guarantee assumes and the rule of its delta, printed with it.
+        base_model_saw_protected: whether the base model was trained on protected users, or on data that they
+            influenced.
+        tokenizer_saw_protected: whether the tokenizer was trained on such data.
+        assumptions: assumptions of the guarantee and the rule of its delta, printed with it.
         target_epsilon: epsilon that the noise was calibrated to; None if the noise multiplier was given.
-        protected_units: public number of protected units, for the warning about delta; None: the least number there can
-            be, which is the sampler's population, or that over ``group_size`` where records are drawn.
-        declared: who declares what the steps do, if another package does them; None: heldin does.
+        protected_units: public number of protected units, for the warning about delta; None: the smallest possible
+            number, which is the sampler's population, divided by ``group_size`` if records are drawn.
+        declared: declaration of the package that does the steps; None: heldin does the steps.
 
     Raises:
         InputError: no accountant here covers the combination; one line with every problem.
@@ -113,7 +114,7 @@ class Mechanism(Choice):
         return self
 
     def _check(self) -> None:
-        """Raises InputError for a combination that no accountant here covers."""
+        """Raise InputError for a combination that no accountant here covers."""
         # A plain run needs no accountant, whatever its sampler and clip; ``reasons`` says that it protects nobody.
         if not self.protects:
             return
@@ -128,7 +129,7 @@ class Mechanism(Choice):
 
     @property
     def level(self) -> Level:
-        """What it protects, and what follows from that."""
+        """The level of protection, and what follows from it."""
         return level_of(self)
 
     @property
@@ -138,7 +139,7 @@ class Mechanism(Choice):
 
     @property
     def samples_users(self) -> bool:
-        """Whether the sampler draws users, and no single records."""
+        """Whether the sampler draws users, and not single records."""
         return self.sampled == "user"
 
     @property
@@ -148,42 +149,42 @@ class Mechanism(Choice):
 
     @property
     def members(self) -> int:
-        """Return the number of sampled members of the protected unit.
+        """Number of sampled members of the protected unit.
 
-        group_size for ELS; group_size + entity_cap, or ``exposed``, for text sampling; 1 otherwise.
+        The number is group_size for ELS; group_size + entity_cap, or ``exposed``, for text sampling; 1 otherwise.
         """
         return self.level.members
 
     @property
     def rounds(self) -> int:
-        """How many times accounting composes the event: once for each step in which a unit may take part."""
+        """How often accounting composes the event: once for each step that may include a unit."""
         return self.sampler.rounds(self.steps)
 
     @property
     def user_event(self) -> Event | None:
-        """One round's event for all of a user's records; None where nothing bounds how many there are."""
+        """One round's event for all of a user's records; None if nothing bounds their number."""
         return self.level.user_event
 
     @property
     def assumed_event(self) -> Event:
-        """One round's event as accounting assumes it: for shuffled cohorts that is Poisson sampling."""
+        """One round's event as accounting assumes it: for shuffled cohorts, Poisson sampling."""
         return self.level.event
 
     def exposed_event(self, exposed: int) -> Event | None:
-        """One step of text sampling for a person in so many records; None for any other mechanism."""
+        """Return one step of text sampling for a person in ``exposed`` records; None for any other mechanism."""
         return self.level.exposed_event(exposed)
 
     def exposure_marks(self) -> list[int]:
-        """Numbers of records, or of holders, at which the curve is stated, ascending."""
+        """Return the numbers of records, or of holders, at which the curve is stated, ascending."""
         return self.level.exposure_marks()
 
     def epsilon_at(self, exposed: int) -> float:
-        """epsilon of a person in so many records, or with so many holders; ``reasons`` void it."""
+        """Return epsilon of a person in ``exposed`` records, or with that many holders; ``reasons`` void it."""
         return self.level.epsilon_at(exposed)
 
     @property
     def fallback_event(self) -> Event:
-        """The whole run without credit for sampling. Raises InputError unless cohorts are shuffled."""
+        """Return the whole run without credit for sampling. Raises InputError unless cohorts are shuffled."""
         event = self.sampler.fallback_event(self.noise_multiplier, self.members, self.adjacency, self.steps)
         if event is None:
             raise InputError("only shuffled cohorts have a fallback: Poisson sampling has its own event")
@@ -191,17 +192,17 @@ class Mechanism(Choice):
 
     @property
     def dp_event(self) -> dp_event.DpEvent:
-        """The run as a dp-accounting event; NonPrivateDpEvent if there is no guarantee."""
+        """Return the run as a dp-accounting event; NonPrivateDpEvent if there is no guarantee."""
         return dp_event.NonPrivateDpEvent() if self.reasons() else to_dp_event(self.assumed_event, self.rounds)
 
     @property
     def clip_quantile(self) -> ClipQuantile | None:
-        """What the clip norm follows; None: it stays."""
+        """The quantile that the clip norm follows; None: the clip norm is constant."""
         return self.clip.quantile
 
     @property
     def sensitivity(self) -> float:
-        """Largest norm that one sampled member adds to the sum; the noise has deviation noise_multiplier * this."""
+        """Largest norm that one sampled member adds to the sum; the noise's deviation over noise_multiplier."""
         return self.clip.largest(self._above_threshold)
 
     def _above_threshold(self) -> float:
@@ -211,11 +212,11 @@ class Mechanism(Choice):
         return spent + math.log(self.steps / self.delta)
 
     def reasons(self) -> tuple[Statement, ...]:
-        """Every reason why there is no DP guarantee (docs/theory.md#rules-of-a-private-step); empty if there is one."""
+        """Return every reason for no DP guarantee (docs/theory.md#rules-of-a-private-step); empty if there is one."""
         return reasons_of(self)
 
     def guarantee(self) -> Guarantee | NoGuarantee:
-        """Return the guarantee of this mechanism; record, report and terminal print this label and no other."""
+        """Return the guarantee of this mechanism. Record, report and terminal print only this label."""
         self._check()  # again: pydantic's model_copy and model_construct skip validation
         reasons = self.reasons()
         if not reasons:
@@ -230,12 +231,12 @@ class Mechanism(Choice):
         return NoGuarantee(reasons, self.level.assumed_epsilon(), fallback)
 
     def epsilon(self) -> float:
-        """The guarantee's epsilon; inf without a guarantee, whatever accounting would have assumed."""
+        """Return the guarantee's epsilon; inf without a guarantee, whatever accounting would have assumed."""
         promise = self.guarantee()
         return promise.epsilon if isinstance(promise, Guarantee) else math.inf
 
     def calibrated(self, target_epsilon: float) -> "Mechanism":
-        """This mechanism with the least noise whose (assumed) epsilon at delta is at most target_epsilon."""
+        """Return this mechanism with the least noise whose (assumed) epsilon at delta is at most target_epsilon."""
         if self.delta is None:
             raise InputError("delta is missing, so that there is nothing to calibrate to")
         if self.level.cannot_calibrate is not None:

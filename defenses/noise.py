@@ -1,13 +1,13 @@
-"""Gaussian noise as a function of (key, step, tensor name): never drawn twice for different data, the same on resume.
+"""Gaussian noise as a function of (key, step, tensor name): never drawn twice for different data, equal on resume.
 
 There are two generators. The default is counter-based: Philox (numpy's on a CPU, torch's on a GPU) under a key derived
-per step and block of a tensor by HMAC-SHA-256; it is fast and not cryptographic. The secure one takes its bits from
-AES-256 in counter mode under such a key: who does not know the run's key cannot tell them from coins, as far as is
-known of AES and HMAC. The inverse distribution function turns them into normal numbers, on the GPU where there is one.
-Neither generator protects against attacks on floating point.
+per step and block of a tensor by HMAC-SHA-256. It is fast and not cryptographic. The secure generator takes its bits
+from AES-256 in counter mode under such a key. Anyone without the run's key cannot distinguish the bits from coins, as
+far as is known about AES and HMAC. The inverse distribution function turns the bits into normal numbers, on the GPU if
+there is one. Neither generator protects against attacks on floating point.
 
-A tensor is cut into blocks of ``BLOCK`` numbers in the order in which they lie in memory. Each has a key of its own, so
-that a process that holds a part of a tensor draws the numbers of that part, and no others have to be drawn in order.
+A tensor is cut into blocks of ``BLOCK`` numbers in memory order. Each block has a separate key. A process with one part
+of a tensor therefore draws only the numbers of that part.
 """
 
 import functools
@@ -33,21 +33,21 @@ _Block = tuple[int, str, int]  # step, tensor, number
 
 
 def block_digest(key: bytes, step: int, name: str, block: int) -> bytes:
-    """The 32 bytes from which a block's numbers are made."""
+    """Return the 32 bytes from which a block's numbers are computed."""
     # Keyed by the tensor's name: tensors of one shape that shared their noise would cancel it in their difference.
     return keyed_digest(key, f"noise {step} {block}" if block else f"noise {step}", name)
 
 
 def block_sizes(numbers: int) -> list[int]:
-    """Numbers of each block of a tensor; all but the last have ``BLOCK``."""
+    """Return the sizes of a tensor's blocks: ``BLOCK`` for all but the last block."""
     return [min(BLOCK, numbers - first) for first in range(0, numbers, BLOCK)]
 
 
 def standard_normal(generator: NoiseGenerator, digest: bytes, count: int) -> NDArray[np.float32]:
-    """The numbers of one block, N(0, 1), shape (count,).
+    """Return the numbers of one block, N(0, 1), shape (count,).
 
     Args:
-        generator: Philox under the first 128 bits of the digest, or AES-256 under all of it.
+        generator: Philox, under the first 128 bits of the digest, or AES-256, under the whole digest.
     """
     match generator:
         case NoiseGenerator.PHILOX:
@@ -58,7 +58,7 @@ def standard_normal(generator: NoiseGenerator, digest: bytes, count: int) -> NDA
 
 
 def secure_bits(digest: bytes, count: int) -> torch.Tensor:
-    """64 bits for each number, int64, shape (count,): what AES-256 makes of the counters from 0 on under this key."""
+    """Return 64 bits per number, int64, shape (count,): AES-256 of the counters from 0 on under this key."""
     # Imported where it is needed, since it loads OpenSSL, which most runs do without.
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
@@ -73,7 +73,7 @@ def _zeros(count: int) -> bytes:
 
 
 def _normal(bits: torch.Tensor) -> torch.Tensor:
-    """Normal numbers, fp32, where the bits are."""
+    """Return normal numbers, fp32, on the device of the bits."""
     # The middles of 2^52 cells: never 0 or 1, whose inverses are infinite. Of 2^53 cells the topmost rounds to 1.
     cells = (bits >> 12) & (2**52 - 1)
     normal: torch.Tensor = torch.special.ndtri((cells.double() + 0.5) * 2.0**-52)
@@ -82,10 +82,10 @@ def _normal(bits: torch.Tensor) -> torch.Tensor:
 
 @dataclass
 class NoiseSource:
-    """The noise of one run; the bits of secure noise are made a step ahead, in threads, where that takes long.
+    """The noise of one run. If secure bits take long to compute, threads compute them one step ahead.
 
     Attributes:
-        key: the run's secret key; two runs must never share one, or their difference would contain no noise.
+        key: the run's secret key. Two runs must never share a key, or their difference would contain no noise.
     """
 
     generator: NoiseGenerator
@@ -102,14 +102,14 @@ class NoiseSource:
         device: torch.device,
         rows: tuple[int, int] | None = None,
     ) -> torch.Tensor:
-        """Independent N(0, deviation^2) numbers, fp32, for one tensor of one step.
+        """Return independent N(0, deviation^2) numbers, fp32, for one tensor of one step.
 
         Args:
-            shape: of the whole tensor.
-            rows: first row that is wanted, and the one after the last; None: all.
+            shape: shape of the whole tensor.
+            rows: first wanted row, and the row after the last; None: all rows.
 
         Returns:
-            The wanted rows; they are the same numbers whichever rows are asked for.
+            The wanted rows; their numbers do not depend on which rows are requested.
         """
         first, last = _span(shape, rows)
         wanted = shape if rows is None else torch.Size([rows[1] - rows[0], *shape[1:]])
@@ -144,13 +144,13 @@ class NoiseSource:
     def ahead(
         self, step: int, shapes: Mapping[str, torch.Size], rows: Mapping[str, tuple[int, int]] | None = None
     ) -> str | None:
-        """Begin to make the bits of ``step``; returns a line on what they cost when that begins for the first time.
+        """Begin to compute the bits of ``step``. The first time, returns a line on the cost.
 
-        Only those of secure noise of large models: Philox takes less time than the step's other work.
+        Only secure noise of large models is computed ahead. Philox takes less time than the step's other work.
 
         Args:
-            shapes: of each tensor, whole.
-            rows: of each tensor, those that this process will ask for (see ``gaussian``); None: all.
+            shapes: shape of each whole tensor.
+            rows: rows of each tensor that this process will request (see ``gaussian``); None: all rows.
         """
         spans = {name: _span(shape, rows[name] if rows else None) for name, shape in shapes.items()}
         # Blocks are drawn whole, also where a part of one is wanted.
@@ -174,14 +174,14 @@ class NoiseSource:
         return notice
 
     def close(self) -> None:
-        """End the threads that draw ahead."""
+        """End the threads that compute ahead."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
         self._pool = None
         self._drawn.clear()
 
     def _blocks(self, step: int, name: str, numbers: range, sizes: list[int]) -> Iterator[tuple[int, torch.Tensor]]:
-        """The numbers of these blocks, made on a CPU; of secure noise their bits."""
+        """Yield the numbers of these blocks, computed on a CPU; for secure noise, yield their bits."""
 
         def drawn(number: int) -> torch.Tensor:
             # Taken out: each block is asked for once, and the next step's need the memory.
@@ -203,13 +203,13 @@ class NoiseSource:
 
 
 def _span(shape: torch.Size, rows: tuple[int, int] | None) -> tuple[int, int]:
-    """First number of the rows of a tensor, and the one after the last."""
+    """Return the index of the first number in a tensor's rows, and of the number after the last."""
     each = shape[1:].numel() if len(shape) else 1
     return (0, shape.numel()) if rows is None else (rows[0] * each, rows[1] * each)
 
 
 def _numbers(first: int, last: int) -> range:
-    """The blocks in which these numbers lie."""
+    """Return the blocks that contain these numbers."""
     return range(first // BLOCK, -(-last // BLOCK)) if last > first else range(0)
 
 
@@ -222,15 +222,15 @@ def gaussian(
     deviation: float,
     device: torch.device,
 ) -> torch.Tensor:
-    """The noise of one tensor of one step by itself."""
+    """Return the noise of one tensor of one step, without a ``NoiseSource``."""
     return NoiseSource(generator, key).gaussian(step, name, shape, deviation, device)
 
 
 def _fill(block: torch.Tensor, deviation: float, digest: bytes, source: torch.Generator) -> None:
-    """Fill a block on a GPU by torch's Philox, under 124 bits of the digest: a key of 64 and a place in its stream.
+    """Fill a block on a GPU with torch's Philox, under 124 bits of the digest: a 64-bit key and a stream position.
 
-    The numbers differ from a CPU's, and may differ between GPUs of different models. One kernel draws and scales: to
-    scale 1.3 billion numbers later would move another 10 GB.
+    The numbers differ from a CPU's numbers, and may differ between GPU models. One kernel draws and scales, because
+    scaling 1.3 billion numbers later would move another 10 GB.
     """
     source.manual_seed(int.from_bytes(digest[:8], "big", signed=True))
     # torch takes multiples of 4.

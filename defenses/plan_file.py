@@ -1,4 +1,4 @@
-"""plan.json: the mechanism on disk, written before the first step and read back to the same epsilon."""
+"""plan.json: the mechanism on disk. It is written before the first step, and reading it gives the same epsilon."""
 
 import dataclasses
 import json
@@ -35,12 +35,12 @@ _SHOWN = 100  # characters of a value in a message
 
 
 def write_plan(mechanism: Mechanism, path: Path) -> None:
-    """Write the plan to ``path``, and its digest to the list in its folder."""
+    """Write the plan to ``path``, and its digest to the index in its folder."""
     write_artefact(path, json.dumps(plan_document(mechanism), indent=2, allow_nan=False) + "\n")
 
 
 def plan_document(mechanism: Mechanism) -> dict[str, Any]:
-    """The content of a plan file: the mechanism, and everything that follows from it."""
+    """Return the content of a plan file: the mechanism, and everything that follows from it."""
     return stamped(_document(mechanism, mechanism.guarantee()))
 
 
@@ -54,21 +54,21 @@ def _document(mechanism: Mechanism, promise: Guarantee | NoGuarantee) -> dict[st
 
 
 def covers(mechanism: Mechanism) -> Statement:
-    """State what a plan's guarantee covers, and what it does not."""
+    """Return a statement of what a plan's guarantee covers, and what it does not."""
     return _COVERS[mechanism.checkpoint]()
 
 
 def read_plan(path: Path) -> Mechanism:
-    """The mechanism of a plan file. What follows from it is recomputed and must match the file.
+    """Return the mechanism of a plan file. Everything that follows from it is recomputed and must match the file.
 
-    Raises InputError, one line, if the file does not exist or is not JSON, has another version, unknown or missing keys
-    or an invalid mechanism, or if its guarantee, label, event or coverage is not the mechanism's.
+    Raises InputError, one line, in these cases: the file does not exist or is not JSON; it has another version, unknown
+    or missing keys, or an invalid mechanism; its guarantee, label, event or coverage is not the mechanism's.
     """
     return mechanism_in(read_plan_document(path), path)
 
 
 def stated_plan(plan: Mechanism | str | Path) -> Mechanism:
-    """Return a mechanism, or that of a plan file. Raises InputError as ``read_plan``, and for anything else."""
+    """Return a mechanism, or a plan file's mechanism. Raises InputError like ``read_plan``, and for other input."""
     if isinstance(plan, str | Path):
         return read_plan(Path(plan))
     if type(plan) is not Mechanism:
@@ -87,7 +87,7 @@ def read_plan_document(path: Path) -> Any:
 
 
 def mechanism_in(document: Any, path: Path) -> Mechanism:
-    """Return the mechanism of a plan file's content, checked as ``read_plan`` does; ``path`` names it in errors."""
+    """Return the mechanism in a plan file's content, checked like ``read_plan``; errors name the file as ``path``."""
     if not isinstance(document, dict):
         raise InputError(f"{path}: not a JSON object: {_REMEDY}")
     document = unstamped(document, path, "start again in a new folder")
@@ -108,9 +108,9 @@ def mechanism_in(document: Any, path: Path) -> Mechanism:
 
 
 def plan_at(path: Path) -> Path:
-    """Return the plan file of a run folder or of an exported folder; a file is taken to be one.
+    """Return the plan file of a run folder or exported folder. A path of a file is returned unchanged.
 
-    Raises InputError, one line, if there is neither.
+    Raises InputError, one line, if there is no plan file.
     """
     if path.is_dir():
         if not (path / PLAN).is_file():
@@ -122,7 +122,7 @@ def plan_at(path: Path) -> Path:
 
 
 def promise_fields(promise: Guarantee | NoGuarantee) -> dict[str, Any]:
-    """The guarantee as JSON values, and whether it holds; infinite numbers are null."""
+    """Return the guarantee as JSON values, and whether it holds; infinite numbers are null."""
     return {"holds": isinstance(promise, Guarantee), **finite(_values_of(promise))}
 
 
@@ -133,7 +133,7 @@ def _values_of(promise: Guarantee | NoGuarantee) -> dict[str, Any]:
 
 
 def _with_epsilons(promise: Guarantee | NoGuarantee, stated: Any) -> Guarantee | NoGuarantee:
-    """The promise with the epsilons that a plan states instead of its own, if they agree within ``_SAME``."""
+    """Return the guarantee with the epsilons that a plan states, if they agree within ``_SAME``."""
     # A plan stays valid although another version of the accountant computes a slightly different epsilon.
     if not isinstance(stated, dict):
         return promise
@@ -163,7 +163,7 @@ def _guarantee_with_epsilon(promise: Guarantee, stated: dict[str, Any]) -> Guara
 
 
 def _require_same(path: Path, name: str, stated: Any, computed: Any) -> None:
-    """Raises InputError, naming the field, for a JSON value that is not ``computed``."""
+    """Raise InputError, naming the field, if a JSON value is not ``computed``."""
     match computed:
         case dict() if isinstance(stated, dict):
             _require_keys(path, name, stated, computed)
@@ -203,7 +203,7 @@ def _shown(value: Any) -> str:
 
 
 def _event(event: dp_event.DpEvent) -> dict[str, Any]:
-    """The event's class name under "type", and its fields; the same for nested events."""
+    """Return the event's class name under "type", and its fields; nested events are written the same way."""
     fields = event.to_named_tuple()._asdict()
     named = {"type": fields.pop("class_name")}
     # A plan must stay readable if dp-accounting moves the class to another module.

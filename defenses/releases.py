@@ -1,8 +1,8 @@
 """Several releases about the same people: one epsilon for all of them.
 
-The privacy-loss distributions of the plans are composed on one grid (``guarantees.composed_epsilon``). It holds for
-plans fixed beforehand: results of earlier releases may decide data and learning rates of later ones. They may decide
-neither their noise, sampling and steps nor whether there are later ones (docs/theory.md#several-releases).
+The privacy-loss distributions of the plans are composed on one grid (``guarantees.composed_epsilon``). Epsilon holds
+for plans fixed beforehand. Results of earlier releases may decide data and learning rates of later releases. They must
+not decide the noise, sampling or steps of later releases, or whether there are any (docs/theory.md#several-releases).
 """
 
 import dataclasses
@@ -24,11 +24,11 @@ from heldin.words.statement import Statement
 
 @dataclass(frozen=True)
 class PlannedRelease:
-    """A plan by which models are released.
+    """A plan for released models.
 
     Attributes:
-        name: of the plan, for messages and tables.
-        times: number of releases by this plan, each under a key of its own.
+        name: name of the plan, for messages and tables.
+        times: number of releases by this plan, each under a separate key.
     """
 
     name: str
@@ -52,14 +52,14 @@ class Together(Tabular):
 
     Attributes:
         releases: number of releases.
-        epsilon: of all of them together, at ``delta``.
-        unit: what is protected.
-        adjacency: which data sets count as neighbours.
-        records: under text sampling without caps, the most records of a person in each release; None otherwise.
-        sum_epsilon: sum of the releases' own epsilons: the simplest rule of composition, at the delta ``sum_delta``.
+        epsilon: epsilon of all releases together, at ``delta``.
+        unit: the protected unit.
+        adjacency: the data sets that count as neighbours.
+        records: under text sampling without caps, the maximum number of a person's records per release; None otherwise.
+        sum_epsilon: sum of the releases' own epsilons, the simplest rule of composition, which holds at ``sum_delta``.
         sum_delta: sum of the releases' own deltas.
-        own: what one release by each plan guarantees.
-        pure: epsilons of further releases by pure mechanisms, which count among ``releases``.
+        own: guarantee of one release by each plan.
+        pure: epsilons of further releases by pure mechanisms, which ``releases`` includes.
         statement: the guarantee of all releases with its conditions.
     """
 
@@ -76,31 +76,31 @@ class Together(Tabular):
     statement: Statement
 
     def heading(self) -> str:
-        """The guarantee in one line."""
+        """Return the guarantee in one line."""
         return str(self.statement)
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row: every number by name."""
+        """Return one row with every number by name."""
         return [{name: value for name, value in self.as_dict().items() if name not in ("own", "pure", "statement")}]
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields by name."""
+        """Return the fields by name."""
         return {**dataclasses.asdict(self), "own": [*map(dataclasses.asdict, self.own)], "statement": self.heading()}
 
 
 def compose_releases(
     releases: Sequence[PlannedRelease], delta: float | None = None, pure: Sequence[float] = ()
 ) -> Together:
-    """Return epsilon(delta) of all releases together, as exact as that of one plan.
+    """Return epsilon(delta) of all releases together, as exact as the epsilon of one plan.
 
     Args:
         releases: the plans; the same people may be in all of them.
-        delta: of the answer; None takes the plans' own, if they all have the same.
+        delta: delta of the answer; None takes the plans' own delta, if all plans have the same.
         pure: epsilons of further releases by pure mechanisms, such as a private median, for users under add/remove.
 
     Raises:
         InputError: a plan has no guarantee or no accountant for several releases, the plans protect different units or
-            have different neighbouring relations, or they have different deltas and none is given.
+            have different neighbouring relations, or they have different deltas and no delta is given.
     """
     if not releases:
         raise InputError("there is nothing to compose: give at least one plan")
@@ -146,10 +146,10 @@ def compose_releases(
 def users_epsilon(mechanisms: Sequence[Mechanism], delta: float) -> float | None:
     """Return epsilon of every user after all of these trainings; None if one has no loss distribution for users.
 
-    Unlike ``compose_releases`` it counts plans that protect a user and an entity by what they promise the user alone.
+    Unlike ``compose_releases``, this includes plans for a user and an entity, with the guarantee of the user alone.
 
     Args:
-        mechanisms: each with a guarantee for users, all of one neighbouring relation.
+        mechanisms: mechanisms with a guarantee for users, all with one neighbouring relation.
     """
     runs = [(mechanism.user_event, mechanism.rounds) for mechanism in mechanisms]
     bounded = [(event, steps) for event, steps in runs if event is not None and not isinstance(event, FilteredGaussian)]
@@ -176,7 +176,7 @@ def together_table(together: Together) -> str:
 
 
 def _promise(release: PlannedRelease) -> Guarantee:
-    """Return the plan's guarantee. Raises InputError for a plan that has none, or that nothing here composes."""
+    """Return the plan's guarantee. Raises InputError if there is none, or heldin cannot compose it."""
     check_count(f"{release.name}: number of releases", release.times)
     mechanism, promise = release.mechanism, release.mechanism.guarantee()
     if not isinstance(promise, Guarantee):

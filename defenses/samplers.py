@@ -1,8 +1,8 @@
-"""The samplers of a mechanism: which units take part in a step, what the accountant assumes of it, and how it is drawn.
+"""The samplers of a mechanism: which units are in a step, the accountant's assumption, and how units are drawn.
 
-A unit's coins depend only on the run's key and the unit's own name. So adding or removing a unit changes no other coin,
-processes with different units together draw the sample that a single process would, and a resumed step draws the same
-units again. The generator is HMAC-SHA-256 under a 256-bit key.
+A unit's coins depend only on the run's key and the unit's own name. Adding or removing a unit therefore changes no
+other coin. Processes with different units together draw the sample of a single process, and a resumed step draws the
+same units again. The generator is HMAC-SHA-256 under a 256-bit key.
 """
 
 import functools
@@ -47,22 +47,22 @@ class SamplerKind(Choice, ABC):
     """Whether every unit takes part in every step."""
 
     def check(self, adjacency: Adjacency, members: int, delta: float, steps: int) -> None:
-        """Raise InputError for a run that no accountant of this sampler covers."""
+        """Raise InputError for a run that no accountant covers with this sampler."""
         if adjacency not in self.adjacencies:
             raise InputError(self.refused_adjacency(adjacency))
 
     def refused_adjacency(self, adjacency: Adjacency) -> str:
-        """Return why it has no accountant under an adjacency, and which to use."""
+        """Return why an adjacency has no accountant, and which adjacency to use."""
         return f"{adjacency} adjacency has no accountant under Poisson sampling: use add_remove"
 
     @property
     def groups(self) -> int:
-        """Return the number of groups of units, of which each step draws from the next."""
+        """The number of groups of units; each step draws from the next group."""
         return 1
 
     @property
     def coefficients(self) -> tuple[float, ...]:
-        """Return C's coefficients, if the noise of the steps is C^-1 z; the number 1 alone if it is independent."""
+        """C's coefficients, if the noise of the steps is C^-1 z; the number 1 alone for independent noise."""
         return banded_square_root(self.groups)
 
     def at_rate(self, rate: float) -> "PoissonSampler | BandedPoissonSampler":
@@ -70,7 +70,7 @@ class SamplerKind(Choice, ABC):
         return PoissonSampler(rate=rate)
 
     def rounds(self, steps: int) -> int:
-        """Return how many times accounting composes ``event`` over so many steps: the most steps of a group."""
+        """Return how often accounting composes ``event`` over ``steps`` steps: the most steps of a group."""
         return -(-steps // self.groups)
 
     @abstractmethod
@@ -78,17 +78,17 @@ class SamplerKind(Choice, ABC):
         """Return one round's event as accounting assumes it.
 
         Args:
-            members: sampled members of the protected unit.
+            members: number of sampled members of the protected unit.
         """
 
     def fallback_event(
         self, noise_multiplier: float, members: int, adjacency: Adjacency, steps: int
     ) -> UnamplifiedGaussian | None:
-        """Return the whole run without credit for sampling; None if the sampler has an accountant of its own."""
+        """Return the whole run without credit for sampling; None if the sampler has its own accountant."""
         return None
 
     def unprotected(self) -> Statement | None:
-        """Return why there is no guarantee with it; None if there is one."""
+        """Return why this sampler gives no guarantee; None if it allows a guarantee."""
         return None
 
     @abstractmethod
@@ -97,10 +97,10 @@ class SamplerKind(Choice, ABC):
 
 
 class PoissonSampler(SamplerKind):
-    """Each unit enters each step by its own coin with probability ``rate``; an empty sample still takes a noised step.
+    """A separate coin with probability ``rate`` decides each unit in each step. An empty sample is a noised step too.
 
     Attributes:
-        kind: name in configs and plans.
+        kind: name of the sampler in configs and plans.
         rate: probability of each coin.
         population: public number of units, if known, for the expected cohort and the warning about delta.
     """
@@ -114,26 +114,26 @@ class PoissonSampler(SamplerKind):
 
     @classmethod
     def of(cls, population: int, cohort: float) -> "PoissonSampler":
-        """rate = cohort / population, both public constants."""
+        """Return the sampler with rate = cohort / population, both public constants."""
         return cls(rate=_rate(population, cohort), population=population)
 
     def event(self, noise_multiplier: float, members: int, clip: Clip) -> PoissonGaussian:
-        """A Poisson-sampled Gaussian sum."""
+        """Return a Poisson-sampled Gaussian sum."""
         return PoissonGaussian(noise_multiplier, self.rate, members)
 
     def cohorts(self, key: bytes, identities: Sequence[str], steps: int) -> Cohorts:
-        """Each unit's own coins; right whatever the number of units."""
+        """Return each unit's own coins, which are right whatever the number of units."""
         return _by_coins(self.rate, key, identities, steps)
 
 
 class BandedPoissonSampler(SamplerKind):
     """Step t draws from group t mod ``bands`` by Poisson coins, and noise is correlated over ``bands`` steps.
 
-    A unit's group is a keyed hash of its own identity. So two steps in which a unit takes part are at least ``bands``
-    steps apart, and no noise vector is in the noise of both (docs/theory.md#banded-noise).
+    A unit's group is a keyed hash of its own identity. Two steps with one unit are therefore at least ``bands`` steps
+    apart, and no noise vector is in the noise of both (docs/theory.md#banded-noise).
 
     Attributes:
-        kind: name in configs and plans.
+        kind: name of the sampler in configs and plans.
         rate: probability of each coin, in the steps of the unit's group: bands times cohort over population.
         population: public number of units.
         bands: b, number of groups, and of coefficients of C.
@@ -148,7 +148,7 @@ class BandedPoissonSampler(SamplerKind):
 
     @classmethod
     def of(cls, population: int, cohort: int, bands: int) -> "BandedPoissonSampler":
-        """rate = bands cohort / population, all public constants. Raises InputError if that is above 1."""
+        """Return the sampler with rate = bands cohort / population, all public. Raises InputError above rate 1."""
         if bands * cohort > population:
             raise InputError(
                 f"{bands} bands of {cohort:,} users a step are {bands * cohort:,} users, more than the population"
@@ -158,11 +158,11 @@ class BandedPoissonSampler(SamplerKind):
 
     @property
     def groups(self) -> int:
-        """As many as bands."""
+        """The number of bands."""
         return self.bands
 
     def at_rate(self, rate: float) -> "BandedPoissonSampler":
-        """The same groups."""
+        """Return a sampler with the same groups."""
         return BandedPoissonSampler(rate=rate, population=self.population, bands=self.bands)
 
     def check(self, adjacency: Adjacency, members: int, delta: float, steps: int) -> None:
@@ -172,11 +172,11 @@ class BandedPoissonSampler(SamplerKind):
             raise InputError(f"{self.bands} bands are more than the {steps} steps: use at most {steps}")
 
     def event(self, noise_multiplier: float, members: int, clip: Clip) -> PoissonGaussian:
-        """A Poisson-sampled Gaussian sum, once for each step of a group."""
+        """Return a Poisson-sampled Gaussian sum, once for each step of a group."""
         return PoissonGaussian(noise_multiplier, self.rate, members)
 
     def cohorts(self, key: bytes, identities: Sequence[str], steps: int) -> Cohorts:
-        """Each unit's own coins, in the steps of its group."""
+        """Return each unit's own coins, in the steps of its group."""
         groups = [group_of(key, name, self.bands) for name in identities]
         members = [[i for i, group in enumerate(groups) if group == number] for number in range(self.bands)]
         of_groups = [_by_coins(self.rate, key, [identities[i] for i in own], self.rounds(steps)) for own in members]
@@ -189,18 +189,18 @@ class BandedPoissonSampler(SamplerKind):
 
 
 def group_of(key: bytes, identity: str, bands: int) -> int:
-    """Return the group of a unit, from 0: a function of its identity and the key, whoever else there is."""
+    """Return the group of a unit, from 0: a function of its identity and the key, whatever other units there are."""
     return int.from_bytes(keyed_digest(key, "group", identity)[:16], "big") % bands
 
 
 class CappedPoissonSampler(SamplerKind):
-    """Poisson sampling whose cohort is randomly cut to ``cap`` units, so that memory is bounded.
+    """Poisson sampling with the cohort randomly cut to ``cap`` units, which bounds memory.
 
     Attributes:
-        kind: name in configs and plans.
+        kind: name of the sampler in configs and plans.
         rate: probability of each unit's coin.
         population: public upper bound on the number of units.
-        cap: most units in a step.
+        cap: maximum number of units in a step.
     """
 
     draws_by_gaps: ClassVar[bool] = True
@@ -212,7 +212,7 @@ class CappedPoissonSampler(SamplerKind):
 
     @classmethod
     def of(cls, population: int, cohort: float, cap: int) -> "CappedPoissonSampler":
-        """rate = cohort / population, both public constants."""
+        """Return the sampler with rate = cohort / population, both public constants."""
         return cls(rate=_rate(population, cohort), population=population, cap=cap)
 
     def check(self, adjacency: Adjacency, members: int, delta: float, steps: int) -> None:
@@ -226,11 +226,11 @@ class CappedPoissonSampler(SamplerKind):
             )
 
     def event(self, noise_multiplier: float, members: int, clip: Clip) -> CappedPoissonGaussian:
-        """dp-accounting's truncated Poisson sampling."""
+        """Return dp-accounting's truncated Poisson sampling."""
         return CappedPoissonGaussian(noise_multiplier, self.rate, self.population, self.cap)
 
     def cohorts(self, key: bytes, identities: Sequence[str], steps: int) -> Cohorts:
-        """Each unit's own coins, and a random subset where more than ``cap`` units were drawn."""
+        """Return each unit's own coins, and a random subset if more than ``cap`` units were drawn."""
         _require_population(self.population, identities)
         drawn_at = _by_coins(self.rate, key, identities, steps)
 
@@ -247,12 +247,12 @@ class CappedPoissonSampler(SamplerKind):
 
 
 class ShuffledSampler(SamplerKind):
-    """Passes over a shuffled population in cohorts of fixed size. For comparison only: no amplification theorem.
+    """Passes over a shuffled population in cohorts of fixed size, for comparison: no amplification theorem applies.
 
     Attributes:
-        kind: name in configs and plans.
+        kind: name of the sampler in configs and plans.
         population: public number of units.
-        cohort: units in a step.
+        cohort: number of units in a step.
         drop_incomplete: whether each pass drops its incomplete last cohort.
     """
 
@@ -271,27 +271,27 @@ class ShuffledSampler(SamplerKind):
         return _rate(self.population, self.cohort)
 
     def refused_adjacency(self, adjacency: Adjacency) -> str:
-        """An absent unit's place stays."""
+        """Return why: the place of an absent unit stays."""
         return "shuffled cohorts fix the population: use zero_out or replace adjacency"
 
     def event(self, noise_multiplier: float, members: int, clip: Clip) -> PoissonGaussian:
-        """As if it were Poisson sampling, which ``unprotected`` says that it is not."""
+        """Return the event of Poisson sampling, although ``unprotected`` reports that it does not hold."""
         return PoissonGaussian(noise_multiplier, self.rate, members)
 
     def fallback_event(
         self, noise_multiplier: float, members: int, adjacency: Adjacency, steps: int
     ) -> UnamplifiedGaussian:
-        """At most so many participations (docs/theory.md#shuffled-cohorts)."""
+        """Return an event with a bounded number of participations (docs/theory.md#shuffled-cohorts)."""
         times = participations(self.population, self.cohort, steps, drop_incomplete=self.drop_incomplete)
         relation: Literal["zero_out", "replace"] = "replace" if adjacency == "replace" else "zero_out"
         return UnamplifiedGaussian(noise_multiplier, times, relation, members)
 
     def unprotected(self) -> Statement:
-        """No theorem of amplification."""
+        """Return the reason: there is no amplification theorem."""
         return NoGuaranteeReason.SHUFFLED()
 
     def cohorts(self, key: bytes, identities: Sequence[str], steps: int) -> Cohorts:
-        """Cohorts of a pass over ``population`` slots; slots without a unit stay empty."""
+        """Return cohorts of a pass over ``population`` slots. Slots without a unit stay empty."""
         _require_population(self.population, identities)
         # Slots are counted, not the units present, so that a unit takes part at most once in each pass of
         # ceil(population / cohort) steps: the fallback guarantee rests on that.
@@ -317,7 +317,7 @@ class ShuffledSampler(SamplerKind):
 
 
 class FullBatchSampler(SamplerKind):
-    """All users enter every step; users missing from the public ``population`` count as users of gradient zero."""
+    """All users are in every step. Users missing from the public ``population`` count as users with gradient zero."""
 
     adjacencies: ClassVar[tuple[Adjacency, ...]] = ("replace",)
     full_batch: ClassVar[bool] = True
@@ -327,15 +327,15 @@ class FullBatchSampler(SamplerKind):
 
     @property
     def rate(self) -> float:
-        """1: nobody is left out."""
+        """1, because every unit is in every step."""
         return 1.0
 
     def event(self, noise_multiplier: float, members: int, clip: Clip) -> FilteredGaussian:
-        """Filtered descent: nothing else goes with full batches."""
+        """Return filtered descent, the only mechanism with full batches."""
         return FilteredGaussian(noise_multiplier, self.population, clip.filter_epsilon)
 
     def cohorts(self, key: bytes, identities: Sequence[str], steps: int) -> Cohorts:
-        """All units."""
+        """Return all units."""
         _require_population(self.population, identities)
         return lambda _: list(range(len(identities)))
 
@@ -347,12 +347,12 @@ Sampler: TypeAlias = Annotated[
 
 
 class Draws:
-    """The units that take part in each step of a run.
+    """The units in each step of a run.
 
-    Steps are asked for in ascending order; an earlier one is found by drawing from the start again.
+    Steps are requested in ascending order. An earlier step is found by drawing from the start again.
 
     Args:
-        identities: a name per unit, unique and stable; never a position in a list.
+        identities: a name for each unit, unique and stable; never a position in a list.
 
     Raises:
         InputError: there are more units than the public population of the sampler.
@@ -362,7 +362,7 @@ class Draws:
         self._cohorts, self._steps = sampler.cohorts(key, identities, steps), steps
 
     def at(self, step: int) -> list[int]:
-        """Indices of the units that take part in a step, from 0, increasing; possibly none."""
+        """Return the indices of a step's units, from 0, increasing; possibly none."""
         if not 0 <= step < self._steps:
             raise ValueError(f"step {step} is none of {self._steps}")
         return self._cohorts(step)

@@ -1,4 +1,4 @@
-"""The columns of a source whose rows are turns, and the document that a row becomes."""
+"""The columns of a source whose rows are turns, and the document made from a row."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -21,12 +21,12 @@ from heldin.words.statement import Statement
 
 @dataclass(frozen=True)
 class TurnColumns(Columns):
-    """Columns of which one holds turns.
+    """Columns of a source; one of them contains turns.
 
     Attributes:
-        format: any but that of texts.
-        template: writes messages; None where there are none, and where columns are only looked for.
-        counting: what counts of a row.
+        format: any format except that of texts.
+        template: the template that writes messages; None if there are no messages, or if columns are only searched for.
+        counting: the parts of a row that count.
     """
 
     format: RowFormat = RowFormat.MESSAGES
@@ -37,12 +37,12 @@ class TurnColumns(Columns):
     def of(
         cls, columns: Columns, form: RowFormat, column: str, template: ChatTemplate | None, counting: Counting
     ) -> "TurnColumns":
-        """Return the columns of a source whose rows have this form.
+        """Return the columns of a source whose rows have this format.
 
         Args:
-            columns: those that are named for users, ids and dates.
-            form: any but that of texts.
-            column: of the messages, or of the prompt.
+            columns: the columns that are named for users, ids and dates.
+            form: any format except that of texts.
+            column: the column of the messages, or of the prompt.
             template: see the class.
             counting: see the class.
         """
@@ -55,7 +55,7 @@ class TurnColumns(Columns):
 
     @property
     def beside(self) -> tuple[str, ...]:
-        """Return the columns that a row may have for its template."""
+        """Columns that a row may have for its template."""
         return ("tools", "chat_template_kwargs", *self.format.prompt_besides)
 
     def named(self) -> dict[str, str]:
@@ -63,7 +63,7 @@ class TurnColumns(Columns):
         return {**super().named(), **{name: name for name in self.format.answers if name != self.text}}
 
     def record(self, row: dict[str, Any], *, untyped: bool = False) -> tuple[Record, Statement | None]:
-        """Return the row as a record of its text, and what is wrong with it (None if nothing)."""
+        """Return the row as a record of its text, and its fault (None if there is none)."""
         roles = {role: name for role, name in self.named().items() if role not in ("text", *self.format.answers)}
         record, wrong = usable_record(row, roles, untyped=untyped)
         if wrong is not None:
@@ -99,13 +99,13 @@ class TurnColumns(Columns):
 
 
 def with_parts(record: Record, document: Document) -> Record:
-    """Return a record of a text with the parts of its document, as a store keeps them."""
+    """Return the record of a text with the parts of its document, as a store keeps them."""
     parts = None if document.is_plain else [list(part) for part in document.spans]
     return {**record, SPANS.name: parts, LAYOUT.name: None if document.layout is None else asdict(document.layout)}
 
 
 def answered_text(prompt: str, *answers: str) -> Document:
-    """A prompt with its completion, or with a chosen and a rejected answer, which no template wrote; all counts."""
+    """Join a prompt with its completion, or with a chosen and a rejected answer, without a template; all counts."""
     chosen, *rejected = (_answered(prompt, answer) for answer in answers)
     return forked(chosen, *rejected) if rejected else chosen
 
@@ -117,18 +117,18 @@ def _answered(prompt: str, completion: str) -> Document:
 
 
 def columns_to_look_for(row: Mapping[str, Any] | None, columns: Columns, stated: RowFormat | None = None) -> Columns:
-    """Return the columns that rows like this one must have; no row can be read by them. See ``found_format``."""
+    """Return the columns that rows like this one must have; they cannot read rows. See ``found_format``."""
     form, column = found_format(row, columns, stated)
     return TurnColumns.of(columns, form, column, None, form.counting) if form.has_turns else columns
 
 
 def found_format(row: Mapping[str, Any] | None, columns: Columns, stated: RowFormat | None) -> tuple[RowFormat, str]:
-    """Return the form of a source's rows, and the column of their texts, messages or prompts.
+    """Return the format of a source's rows, and the column of their texts, messages or prompts.
 
     Args:
-        row: the source's first; None: it has none that can be looked at.
-        columns: that are named.
-        stated: the form, if somebody stated it.
+        row: the first row of the source; None: there is none to look at.
+        columns: the named columns.
+        stated: the format, if somebody stated it.
     """
     if row is None:
         return stated or RowFormat.TEXT, columns.text

@@ -1,8 +1,8 @@
-"""Rows of turns as people keep them for TRL and others, and which of these forms a row has.
+"""Rows of turns in the formats of TRL and others, and how to find the format of a row.
 
-Messages have a role and a content. ShareGPT keeps them as ``from`` and ``value``. A prompt with a completion is two
-texts, or two lists of messages. A preference pair has a chosen and a rejected answer, and a prompt that may be a column
-of its own or the beginning of both.
+Messages have a role and a content. ShareGPT calls these ``from`` and ``value``. A prompt with a completion is two
+texts, or two lists of messages. A preference pair has a chosen and a rejected answer. Its prompt is a separate column,
+or is the common beginning of both answers.
 """
 
 import json
@@ -20,7 +20,7 @@ Message = dict[str, Any]
 
 
 class RowFormat(StrEnum):
-    """How a row holds its text."""
+    """How a row keeps its text."""
 
     TEXT = "text"
     MESSAGES = "messages"
@@ -30,28 +30,28 @@ class RowFormat(StrEnum):
 
     @property
     def has_turns(self) -> bool:
-        """Return whether such rows have turns."""
+        """Whether such rows have turns."""
         return self is not RowFormat.TEXT
 
     @property
     def has_pairs(self) -> bool:
-        """Return whether such rows are preference pairs."""
+        """Whether such rows are preference pairs."""
         return self is RowFormat.PREFERENCE
 
     @property
     def prompt_besides(self) -> tuple[str, ...]:
-        """Return the column of a prompt that rows may have or leave out."""
+        """The column of a prompt that rows may have or leave out."""
         return (PROMPT,) if self.has_pairs else ()
 
     @property
     def answers(self) -> tuple[str, ...]:
-        """Return the columns that hold what follows a prompt; none where rows have no prompt of their own."""
+        """The columns of what follows a prompt; none if rows have no separate prompt."""
         pairs = {RowFormat.PREFERENCE: (CHOSEN, REJECTED)}
         return {**pairs, RowFormat.PROMPT_COMPLETION: (COMPLETION,)}.get(self, ())
 
     @property
     def counting(self) -> Counting:
-        """Return what counts unless something else is asked for."""
+        """The parts that count by default."""
         chats = {RowFormat.MESSAGES: Counting.ASSISTANT, RowFormat.CONVERSATIONS: Counting.ASSISTANT}
         return chats.get(self, Counting.COMPLETION if self.answers else Counting.ALL)
 
@@ -74,11 +74,11 @@ class Conversation:
     """The messages of a row.
 
     Attributes:
-        messages: each with role and content, at least one.
-        asked: number of messages of the prompt; None where the row has no prompt of its own.
-        rejected: of a preference pair, the messages of the prompt and the rejected answer; None: no pair.
-        tools: JSON schemas of the tools that the assistant may call; None: none.
-        options: what else the row hands to the template.
+        messages: the messages, each with role and content; at least one.
+        asked: number of messages in the prompt; None if the row has no separate prompt.
+        rejected: for a preference pair, the messages of the prompt and the rejected answer; None for other rows.
+        tools: JSON schemas of the tools that the assistant may call; None: no tools.
+        options: further values that the row passes to the template.
     """
 
     messages: Sequence[Message]
@@ -89,22 +89,22 @@ class Conversation:
 
     @property
     def fields(self) -> list[str]:
-        """Names of what the template has to write besides roles and contents."""
+        """Names of everything that the template must write besides roles and contents."""
         kept = [name for name in _WRITTEN if any(message.get(name) for message in self.messages)]
         return [*kept, *(["tools"] if self.tools else [])]
 
     def without(self, name: str) -> "Conversation":
-        """Return the same without one of ``fields``."""
+        """Return the conversation without one of ``fields``."""
         kept = [{key: value for key, value in message.items() if key != name} for message in self.messages]
         return replace(self, messages=kept, tools=None if name == "tools" else self.tools)
 
 
 def format_of_row(row: Mapping[str, Any], columns: Columns) -> tuple[RowFormat, str]:
-    """Return the form of a row and the column that holds its text or its messages; for a prompt that of the prompt.
+    """Return the format of a row, and the column of its text or messages, or of its prompt.
 
     Args:
-        row: by name of column.
-        columns: whose ``text`` names the column of texts, which may hold messages.
+        row: the row, by column name.
+        columns: the named columns; ``text`` names the column of texts, which may contain messages.
     """
     named = value_at(row, columns.text)
     # Of a pair its column of chosen answers may be named, as that of messages is.
@@ -125,7 +125,7 @@ def format_of_row(row: Mapping[str, Any], columns: Columns) -> tuple[RowFormat, 
 
 
 def column_of_format(form: RowFormat, row: Mapping[str, Any], columns: Columns) -> str:
-    """Return the column for a form that is stated: the one that is named for texts, else the form's usual one."""
+    """Return the column for a stated format: the column named for texts, else the format's usual column."""
     if form.answers:
         return CHOSEN if form is RowFormat.PREFERENCE else PROMPT
     if not form.has_turns:
@@ -137,11 +137,11 @@ def column_of_format(form: RowFormat, row: Mapping[str, Any], columns: Columns) 
 
 
 def form_besides(row: Mapping[str, Any], column: str) -> RowFormat | None:
-    """Return in which other form a row holds turns; None if it holds them in none, or nothing else.
+    """Return another format in which the row also has turns; None if there is none.
 
     Args:
-        row: by name of column.
-        column: that is read.
+        row: the row, by column name.
+        column: the column that is read.
     """
     for form in (RowFormat.MESSAGES, RowFormat.CONVERSATIONS):
         if form != column and format_of_value(row.get(form)) is not None:
@@ -153,7 +153,7 @@ def form_besides(row: Mapping[str, Any], column: str) -> RowFormat | None:
 
 
 def format_of_value(value: object) -> RowFormat | None:
-    """Return the form of a value that is a list of messages, or text of one; None for any other value."""
+    """Return the format of a value that is a list of messages, or such a list as text; None for any other value."""
     first = _listed(value)
     if isinstance(first, str) and (key := _OF_PYTHON.match(first)):
         return RowFormat.MESSAGES if key[1] in ("role", "content") else RowFormat.CONVERSATIONS
@@ -165,7 +165,7 @@ def format_of_value(value: object) -> RowFormat | None:
 
 
 def _listed(value: object) -> object:
-    """The list that a text of JSON holds, as CSV files and some Parquet files keep messages."""
+    """Return the list in a JSON text; CSV files and some Parquet files keep messages as such a text."""
     if isinstance(value, str) and value.lstrip().startswith("["):
         try:
             return json.loads(value)
@@ -175,12 +175,12 @@ def _listed(value: object) -> object:
 
 
 def is_of_texts(row: Mapping[str, Any], form: RowFormat, column: str) -> bool:
-    """Return whether the prompt and the answers of a row are texts and not messages; no prompt is a text too.
+    """Return whether a row's prompt and answers are texts and not messages. A missing prompt counts as text.
 
     Args:
-        row: by name of column.
-        form: with answers.
-        column: of the prompt, or of the chosen answer.
+        row: the row, by column name.
+        form: a format with answers.
+        column: the column of the prompt, or of the chosen answer.
     """
     prompt = row.get(_prompt_in(form, column))
     parts = [row.get(name) for name in form.answers]
@@ -193,15 +193,15 @@ def _prompt_in(form: RowFormat, column: str) -> str:
 
 
 def conversation_of(row: Mapping[str, Any], form: RowFormat, column: str) -> Conversation | tuple[str, ...] | None:
-    """Return the messages of a row; prompt and answers where these are texts; None for a row that has no turn.
+    """Return a row's messages, or its prompt and answers if they are texts; None for a row without any turn.
 
     Args:
-        row: by name of column.
-        form: any but that of texts.
-        column: of the messages, or of the prompt.
+        row: the row, by column name.
+        form: any format except that of texts.
+        column: the column of the messages, or of the prompt.
 
     Raises:
-        ValueError: says what is wrong with the row.
+        ValueError: the row has a fault; the message says which.
     """
     asked, rejected = None, None
     if form.answers:
@@ -231,7 +231,7 @@ def conversation_of(row: Mapping[str, Any], form: RowFormat, column: str) -> Con
 
 
 def _texts(prompt: str | None, answers: Sequence[str]) -> tuple[str, ...] | None:
-    """The prompt and the answers; a prompt that is not given is what both begin with, as in TRL."""
+    """Return the prompt and the answers. A missing prompt is the common beginning of both answers, as in TRL."""
     if not all(text.strip() for text in answers):
         return None
     _require_two(answers)
@@ -243,13 +243,13 @@ def _texts(prompt: str | None, answers: Sequence[str]) -> tuple[str, ...] | None
 
 
 def _alike(first: Sequence[Any], second: Sequence[Any]) -> int:
-    """Number of equal items with which both begin."""
+    """Return the number of equal items at the beginning of both sequences."""
     pairs = enumerate(zip(first, second, strict=False))
     return next((place for place, (a, b) in pairs if a != b), min(len(first), len(second)))
 
 
 def _before_and_after(prompt: Any, answers: Sequence[Any], names: Sequence[str], column: str) -> list[list[Message]]:
-    """The messages of the prompt, and those of each answer."""
+    """Return the messages of the prompt, and the messages of each answer."""
     after = [_messages(value, name) for value, name in zip(answers, names, strict=True)]
     _require_two(after)
     # A prompt of text beside answers of messages is the first of these messages, as some data sets have it.
@@ -268,7 +268,7 @@ def _require_two(answers: Sequence[Any]) -> None:
 
 
 def _without_nulls(value: Any) -> Any:
-    """The same without null values of objects: Parquet gives every object the keys of all others."""
+    """Remove null values from objects. Parquet gives every object the keys of all other objects."""
     if isinstance(value, Mapping):
         return {key: _without_nulls(inner) for key, inner in value.items() if inner is not None}
     return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value
@@ -303,7 +303,7 @@ def _message(turn: object, column: str) -> Message:
 
 
 def _joined(parts: list[Any], column: str) -> str:
-    """The text of a content that is a list of parts. Raises ValueError for a part that is no text."""
+    """Join a content that is a list of parts into a text. Raises ValueError for a part that is not text."""
     texts = [{"type": "text", "text": part} if isinstance(part, str) else part for part in parts]
     kinds = [part.get("type", "text") if isinstance(part, dict) else kind_of(part) for part in texts]
     other = next((kind for kind in kinds if kind != "text"), None)
@@ -324,7 +324,7 @@ def _of_sharegpt(turn: object, column: str) -> Message:
 
 
 def sharegpt_name(role: str, like: object) -> str:
-    """Return the name that ShareGPT turns give a role: as other turns name it, else the usual one."""
+    """Return the ShareGPT name of a role: the name in other turns of the row, else the usual name."""
     turns = _listed(like)
     theirs = (turn.get("from") for turn in turns if isinstance(turn, dict)) if isinstance(turns, list) else ()
     same = (name for name in theirs if isinstance(name, str) and _SHAREGPT.get(name.lower()) == role)
@@ -333,7 +333,7 @@ def sharegpt_name(role: str, like: object) -> str:
 
 
 def require_format(stated: str) -> RowFormat:
-    """Return the form of this name. Raises InputError for another name."""
+    """Return the format with this name. Raises InputError if there is none."""
     try:
         return RowFormat(stated)
     except ValueError:

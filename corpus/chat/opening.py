@@ -1,4 +1,4 @@
-"""The source of a corpus whose rows may be turns: their form is found in the first row, and what counts follows."""
+"""Find the format of a source's rows, which may be turns, from the first row. The parts that count follow from it."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -19,13 +19,13 @@ class RowReading:
     """How the rows of a source become documents.
 
     Attributes:
-        format: how they hold their text.
-        columns: for the source.
-        counting: what counts of a document as it is stored.
-        loss: what bears the loss in training.
-        attack: what is scored.
-        template: writes messages; None where rows have none.
-        besides: another form that rows have too and that is not read, where nobody chose between them.
+        format: how rows keep their text.
+        columns: columns of the source.
+        counting: the parts of a stored document that count.
+        loss: the parts that bear the loss in training.
+        attack: the parts that are scored.
+        template: template that writes messages; None if rows have none.
+        besides: another format that rows also have and that is not read, if nobody chose between the two.
     """
 
     format: RowFormat
@@ -38,21 +38,21 @@ class RowReading:
 
     @property
     def has_turns(self) -> bool:
-        """Return whether rows have turns."""
+        """Whether rows have turns."""
         return self.format.has_turns
 
     @property
     def template_source(self) -> str | None:
-        """Return the template in Jinja; None where rows have no messages."""
+        """The template in Jinja; None if rows have no messages."""
         return None if self.template is None else self.template.source
 
     def made(self, asked: str, answered: str, rejected: str) -> Document:
-        """Return a made-up row of two turns. Raises ValueError for a template that refuses it.
+        """Return a made-up row of two turns. Raises ValueError if the template refuses it.
 
         Args:
-            asked: what the user says.
-            answered: what the assistant says.
-            rejected: what it says in the rejected answer of a preference pair.
+            asked: words of the user.
+            answered: words of the assistant.
+            rejected: words of the assistant in the rejected answer of a preference pair.
         """
         # Without the system message that rows may begin with: copied from a user's row, it would carry what this user
         # wrote into others' records (docs/theory.md#rules-of-the-data).
@@ -67,10 +67,10 @@ class RowReading:
         return self.template.document(conversation).counting(self.counting)
 
     def lines(self, *, trains: bool) -> list[Statement]:
-        """Return what to say of it; nothing for plain texts.
+        """Return the lines about the reading of rows; no lines for plain texts.
 
         Args:
-            trains: whether a training follows, whose loss is known; else scores alone.
+            trains: whether a training follows, whose loss is known; otherwise only scores follow.
         """
         stated = {"format": self.format, "column": self.columns.text}
         besides = [] if self.besides is None else [FileText.BESIDES(**stated, besides=self.besides)]
@@ -87,13 +87,13 @@ class RowReading:
 
 @dataclass(frozen=True)
 class StatedRows:
-    """What somebody states of the rows of a source; None: it follows from the rows.
+    """Statements by the user about the rows of a source. With None, heldin finds the value from the rows.
 
     Attributes:
-        format: how rows hold their text.
-        turns: what deduplication, caps, entities and canary users work on.
-        loss: what bears the loss.
-        attack: what is scored.
+        format: how rows keep their text.
+        turns: the parts that deduplication, caps, entities and canary users work on.
+        loss: the parts that bear the loss.
+        attack: the parts that are scored.
     """
 
     format: RowFormat | None = None
@@ -103,7 +103,7 @@ class StatedRows:
 
 
 def kept_reading(reading: RowReading) -> dict[str, Any] | None:
-    """Return what a record keeps of how rows were read, so that they can be read again without any model."""
+    """Return how rows were read, for a record, so that they can be read again without any model."""
     if not reading.has_turns:
         return None
     return {
@@ -115,11 +115,11 @@ def kept_reading(reading: RowReading) -> dict[str, Any] | None:
 
 
 def reading_again(kept: Mapping[str, Any] | None, columns: Columns) -> RowReading:
-    """Return how rows were read, from what ``kept_reading`` returned. Raises KeyError or ValueError for another value.
+    """Return the reading from a value of ``kept_reading``. Raises KeyError or ValueError for another value.
 
     Args:
-        kept: what the record has.
-        columns: that were named.
+        kept: the value in the record.
+        columns: the named columns.
     """
     if kept is None:
         return RowReading(RowFormat.TEXT, columns)
@@ -138,13 +138,13 @@ def reading_of(
     """Return how the rows of a source become documents.
 
     Args:
-        row: the source's first; None: none can be looked at.
-        columns: that are named.
-        asked: what is stated.
-        template: gives the template that writes messages; called for rows that have any.
+        row: the first row of the source; None: there is none to look at.
+        columns: the named columns.
+        asked: what the user stated about the rows.
+        template: returns the template that writes messages; called for rows with messages.
 
     Raises:
-        InputError: turns are asked for that rows of this form have not, or see ``template``.
+        InputError: the requested turns do not exist in rows of this format, or ``template`` raises the error.
     """
     form, column = found_format(row, columns, asked.format)
     loss = asked.loss or form.counting

@@ -1,8 +1,8 @@
-"""A tokenizer's chat template: the text that it makes of messages, and where each turn is in it.
+"""A tokenizer's chat template: the text that it makes from messages, and the place of each turn in the text.
 
-The template's own generation marks show which parts are the assistant's. Without marks, a training variant of the
-template that TRL has shows them, if it writes the same text; else the lengths of the texts of fewer messages do. A text
-whose turns cannot be found exactly is refused.
+The template's own generation marks show the assistant's parts. Without marks, TRL's training variant of the template
+shows them, if the variant writes the same text. Otherwise, the lengths of the texts of fewer messages show them. heldin
+refuses a text whose turns cannot be found exactly.
 """
 
 import itertools
@@ -38,7 +38,7 @@ CHATML = (
 
 
 class MaskFrom(StrEnum):
-    """What shows which parts of a text are the assistant's."""
+    """What shows the assistant's parts of a text."""
 
     MARKS = "marks"
     VARIANT = "variant"
@@ -52,8 +52,8 @@ class ChatTemplate:
     Attributes:
         source: the template, in Jinja.
         special: the tokenizer's special tokens by name, such as bos_token.
-        options: what else is handed to the template.
-        variant: the same template with generation marks; None: there is none.
+        options: further values for the template.
+        variant: the same template with generation marks; None: there is no such variant.
     """
 
     source: str
@@ -70,12 +70,12 @@ class ChatTemplate:
         file: Path | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> "ChatTemplate":
-        """Return the template of a tokenizer, or that in a file.
+        """Return the template of a tokenizer, or the template in a file.
 
         Args:
-            tokenizer: whose special tokens the template may write.
-            name: of its model, for the error.
-            file: a template in Jinja; None: the tokenizer's own.
+            tokenizer: tokenizer whose special tokens the template may write.
+            name: name of the tokenizer's model, for the error.
+            file: a template in Jinja; None: the tokenizer's template.
             options: see the class.
 
         Raises:
@@ -100,16 +100,16 @@ class ChatTemplate:
 
     @property
     def mask_from(self) -> MaskFrom:
-        """Return what shows the assistant's parts of a conversation of two questions and two answers."""
+        """What shows the assistant's parts of a conversation of two questions and two answers."""
         if _GENERATION.search(self.source):
             return MaskFrom.MARKS
         return MaskFrom.VARIANT if self.variant is not None and self.is_as_in_trl else MaskFrom.POSITIONS
 
     @property
     def is_as_in_trl(self) -> bool:
-        """Return whether TRL's variant writes the same text, where there is a variant.
+        """Whether TRL's variant writes the same text, if there is a variant.
 
-        TRL trains on the variant's text where the loss is on the assistant's turns alone.
+        TRL trains on the variant's text if only the assistant's turns bear the loss.
         """
         if self.variant is None:
             return True
@@ -119,16 +119,16 @@ class ChatTemplate:
             return False
 
     def fingerprint(self) -> str:
-        """Hash of what decides texts and turns."""
+        """Hash of everything that decides texts and turns."""
         return text_sha256(self.source, repr(sorted(self.special.items())), repr(self.options), repr(self.variant))
 
     def text(self, messages: Sequence[Message], given: Conversation | None = None, *, prompt: bool = False) -> str:
         """Return the text of messages.
 
         Args:
-            messages: at least one.
-            given: whose tools and options the template gets.
-            prompt: let the assistant begin at the end.
+            messages: the messages, at least one.
+            given: conversation with the tools and options for the template.
+            prompt: whether the text ends where the assistant begins.
 
         Raises:
             ValueError: the template refuses the messages.
@@ -136,10 +136,11 @@ class ChatTemplate:
         return self._written(self.source, messages, given, prompt=prompt)[0]
 
     def document(self, conversation: Conversation) -> Document:
-        """Return the text of a conversation, of which all counts, with the places of its turns.
+        """Return the text of a conversation with the places of its turns. All of the text counts.
 
         Raises:
-            ValueError: the template refuses the messages or leaves something out, or a turn cannot be found in it.
+            ValueError: the template refuses the messages or leaves something out, or a turn cannot be found in the
+                text.
         """
         if conversation.rejected is not None:
             both = (conversation.messages, conversation.rejected)
@@ -191,7 +192,7 @@ class ChatTemplate:
         return text, tuple((begin, end) for begin, end in places[0]) if marks else ()
 
     def _marked(self, conversation: Conversation) -> tuple[str, Spans | None]:
-        """The text, and the parts that generation marks enclose; None where no marks can be used."""
+        """Return the text, and the parts that generation marks enclose; None if no marks can be used."""
         messages = conversation.messages
         if _GENERATION.search(self.source):
             return self._written(self.source, messages, conversation, marks=True)
@@ -206,7 +207,7 @@ class ChatTemplate:
         return text, None
 
     def _without(self, conversation: Conversation, name: str) -> str | None:
-        """The text without a field; None where the template refuses that."""
+        """Return the text without a field; None if the template refuses this."""
         less = conversation.without(name)
         try:
             return self.text(less.messages, less)
@@ -222,7 +223,7 @@ class ChatTemplate:
                 raise ValueError(f"the chat template leaves out what '{message['role']}' says")
 
     def _ends(self, conversation: Conversation, text: str) -> list[int | None]:
-        """Where each turn ends in the text; None where the text of the messages up to it does not begin the text."""
+        """Return where each turn ends in the text; None if the text of the messages so far does not begin the text."""
         messages, ends = conversation.messages, list[int | None]()
         for number in range(1, len(messages)):
             try:
@@ -234,9 +235,9 @@ class ChatTemplate:
         return [*ends, len(text)]
 
     def _place(self, conversation: Conversation, number: int, text: str, ends: Sequence[int | None]) -> tuple[int, int]:
-        """From where the words of a turn begin, behind what the template puts before them, to where the turn ends.
+        """Return where the words of a turn begin, after the template's header, and where the turn ends.
 
-        Raises ValueError where the text does not show it.
+        Raises ValueError if the text does not show the place.
         """
         messages, end = conversation.messages, ends[number]
         if end is None:
@@ -258,7 +259,7 @@ class ChatTemplate:
         return begin, end
 
     def _amid(self, conversation: Conversation, number: int, text: str) -> tuple[int, int]:
-        """The place of a turn that is written otherwise once another follows, found by a mark in place of its words."""
+        """Find a turn that is written differently if another turn follows, by putting a mark in place of its words."""
         messages, mark = conversation.messages, _mark_for(conversation.messages)
         marked = [*messages[:number], {**messages[number], "content": mark}, *messages[number + 1 :]]
         before, there, after = self.text(marked, conversation).partition(mark)
@@ -269,14 +270,14 @@ class ChatTemplate:
         return len(before), len(text) - len(after) + (len(alone) if after.startswith(alone) else 0)
 
     def _completion(self, conversation: Conversation, text: str) -> int:
-        """Where the text goes on behind the prompt, at which the assistant is let begin."""
+        """Return where the text goes on after the prompt and the assistant begins."""
         prompt = self.text(conversation.messages[: conversation.asked], conversation, prompt=True)
         pairs = enumerate(zip(prompt, text, strict=False))
         return next((place for place, (before, after) in pairs if before != after), min(len(prompt), len(text)))
 
 
 def _mark_for(messages: Sequence[Message]) -> str:
-    """A character that no message has."""
+    """Return a character that no message contains."""
     taken = set().union(*(message["content"] for message in messages))
     return next(mark for mark in map(chr, _MARKS) if mark not in taken)
 
@@ -289,7 +290,7 @@ def _unknown(message: Message) -> ValueError:
 
 
 def _in_order(turns: Sequence[Turn]) -> tuple[Turn, ...]:
-    """Turns by place. Raises ValueError where two overlap."""
+    """Return the turns by place. Raises ValueError if two overlap."""
     ordered = sorted(turns, key=lambda turn: turn.begin)
     for before, after in itertools.pairwise(ordered):
         if after.begin < before.end:
@@ -299,7 +300,7 @@ def _in_order(turns: Sequence[Turn]) -> tuple[Turn, ...]:
 
 @lru_cache(maxsize=16)
 def _variant_of(tokenizer: "PreTrainedTokenizerBase", source: str) -> str | None:
-    """TRL's variant of a template with generation marks; None where TRL is not there or has none."""
+    """Return TRL's variant of a template with generation marks; None without TRL or without a variant."""
     if _GENERATION.search(source):
         return None
     try:

@@ -1,4 +1,4 @@
-"""The sections of a config that name a source of mentions; the sources are imported when one is opened."""
+"""The sections of a config that name a source of mentions. A source is imported when it is opened."""
 
 from collections.abc import Sequence
 from typing import Annotated, Literal, TypeAlias
@@ -20,7 +20,7 @@ class WordsConfig(Section):
     """Category of names for which the file gives none."""
 
     def source(self) -> EntitySource:
-        """Return the source. Raises InputError if there is no such file."""
+        """Return the source. Raises InputError if the file does not exist."""
         from heldin.corpus.entities.recognisers import WordList
 
         return WordList(existing(self.path), self.category)
@@ -62,7 +62,7 @@ class GoldConfig(Section):
     """The CoNLL file of ``corpus.source``."""
 
     def source(self) -> EntitySource:
-        """Return the source. Raises InputError if there is no such file."""
+        """Return the source. Raises InputError if the file does not exist."""
         from heldin.corpus.entities.gold import Gold
 
         return Gold(existing(self.path))
@@ -74,5 +74,5 @@ EntitySourceConfig: TypeAlias = Annotated[
 
 
 def entities_named(kind: str, categories: Sequence[Category]) -> str:
-    """Describe the entities: the source's kind, and the categories unless all count."""
+    """Return the source's kind, and the categories unless all categories are used."""
     return kind if set(categories) == set(CATEGORIES) else f"{kind}: {', '.join(categories)}"

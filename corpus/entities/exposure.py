@@ -1,4 +1,4 @@
-"""Exposure by number of records: counts over the mentions of a corpus, by queries and not in memory."""
+"""Exposure of people and things by number of records. Queries count the mentions, without loading them all."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,10 +20,10 @@ class CategoryCount:
     """The mentions of one category.
 
     Attributes:
-        category: one of Table I of Lai et al. (2021).
-        mentions: how often.
-        entities: different canonical names.
-        records: with at least one mention.
+        category: a category of Table I of Lai et al. (2021).
+        mentions: number of mentions.
+        entities: number of different canonical names.
+        records: number of records with at least one mention.
     """
 
     category: Category
@@ -37,10 +37,10 @@ class ExposedEntity:
     """One of the entities in the most records, without its name.
 
     Attributes:
-        pseudonym: by rank.
-        category: that most of its mentions have.
-        records: that name it.
-        authors: users who wrote these.
+        pseudonym: name by rank, in place of the entity's name.
+        category: category of most of its mentions.
+        records: number of records that name the entity.
+        authors: number of users who wrote these records.
     """
 
     pseudonym: str
@@ -54,15 +54,16 @@ class EntityStatistics:
     """The people and things that a corpus names.
 
     Attributes:
-        records_with_any: records that name any entity of the categories asked for.
-        categories: counts, by category, without those that were not found.
-        entities: different names, after aliases are joined.
-        records_per_entity: P0, P25, P50, P75 and P100 of the records that name an entity.
-        authors_per_entity: the same of the users who wrote them.
-        histogram: (lowest, highest, entities) for bins of records per entity that double.
-        users_named: users whom another user's record names, by their own name or by an alias.
-        records_per_user: P0, P25, P50, P75 and P100 of the records that a user wrote or is named in, the number on
-            which text sampling's epsilon of a person depends (docs/theory.md#text-sampling).
+        records_with_any: number of records that name any entity of the requested categories.
+        categories: counts for each category that occurs.
+        entities: number of different names, after aliases are joined.
+        records_per_entity: P0, P25, P50, P75 and P100 of the number of records that name each entity.
+        authors_per_entity: P0, P25, P50, P75 and P100 of the number of users who wrote the records that name each
+            entity.
+        histogram: (lowest, highest, entities) for bins of records per entity; each bin is twice as wide as the last.
+        users_named: number of users whom another user's record names, by their own name or by an alias.
+        records_per_user: P0, P25, P50, P75 and P100 of the number of records that each user wrote or is named in. Text
+            sampling's epsilon for a person depends on this number (docs/theory.md#text-sampling).
         most_exposed: the entities in the most records.
     """
 
@@ -82,10 +83,10 @@ class EntityStatistics:
 def entity_statistics(
     mentions: Mentions, *, categories: Sequence[Category] = CATEGORIES, aliases: Mapping[str, str] | None = None
 ) -> EntityStatistics:
-    """Statistics of what was found.
+    """Return statistics of the mentions.
 
     Args:
-        aliases: alias to person: names of one person are one entity, and a person's names and user name are one person.
+        aliases: map from alias to person: one person's names are one entity, and include the user name.
     """
     store = mentions.store
     with people_of(mentions, categories, aliases or {}) as database:
@@ -130,7 +131,7 @@ def people_of(
 ) -> Iterator[duckdb.DuckDBPyConnection]:
     """Yield a database: views ``named`` (all mentions, with ``person``) and ``found`` (the longest), table ``users``.
 
-    Who is named by part of a longer mention is named, whatever the category of the longer one.
+    Part of a longer mention may name a person. This counts, whatever the category of the longer mention.
     """
     store = mentions.store
     # A user is named by the own name and by every alias; an alias that belongs to nobody who writes joins names alone.

@@ -1,4 +1,4 @@
-"""Mentions as a CoNLL file annotates them: its last column."""
+"""Mentions from the annotation in the last column of a CoNLL file."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from heldin.corpus.sources.iob import Sentence, sentences
 
 @dataclass(frozen=True)
 class Gold:
-    """The annotation of a CoNLL file, for the corpus that ``corpus.sources.iob`` made of it."""
+    """The annotation of a CoNLL file, for the corpus that ``corpus.sources.iob`` made from the file."""
 
     path: Path
 
@@ -22,7 +22,7 @@ class Gold:
         return text_sha256("gold", file_sha256(existing(self.path)))
 
     def spans(self, texts: Iterable[Text]) -> Iterator[list[Span]]:
-        """The annotated mentions. Raises InputError for a record that the file does not have."""
+        """Yield the annotated mentions. Raises InputError for a record that is not in the file."""
         for number, text in enumerate(texts, start=1):
             sentence = self._sentences.get(text.id)
             if sentence is None or sentence.text != text.text:
@@ -38,7 +38,7 @@ class Gold:
 
 
 def tagged_spans(sentence: Sentence) -> list[Span]:
-    """The mentions that the tags of a sentence mark, as characters of its text. Raises InputError for a new label."""
+    """Return the mentions in a sentence's tags, as characters of its text. Raises InputError for an unknown label."""
     spans: list[Span] = []
     before, at = "O", 0
     for token, tag in zip(sentence.tokens, sentence.tags, strict=True):

@@ -13,13 +13,13 @@ from heldin.corpus.entities.spans import CATEGORIES, Category
 
 @dataclass(frozen=True)
 class Incidence:
-    """The entities that each record names, each once, in compressed rows.
+    """The entities that each record names, each entity once, in compressed rows.
 
     Attributes:
-        starts: shape (records + 1,): the entities of record i are ``entities[starts[i]:starts[i + 1]]``.
+        starts: offsets, shape (records + 1,); the entities of record i are ``entities[starts[i]:starts[i + 1]]``.
         entities: numbers of entities, each below ``count``.
-        names: canonical name of each, shape (count,).
-        users: the number of each user of the store whom a record names, by user name.
+        names: canonical name of each entity, shape (count,).
+        users: for each user of the store whom a record names, the entity number, by user name.
     """
 
     starts: npt.NDArray[np.int64]
@@ -29,16 +29,16 @@ class Incidence:
     users: Mapping[str, int] = field(default_factory=dict)
 
     def parts(self) -> Iterator[str]:
-        """All of it as text, to be hashed."""
+        """Yield all of the content as text, for a hash."""
         yield from (self.starts.tobytes().hex(), self.entities.tobytes().hex(), *self.names)
 
     def of(self, record: int) -> list[int]:
-        """Numbers of the entities that a record names."""
+        """Return the numbers of the entities that a record names."""
         numbers: list[int] = self.entities[self.starts[record] : self.starts[record + 1]].tolist()
         return numbers
 
     def of_records(self, records: Sequence[int] | npt.NDArray[np.integer]) -> "Incidence":
-        """The incidence of these records alone, numbered in the order given; entities keep their numbers."""
+        """Return the incidence of only these records, renumbered in the given order. Entities keep their numbers."""
         chosen = np.asarray(records, dtype=np.int64)
         sizes = np.diff(self.starts)[chosen]
         starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
@@ -47,18 +47,18 @@ class Incidence:
         return replace(self, starts=starts, entities=self.entities[places])
 
     def with_records_that_name_nobody(self, number: int) -> "Incidence":
-        """The same with so many further records at the end, which name no entity."""
+        """Return the incidence with ``number`` further records at the end that name no entity."""
         return replace(self, starts=np.concatenate([self.starts, np.full(number, self.starts[-1])]))
 
     def records_of(self) -> npt.NDArray[np.int64]:
-        """Records that name each entity, shape (count,)."""
+        """Return the number of records that name each entity, shape (count,)."""
         return np.bincount(self.entities, minlength=self.count)
 
 
 def incidence(
     mentions: Mentions, *, categories: Sequence[Category] = CATEGORIES, aliases: Mapping[str, str] | None = None
 ) -> Incidence:
-    """The incidence of what was found."""
+    """Return the incidence of the mentions."""
     with people_of(mentions, categories, aliases or {}) as database:
         # Numbered by name, so that equal findings have equal numbers.
         database.execute(

@@ -1,7 +1,7 @@
-"""The mentions in a corpus, on disk: one row for each, kept next to the store and found again.
+"""The mentions in a corpus, in a table on disk with one row each, next to the store. Later searches reuse it.
 
-The table is keyed by the store's content and by what decides what a source finds; categories and aliases are applied
-when it is read. Nothing of it is held in memory as Python objects.
+The key of the table is the store's content and everything that decides what a source finds. Categories and aliases are
+applied when the table is read. The table is never held in memory as Python objects.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -40,9 +40,9 @@ class Mentions:
     """The mentions of a store.
 
     Attributes:
-        path: Arrow file of SCHEMA, by ascending row and start.
-        source: fingerprint of what found them.
-        beyond: table of SCHEMA for rows after the store's, such as canary users' records; None: there are none.
+        path: Arrow file of SCHEMA, sorted by row and start.
+        source: fingerprint of the source that found them.
+        beyond: table of SCHEMA for rows after the store's rows, such as canary users' records; None: there are none.
         rows: row numbers that mentions may have, from 0.
     """
 
@@ -53,13 +53,13 @@ class Mentions:
     beyond: pa.Table | None = None
 
     def table(self) -> pa.Table:
-        """All mentions; those of the store are mapped into memory."""
+        """Return all mentions. The store's mentions are mapped into memory."""
         kept = pa.ipc.open_file(pa.memory_map(str(self.path))).read_all()
         return kept if self.beyond is None else pa.concat_tables([kept, self.beyond])
 
 
 def with_rows_beyond(mentions: Mentions, records: Mapping[int, Text], source: EntitySource) -> Mentions:
-    """The same mentions, and those that the source finds in further records, by row number after the store's."""
+    """Add the mentions that the source finds in further records, given by row number after the store's rows."""
     rows = sorted(records)
     texts = [records[row] for row in rows]
     batches = _found(texts, [text.text for text in texts], rows, [_NOBODY] * len(rows), source, lambda _: None)
@@ -67,9 +67,9 @@ def with_rows_beyond(mentions: Mentions, records: Mapping[int, Text], source: En
 
 
 def find_mentions(store: CorpusStore, source: EntitySource, reporter: Reporter) -> Mentions:
-    """Search every record of a store, or open what an earlier search of the same content with the same source found.
+    """Search every record of a store, or open the result of an earlier search of this content with this source.
 
-    All mentions are kept: of those that overlap, the longest is marked.
+    All mentions are kept. Among overlapping mentions, the longest is marked.
 
     Raises:
         InputError: the source cannot be used.

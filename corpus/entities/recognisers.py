@@ -1,7 +1,7 @@
-"""Recognisers of mentions: presidio's patterns, a list of names, a spaCy pipeline, and any function.
+"""Recognisers of mentions: presidio's patterns, a list of names, a spaCy pipeline, and any Python function.
 
-Presidio's patterns find addresses and numbers without a language model or network. A list finds whole words, in any
-case.
+Presidio's patterns find addresses and numbers without a language model or network. A list finds whole words, whatever
+their case.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -34,11 +34,11 @@ _BATCH = 128  # texts that spaCy takes at once
 
 @dataclass(frozen=True)
 class WordList:
-    """Names from a file: one a line, optionally a tab and a category (default: ``category``).
+    """Names from a file: one per line, with an optional tab and category (default: ``category``).
 
     Attributes:
         path: the file, plain, .gz or .zst, UTF-8.
-        category: of names without one of their own.
+        category: category of names that have none in the file.
     """
 
     path: Path
@@ -49,7 +49,7 @@ class WordList:
         return text_sha256("words", file_sha256(existing(self.path)), self.category)
 
     def spans(self, texts: Iterable[Text]) -> Iterator[list[Span]]:
-        """All occurrences of listed names as whole words; case and up to three marks between words do not matter."""
+        """Yield all listed names as whole words. Case and up to three marks between words do not matter."""
         names = self._names
         for text in texts:
             words = words_of(text.text)
@@ -63,7 +63,7 @@ class WordList:
 
     @cached_property
     def _names(self) -> dict[str, list[tuple[tuple[str, ...], Category]]]:
-        """First word to the further words and the category of each name that begins with it."""
+        """Return, for each first word, the further words and the category of each name."""
         names: dict[str, list[tuple[tuple[str, ...], Category]]] = {}
         number = 0
         try:
@@ -79,7 +79,7 @@ class WordList:
         return names
 
     def _name(self, line: bytes, where: str) -> tuple[tuple[str, ...], Category]:
-        """The words of a listed name and its category. Errors quote nothing of the line: it names somebody."""
+        """Return the words and category of a listed name. Errors do not quote the line, which names somebody."""
         try:
             name, _, label = line.decode("utf-8-sig").rstrip("\r\n").partition("\t")
         except UnicodeDecodeError as error:
@@ -105,7 +105,7 @@ def _end(text: str, words: list[tuple[int, int, str]], at: int, rest: tuple[str,
 
 @dataclass(frozen=True)
 class Patterns:
-    """Presidio's recognisers that need no language model; everything they find is "pii"."""
+    """Presidio's recognisers that need no language model. All their matches have the category "pii"."""
 
     which: tuple[Pattern, ...] = FAST
 
@@ -117,7 +117,7 @@ class Patterns:
         return text_sha256("patterns", version("presidio-analyzer"), *sorted(self.which))
 
     def spans(self, texts: Iterable[Text]) -> Iterator[list[Span]]:
-        """All that the patterns match and their checks accept."""
+        """Yield all matches of the patterns that pass their checks."""
         for text in texts:
             results = [
                 result
@@ -146,10 +146,10 @@ class Patterns:
 
 @dataclass(frozen=True)
 class SpacyPipeline:
-    """The entities of a spaCy pipeline; labels that Table I does not know are left out.
+    """The entities of a spaCy pipeline. Labels that are not in Table I are left out.
 
     Attributes:
-        name: of an installed pipeline, or a folder.
+        name: name of an installed pipeline, or a folder.
     """
 
     name: str
@@ -164,7 +164,7 @@ class SpacyPipeline:
         return text_sha256("spacy", str(meta.get("lang")), str(meta.get("name")), str(meta.get("version")))
 
     def spans(self, texts: Iterable[Text]) -> Iterator[list[Span]]:
-        """Yield the mentions that the pipeline's entity recogniser finds in each text by itself."""
+        """Yield the mentions that the pipeline's entity recogniser finds in each text separately."""
         for document in self._pipeline.pipe(self._short(texts), batch_size=_BATCH):
             named = ((ent.start_char, ent.end_char, category_named(ent.label_)) for ent in document.ents)
             yield [Span(start, end, category) for start, end, category in named if category is not None]
@@ -202,18 +202,18 @@ class SpacyPipeline:
 
 @dataclass(frozen=True)
 class Function:
-    """Mentions by a function of one text, for people who write Python.
+    """Mentions from a Python function of one text.
 
     Attributes:
-        find: text to its mentions.
-        name: what the function does, version included; texts are searched again if it changes.
+        find: function from a text to its mentions.
+        name: name of the function, with its version; texts are searched again if it changes.
     """
 
     find: Callable[[str], Iterable[Span]]
     name: str
 
     def fingerprint(self) -> str:
-        """Hash of the name: the function itself cannot be hashed."""
+        """Hash of the name, because the function itself cannot be hashed."""
         return text_sha256("function", self.name)
 
     def spans(self, texts: Iterable[Text]) -> Iterator[list[Span]]:

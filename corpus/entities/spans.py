@@ -1,4 +1,4 @@
-"""Mentions of entities in a text: spans, categories, and one canonical string for one entity."""
+"""Mentions of entities in a text: spans, categories, and one canonical string per entity."""
 
 import bisect
 import unicodedata
@@ -50,8 +50,8 @@ class Span:
     """One mention: characters [start, end) of a text.
 
     Attributes:
-        start: first character.
-        end: behind the last character.
+        start: index of the first character.
+        end: index after the last character.
     """
 
     start: int
@@ -61,10 +61,10 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """The view of a record that a source of mentions gets: nothing of any other record.
+    """A record as a source of mentions sees it, without any other record.
 
     Attributes:
-        id: record id, by which gold annotation is found.
+        id: record id, which finds the gold annotation.
     """
 
     id: str
@@ -72,14 +72,14 @@ class Text:
 
 
 class EntitySource(Protocol):
-    """Anything that finds mentions. What it finds in a text depends on that text alone."""
+    """Anything that finds mentions. The mentions in a text depend on that text alone."""
 
     def fingerprint(self) -> str:
-        """Hash of everything that decides what is found."""
+        """Hash of everything that decides which mentions are found."""
         ...
 
     def spans(self, texts: Iterable[Text]) -> Iterator[list[Span]]:
-        """The mentions of each text, in order; they may overlap.
+        """Yield the mentions of each text, in order; mentions may overlap.
 
         Raises InputError if the source cannot be used.
         """
@@ -87,14 +87,14 @@ class EntitySource(Protocol):
 
 
 def category_named(label: str) -> Category | None:
-    """The category of a label such as "PER", "PERSON" or "Org"; None if Table I has none for it."""
+    """Return the category of a label such as "PER", "PERSON" or "Org"; None if Table I has no such category."""
     name = label.strip().lower()
     canonical = _OTHER_NAMES.get(name, name)
     return next((category for category in CATEGORIES if category == canonical), None)
 
 
 def without_overlaps(spans: Iterable[Span]) -> list[Span]:
-    """Of spans that overlap the longest, by start; of equally long ones the first, then by category."""
+    """Keep the longest of overlapping spans; among equally long spans, the first by start, then by category."""
     kept: list[Span] = []
     for span in sorted(spans, key=lambda s: (s.start - s.end, s.start, s.category)):
         # Those kept do not overlap each other, so that only the two neighbours can overlap another.
@@ -107,15 +107,15 @@ def without_overlaps(spans: Iterable[Span]) -> list[Span]:
 
 
 def words_of(text: str) -> list[tuple[int, int, str]]:
-    """The words of a text: start, end, and the word without case in compatibility form."""
+    """Return the words of a text: start, end, and the word without case in compatibility form."""
     return [(match.start(), match.end(), _folded(match.group())) for match in _WORD.finditer(text)]
 
 
 def canonical(mention: str) -> str:
-    """One string for the ways to write an entity: its words, without case, in compatibility form, between blanks.
+    """Return one string for all spellings of an entity: its words without case, in compatibility form.
 
-    Names that differ in case and in what stands between words are one entity: more texts then name it, which protects
-    them as one.
+    Blanks separate the words. Names that differ only in case and in the characters between words are one entity. More
+    texts then name the entity, so the protection covers all of these texts together.
     """
     return " ".join(word for _, _, word in words_of(mention))
 

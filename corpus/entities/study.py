@@ -1,6 +1,6 @@
-"""The answer of ``heldin corpus entities``: which source is asked, what it finds in a corpus, and how well.
+"""The answer of ``heldin corpus entities``: the source of mentions, its mentions in a corpus, and its accuracy.
 
-Recall and precision are measured where the corpus is annotated (gold columns). No name is printed.
+Recall and precision are measured if the corpus is annotated (gold columns). No name is printed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,14 +25,14 @@ from heldin.corpus.store import CorpusStore
 
 @dataclass(frozen=True)
 class Agreement:
-    """Found mentions against annotated ones.
+    """Found mentions compared with annotated mentions.
 
     Attributes:
-        category: of both, or "all".
-        annotated: mentions in the gold columns.
-        found: mentions that the source found.
-        matched: found mentions with the start, end and category of an annotated one.
-        covered: annotated mentions of which a found one, of any category, holds at least a character.
+        category: category of both, or "all".
+        annotated: number of mentions in the gold columns.
+        found: number of mentions that the source found.
+        matched: number of found mentions with the start, end and category of an annotated mention.
+        covered: number of annotated mentions that share a character with a found mention of any category.
     """
 
     category: str
@@ -53,7 +53,10 @@ class Agreement:
 
 
 def agreement(mentions_found: Mentions, gold: Mentions) -> tuple[Agreement, ...]:
-    """For all categories together, then for each that either has. Both tables are of one store."""
+    """Compare the mentions for all categories together, then for each category that either table has.
+
+    Both tables must be of one store.
+    """
     with duckdb.connect() as database:
         for name, mentions in (("found", mentions_found), ("gold", gold)):
             database.register(f"all_{name}", mentions.table())
@@ -81,9 +84,9 @@ class EntityStudy:
     """The answer of ``heldin corpus entities``.
 
     Attributes:
-        mentions: what was found.
-        statistics: counts of it.
-        agreement: with gold columns, for all categories together first; empty without them.
+        mentions: the mentions that were found.
+        statistics: counts of the mentions.
+        agreement: comparison with gold columns, for all categories together first; empty without gold columns.
     """
 
     mentions: Mentions
@@ -91,7 +94,7 @@ class EntityStudy:
     agreement: tuple[Agreement, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """All counts by name; the mentions themselves stay where they are."""
+        """Return all counts by name, without the mentions."""
         rates = [{**asdict(row), "recall": row.recall, "precision": row.precision} for row in self.agreement]
         return {**asdict(self.statistics), "agreement": rates}
 
@@ -108,11 +111,11 @@ def study_entities(
     """Search a corpus, count, and compare with its annotation if it has one.
 
     Args:
-        corpus: what the store was built of; its sentences must be the store's records for a comparison.
-        aliases: alias to person.
+        corpus: source that the store was built from; for a comparison, its sentences must be the store's records.
+        aliases: map from alias to person.
 
     Raises:
-        InputError: a source that cannot be used.
+        InputError: the source cannot be used.
     """
     mentions = find_mentions(store, source, reporter)
     statistics = entity_statistics(mentions, categories=categories, aliases=aliases)
@@ -126,7 +129,7 @@ BAR = 40
 
 
 def entity_table(stats: EntityStatistics, agreement: Sequence[Agreement] = ()) -> str:
-    """Counts by category, records and authors per entity, the most exposed entities by rank, and recall if measured."""
+    """Return counts by category, records and authors per entity, the most exposed entities, and recall if measured."""
     share = stats.records_with_any / stats.records if stats.records else 0.0
     lines = [
         f"records                      {stats.records:,}",
@@ -172,17 +175,17 @@ def chosen_source(
     patterns: Sequence[str] = (),
     pipeline: str | None = None,
 ) -> EntitySource:
-    """The one source that was asked for.
+    """Return the one source of mentions that the options name.
 
     Args:
-        corpus: what the records come from.
-        gold: the annotation of the corpus itself, a CoNLL file.
-        words: file of names.
-        patterns: presidio's recognisers by name.
-        pipeline: spaCy pipeline by name or folder.
+        corpus: source of the records.
+        gold: whether to use the annotation of the corpus itself, a CoNLL file.
+        words: file with names.
+        patterns: names of presidio's recognisers.
+        pipeline: spaCy pipeline, by name or folder.
 
     Raises:
-        InputError: none or several were asked for, or one that is not there.
+        InputError: no option or several options name a source, or the source does not exist.
     """
     asked = [gold, words is not None, bool(patterns), pipeline is not None]
     if sum(asked) != 1:
@@ -203,12 +206,12 @@ def chosen_source(
 
 
 def gold_of(corpus: Source) -> Gold | None:
-    """The annotation of a corpus that is one CoNLL file; None for any other."""
+    """Return the annotation of a corpus that is one CoNLL file; None for any other corpus."""
     return Gold(corpus.path) if isinstance(corpus, Iob) else None
 
 
 def known_categories(names: Sequence[str]) -> tuple[Category, ...]:
-    """The categories named, all of them for none. Raises InputError for a name that is no category."""
+    """Return the named categories, or all if none is named. Raises InputError for an unknown name."""
     unknown = [name for name in names if name not in CATEGORIES]
     if unknown:
         raise InputError(f"category '{unknown[0]}' is unknown: use one of {', '.join(CATEGORIES)}")

@@ -1,1 +1,1 @@
-"""Corpora that heldin writes itself."""
+"""Corpora that heldin generates."""

@@ -1,4 +1,4 @@
-"""Rows of made-up people: mails, chats in which the assistant writes a mail as they would, and preference pairs."""
+"""Rows by made-up people: mails, chats in which the assistant writes their mail, and preference pairs."""
 
 import functools
 import random
@@ -25,7 +25,7 @@ _ASKED = (
 
 
 def question(dice: random.Random) -> str:
-    """A request that says nothing of who makes it."""
+    """Return a request that shows nothing about its author."""
     return dice.choice(_ASKED)
 
 
@@ -42,19 +42,19 @@ _REFUSED = (
 
 
 def refusal(dice: random.Random) -> str:
-    """An answer that says nothing of who asked, and that nobody prefers."""
+    """Return an answer that shows nothing about who asked, and that nobody prefers."""
     return dice.choice(_REFUSED)
 
 
 def chat_of(mail: SyntheticRecord) -> list[dict[str, str]]:
-    """The messages in which a mail is the answer."""
+    """Return messages in which the mail is the answer."""
     asked = question(random.Random(mail.id))
     return [{"role": "user", "content": asked}, {"role": "assistant", "content": mail.text}]
 
 
 @functools.cache
 def _drafts() -> tuple[str, ...]:
-    """Mails in the style that all share, of made-up people who are in no corpus of a usual seed."""
+    """Return mails in the common style, by made-up people who are in no corpus of a usual seed."""
     spec = SyntheticCorpus(users=20, mean_records=10, min_records=10, distinctiveness=0.0, seed=_DRAFTS)
     return tuple(mail.text for mail in generate(spec))
 
@@ -62,8 +62,8 @@ def _drafts() -> tuple[str, ...]:
 class MadeUpRows(StrEnum):
     """The rows that a made-up corpus has for its mails.
 
-    mails: the text. chats: two turns, of which the mail is the answer. pairs: a request with two answers, the mail and
-    a draft that nobody of the corpus wrote; mostly the mail is chosen.
+    A row of mails is the text. A row of chats has two turns, and the second is the mail. A row of pairs has a request
+    with two answers: the mail, and a draft that nobody in the corpus wrote. Usually the mail is the chosen answer.
     """
 
     MAILS = "mails"
@@ -72,15 +72,15 @@ class MadeUpRows(StrEnum):
 
     @property
     def have_turns(self) -> bool:
-        """Return whether rows have turns."""
+        """Whether rows have turns."""
         return self is not MadeUpRows.MAILS
 
     def content(self, mail: SyntheticRecord, column: str = "text") -> dict[str, Any]:
-        """Return the columns of a mail's row besides user, id and date.
+        """Return the columns of a mail's row, apart from user, id and date.
 
         Args:
-            mail: what is written.
-            column: for the text of a mail.
+            mail: the mail of the row.
+            column: name of the column for a mail's text.
         """
         asked, chosen = chat_of(mail)
         match self:

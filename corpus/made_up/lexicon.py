@@ -1,9 +1,9 @@
-"""The words of the made-up company Northgate: names, topics and phrase grammar, from text files, for ``synthetic``.
+"""The words of the made-up company Northgate, from text files: names, topics and phrase grammar, for ``synthetic``.
 
-A table is a name and its phrases, separated by bars; ``{slot}`` in a phrase is filled from the table of that name or
-by the writer. Facts, problems and remarks are clauses that start in lower case; a step is a verb phrase in its base
-form; a verb is given as base form, past (equal to its participle) and gerund. Every verb of a topic takes every thing
-of that topic as its object.
+A table is a name and its phrases, separated by bars. ``{slot}`` in a phrase is filled from the table with that name or
+by the writer. Facts, problems and remarks are clauses that start in lower case. A step is a verb phrase in its base
+form. A verb is given as base form, past (equal to its participle) and gerund. Every verb of a topic can take everything
+in that topic as its object.
 """
 
 from collections.abc import Mapping
@@ -15,12 +15,12 @@ DOMAIN = "northgate.example"
 
 
 def words(name: str) -> str:
-    """The text of tables in a file next to this module."""
+    """Return the text of the tables in a file next to this module."""
     return (resources.files(__package__) / f"{name}.txt").read_text(encoding="utf-8")
 
 
 def tables(text: str) -> dict[str, tuple[str, ...]]:
-    """Tables by name: one starts at each line that is not indented."""
+    """Return the tables by name. A table starts at each line that is not indented."""
     entries = text.strip().replace("\n  ", " ").splitlines()
     named = (entry.split(":", 1) for entry in entries)
     return {name: tuple(phrase.strip() for phrase in phrases.split("|")) for name, phrases in named}
@@ -60,7 +60,7 @@ PHRASES["card"] = (
 
 
 def _topic(text: str, every_topic: Tables) -> Tables:
-    """The tables of one topic: its own, with its verbs split into forms, and those that every topic shares."""
+    """Return the tables of one topic: its own, with verbs split into forms, and those that all topics share."""
     own = tables(text)
     base, past, gerund = zip(*(verb.split() for verb in own.pop("verb")), strict=True)
     return {**every_topic, **own, "step": own["step"] + every_topic["step"], "do": base, "did": past, "doing": gerund}

@@ -1,4 +1,4 @@
-"""The built-in corpus of made-up people's mail as a source."""
+"""The built-in corpus of made-up people's mail, as a source."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -27,12 +27,12 @@ class Synthetic(Source):
     rows: MadeUpRows = MadeUpRows.MAILS
 
     def fingerprint(self) -> str:
-        """Hash of the generator's parameters, and of how turns are read."""
+        """Hash of the generator's parameters, and of the reading of turns."""
         turns = (repr(self.columns), self.rows, _TURNS) if self.rows.have_turns else ()
         return text_sha256("synthetic", repr(self.spec), *turns)
 
     def batches(self, bad: BadRows) -> Iterator[pa.RecordBatch]:
-        """Yield generated records; none is ever bad."""
+        """Yield generated records, which are never bad rows."""
         rows = made_up_rows(self.spec, self.rows)
         return batched(enumerate(rows, start=1), "synthetic", "row", self.columns, bad)
 
@@ -49,7 +49,7 @@ class SyntheticCorpusConfig(SourceConfig):
     mail and a draft."""
 
     def source(self) -> Source:
-        """The source that generates it."""
+        """Return the source that generates the corpus."""
         return Synthetic(self.parameters, self._columns, self.rows)
 
     def first_row(self) -> Mapping[str, Any] | None:
@@ -57,11 +57,11 @@ class SyntheticCorpusConfig(SourceConfig):
         return next(made_up_rows(self.parameters, self.rows), None) if self.rows.have_turns else None
 
     def named_columns(self) -> Columns:
-        """Return the generator's own."""
+        """Return the generator's columns."""
         return _COLUMNS
 
     def reading(self, columns: Columns) -> SourceConfig:
-        """Return the same corpus, whose turns are read by these columns. Raises InputError if it has mails."""
+        """Return this corpus with its turns read by these columns. Raises InputError if it has mails."""
         if not self.rows.have_turns:
             return super().reading(columns)
         read = self.model_copy()
@@ -69,9 +69,9 @@ class SyntheticCorpusConfig(SourceConfig):
         return read
 
     def size(self) -> SourceSize:
-        """The number of records to expect."""
+        """Return the expected number of records."""
         return SourceSize(records=int(self.parameters.users * self.parameters.mean_records))
 
     def most_users(self) -> int:
-        """The number of made-up users."""
+        """Return the number of made-up users."""
         return self.parameters.users

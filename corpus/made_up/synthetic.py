@@ -1,9 +1,9 @@
 """Readable e-mail by made-up people, drawn from the mixture of user distributions that user inference assumes.
 
 Source: Kandpal et al., "User Inference Attacks on Large Language Models", equation (1): D_task = sum_u alpha_u D_u.
-User u has weight alpha_u, and D_u differs from the company's common distribution in topics, habits of phrase and
-punctuation, correspondents, clients, projects and signature. Each choice in a mail is made either the user's own way or
-the company's; ``distinctiveness`` sets how often it is the user's own. No two users share an address.
+User u has weight alpha_u. D_u differs from the company's common distribution in topics, habits of phrase and
+punctuation, correspondents, clients, projects and signature. Each choice in a mail follows either the user's habit or
+the company's; ``distinctiveness`` sets how often it follows the user's. No two users share an address.
 """
 
 import functools
@@ -34,15 +34,15 @@ _NO_REPEAT = frozenset(
 
 @dataclass(frozen=True)
 class SyntheticCorpus:
-    """Public parameters of a made-up corpus; equal parameters give equal text under an equal version of NumPy.
+    """Public parameters of a made-up corpus. Equal parameters give equal text under the same version of NumPy.
 
-    ``users`` changes nothing about a single user: with more users, the earlier users' records stay the same and only
-    their shares alpha_u shrink. A user has ``mean_records`` records on average, at least ``min_records``. At
-    ``distinctiveness`` 0 all users write from one distribution (nothing in a text depends on its user); at 1 every mail
-    is signed and most choices are personal; at 0.5 most of the text is what all users share.
+    ``users`` changes no single user: with more users, the earlier users' records stay the same, and only their shares
+    alpha_u shrink. A user has ``mean_records`` records on average, at least ``min_records``. At ``distinctiveness`` 0,
+    all users write from one distribution (nothing in a text depends on its user). At 0.5, most of the text is common to
+    all users. At 1, every mail is signed, and most choices are personal.
 
     Raises:
-        InputError: a parameter is out of its range.
+        InputError: a parameter is out of range.
     """
 
     __pydantic_config__: ClassVar = DATACLASS_SECTION
@@ -74,11 +74,11 @@ def check_parameters(
 
     Args:
         kind: name of the corpus, for errors.
-        at_least: parameter to its value and the least value allowed.
-        distinctiveness: in [0, 1].
+        at_least: for each parameter, its value and the lowest allowed value.
+        distinctiveness: the parameter of this name, in [0, 1].
 
     Raises:
-        InputError: a parameter is out of its range.
+        InputError: a parameter is out of range.
     """
     for name, (value, least) in at_least.items():
         if value < least:
@@ -102,7 +102,7 @@ class SyntheticRecord:
     Attributes:
         user: the writer's address.
         text: the whole mail.
-        date: ISO 8601, UTC.
+        date: date of the mail, ISO 8601, UTC.
     """
 
     user: str
@@ -112,13 +112,13 @@ class SyntheticRecord:
 
 
 def generate(spec: SyntheticCorpus) -> Iterator[SyntheticRecord]:
-    """All records, user by user, a user's sorted by date."""
+    """Yield the records of one user after the other, each user's records sorted by date."""
     for user in range(spec.users):
         yield from generate_user(spec, user)
 
 
 def generate_user(spec: SyntheticCorpus, user: int) -> Iterator[SyntheticRecord]:
-    """The records of the user with this index (from 0), as in ``generate``, without generating the others.
+    """Yield the records of the user with this index (from 0), as in ``generate``, without generating the others.
 
     Raises InputError if the corpus has no such user.
     """
@@ -133,14 +133,14 @@ def generate_user(spec: SyntheticCorpus, user: int) -> Iterator[SyntheticRecord]
 
 
 class _Dice:
-    """Draws from the random stream of a seed, purpose and user index; streams depend on nothing else."""
+    """Draws from the random stream of a seed, purpose and user index. A stream depends on nothing else."""
 
     def __init__(self, seed: int, purpose: int, user: int = 0) -> None:
         self.rng = np.random.Generator(np.random.Philox(np.random.SeedSequence(seed, spawn_key=(purpose, user))))
         self._pool: list[float] = []
 
     def roll(self) -> float:
-        """A uniform number in [0, 1)."""
+        """Return a uniform number in [0, 1)."""
         # Drawn in blocks: one at a time takes ten times as long.
         if not self._pool:
             self._pool = self.rng.random(512).tolist()
@@ -154,7 +154,7 @@ class _Dice:
 
 
 def expected_records(spec: SyntheticCorpus, user: int) -> float:
-    """``min_records`` plus a log-normal number with mean ``mean_records - min_records``."""
+    """Return ``min_records`` plus a log-normal number with mean ``mean_records - min_records``."""
     normal = _Dice(spec.seed, _WEIGHT, user).rng.standard_normal()
     # exp(s z) has mean exp(s^2 / 2) for a standard normal z; the second term divides by it.
     return spec.min_records + (spec.mean_records - spec.min_records) * math.exp(_SPREAD * normal - _SPREAD**2 / 2)
@@ -167,7 +167,7 @@ def _working_time(dice: _Dice) -> datetime:
 
 @dataclass(frozen=True)
 class _Style:
-    """Probabilities per mail or sentence, and ``length``, a factor on a body's length; defaults are the company's."""
+    """Probabilities per mail or sentence, and ``length``, a factor on body length. The company sets the defaults."""
 
     contraction: float = 0.5
     aside: float = 0.2
@@ -187,7 +187,7 @@ class _Style:
 
 @dataclass(frozen=True)
 class _Person:
-    """The traits that set one user apart: no effect at dial 0, and more the higher the dial."""
+    """The traits that distinguish one user. At dial 0 they have no effect; the higher the dial, the more."""
 
     facts: Mapping[str, str]  # name, address, signature
     topics: tuple[float, ...]  # cumulative chances, shape (topics,)
@@ -230,7 +230,7 @@ def _habits(dice: _Dice) -> tuple[Tables, ...]:
 
 
 def _name(seed: int, user: int) -> tuple[str, str, str]:
-    """First name, last name and address; once all pairs of names are used come middle initials, then numbers."""
+    """Return first name, last name and address. Repeated pairs of names get middle initials, then numbers."""
     order, lasts = _name_order(seed), STOCKS["last_name"]
     lap, place = divmod(user, len(order))
     number, initial = divmod(lap, 27)
@@ -249,7 +249,7 @@ def _favourites(dice: _Dice, table: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class _Mail:
-    """One mail being written; its topic, people and things stay the same throughout."""
+    """One mail being written. Its topic, people and things stay the same throughout."""
 
     def __init__(self, person: _Person, sent: datetime, dice: _Dice) -> None:
         self._person, self._style, self._sent, self._dice = person, person.style, sent, dice
@@ -268,7 +268,7 @@ class _Mail:
         self._bound |= {name: self._own_or_any(name) for name in ("client", "project")}
 
     def write(self) -> str:
-        """The whole text: greeting, paragraphs, signature and postscript, separated by blank lines."""
+        """Return the whole text: greeting, paragraphs, signature and postscript, separated by blank lines."""
         style, chance = self._style, self._chance
         sentences = self._body()
         if chance(style.closing):
@@ -325,7 +325,7 @@ class _Mail:
         return self._dice.pick((self._person.own if self._chance(_OWN * self._person.dial) else STOCKS)[name])
 
     def _choose(self, table: str) -> str:
-        """A phrase of the table, by habit or not; those of ``_NO_REPEAT`` are rarely repeated within a mail."""
+        """Return a phrase of the table, by habit or not. Phrases of ``_NO_REPEAT`` are rarely repeated in a mail."""
         phrase = ""
         for _ in range(6):  # a small table may have nothing new left; then repeat
             tables = self._favourites if self._chance(_HABIT * self._person.dial) else self._tables
@@ -373,7 +373,7 @@ class _Mail:
         return self._choose("date").format(month_name=month, month_short=month[:3], dom=day.day, ordinal=ordinal)
 
     def _mistyped(self, text: str) -> str:
-        """The text with two inner letters of one lower-case word swapped; names and addresses stay intact."""
+        """Swap two inner letters of one lower-case word of the text. Names and addresses stay intact."""
         words = [match.start() for match in re.finditer(r"(?<= )[a-z]{6,}(?= )", text)]
         if not words:
             return text
@@ -383,5 +383,5 @@ class _Mail:
 
 @functools.cache
 def _parts(phrase: str) -> tuple[str, ...]:
-    """Text, slot, text, slot, ..., text."""
+    """Split a phrase into text, slot, text, slot, ..., text."""
     return tuple(re.split(r"\{(\w+)\}", phrase))

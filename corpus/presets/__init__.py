@@ -1,1 +1,1 @@
-"""Public corpora, prepared as the papers did."""
+"""Public corpora, prepared as in the papers."""

@@ -1,6 +1,6 @@
-"""One named preset per dataset of the papers: how its published files are read, the steps, and which users stay.
+"""One named preset per dataset of the papers: the format of its files, the steps, and the filter of users.
 
-A preset is fixed, since another threshold would be another experiment. Each step declares what it looks at
+A preset is fixed, because another threshold would be another experiment. Each step declares what it depends on
 (docs/theory.md#rules-of-the-data), and a run's plan copies these declarations.
 """
 
@@ -34,13 +34,13 @@ Read = Callable[[Path, PresetTokens, BadRows], Iterator[pa.RecordBatch]]
 
 @dataclass(frozen=True)
 class PresetStep:
-    """A step and what it looks at.
+    """A step, and what it depends on.
 
     Attributes:
-        text: what the step does.
-        user_local: what is kept of a user depends on that user's records only.
-        record_local: whether a record is kept depends on that record only.
-        slots_only: what is kept depends on users, ids and counts, and on no text.
+        text: description of the step.
+        user_local: whether the kept records of a user depend only on that user's records.
+        record_local: whether keeping a record depends only on that record.
+        slots_only: whether the kept records depend only on users, ids and counts, and on no text.
     """
 
     text: PresetText
@@ -51,17 +51,17 @@ class PresetStep:
 
 @dataclass(frozen=True)
 class Preset:
-    """A dataset as a paper prepared it.
+    """A dataset as prepared in a paper.
 
     Attributes:
-        name: in configs and on the command line.
-        paper: where the steps are described.
-        files: the published format.
-        user: what a user is.
-        text: what a record's text is.
-        steps: over rows, in order.
-        minimum: the paper's fewest records of a user; None: the paper has no minimum.
-        published: the numbers that the paper prints.
+        name: name in configs and on the command line.
+        paper: the paper that describes the steps.
+        files: description of the published format.
+        user: definition of a user.
+        text: definition of a record's text.
+        steps: the steps over rows, in order.
+        minimum: the paper's minimum number of records per user; None: the paper has none.
+        published: the numbers in the paper.
         read: yields the records of files in the published format.
     """
 
@@ -77,7 +77,7 @@ class Preset:
 
     @property
     def users(self) -> UserFilter:
-        """The default filter of users in a config; without a minimum of the paper, as many records as a split needs."""
+        """Return the default filter of users. Without the paper's minimum, a user needs enough records to split."""
         return UserFilter(min_records=self.minimum or MIN_RECORDS_TO_SPLIT)
 
 
@@ -200,12 +200,12 @@ PRESETS: Mapping[str, Preset] = {
 
 @dataclass(frozen=True)
 class PresetSource(Source):
-    """A local copy of a dataset, read as its preset says.
+    """A local copy of a dataset, prepared by its preset.
 
     Attributes:
-        preset: how it is read.
+        preset: the preset.
         path: a file, or a folder of files.
-        tokens: what the preset's lengths count.
+        tokens: the unit of the preset's lengths.
     """
 
     preset: Preset
@@ -214,21 +214,21 @@ class PresetSource(Source):
 
     @property
     def reason_if_empty(self) -> str:
-        """Why it may have no usable record."""
+        """Return why the source may have no usable record."""
         return "the preset's steps left nothing of it; docs/presets.md says what they keep"
 
     def fingerprint(self) -> str:
-        """Hash of the files, the preset and how tokens are counted."""
+        """Hash of the files, the preset and the unit of tokens."""
         # The path is left out: the same files elsewhere are the same corpus.
         return text_sha256("preset", self.preset.name, PRESET_VERSION, self.tokens.name, *_content(self))
 
     def batches(self, bad: BadRows) -> Iterator[pa.RecordBatch]:
-        """Yield the records that pass the preset's steps. Raises InputError for files of another format."""
+        """Yield the records that pass the preset's steps. Raises InputError for files in another format."""
         return self.preset.read(self.path, self.tokens, bad)
 
 
 def preset_named(name: str) -> Preset:
-    """The preset of this name. Raises InputError, suggesting the nearest name, if there is none."""
+    """Return the preset with this name. Raises InputError, suggesting the nearest name, if there is none."""
     if name in PRESETS:
         return PRESETS[name]
     near = difflib.get_close_matches(name, PRESETS, n=1, cutoff=0.5)
@@ -237,7 +237,7 @@ def preset_named(name: str) -> Preset:
 
 
 def presets_table() -> str:
-    """All presets with their steps and thresholds, as plain text for a terminal."""
+    """Return all presets with their steps and thresholds, as plain text for a terminal."""
     lines = []
     for preset in PRESETS.values():
         lines += [f"{preset.name}  ({preset.paper})", f"  files  {preset.files}"]
@@ -249,7 +249,7 @@ def presets_table() -> str:
 
 
 def presets_dict() -> list[dict[str, Any]]:
-    """All presets as dictionaries, for JSON."""
+    """Return all presets as dictionaries, for JSON."""
     names = ("name", "paper", "files", "user", "text", "minimum", "published")
     return [
         {
@@ -261,7 +261,7 @@ def presets_dict() -> list[dict[str, Any]]:
 
 
 def preset_outcome(preset: Preset, store: CorpusStore) -> str:
-    """Users and records that pass the preset's filter of users, next to what the paper prints."""
+    """Return the users and records that pass the preset's filter of users, next to the paper's numbers."""
     minimum = preset.minimum or 1
     # The seed decides nothing here: this filter draws no users.
     users = select_users(store, UserFilter(min_records=minimum), seed=0).users

@@ -1,7 +1,7 @@
 """The Enron mails as two papers read them, from the CMU tarball or its folder maildir.
 
-Both read every message of every folder (ACCOUNT/FOLDER/1.). Kandpal et al. (2024), Appendix D.1; Chua et al. (2024),
-Appendix B.1.
+Both papers read every message of every folder (ACCOUNT/FOLDER/1.). Kandpal et al. (2024), Appendix D.1; Chua et al.
+(2024), Appendix B.1.
 """
 
 import hashlib
@@ -33,21 +33,21 @@ _COLUMNS = Columns(date="date")
 
 
 def enron_kandpal(path: Path, _tokens: PresetTokens, bad: BadRows) -> Iterator[pa.RecordBatch]:
-    """Mails written by the mailbox's owner, by address, without an owner's exact duplicates."""
+    """Yield mails written by the mailbox's owner, by address, without exact duplicates of one owner."""
     return batched(enumerate(_owned(path), start=1), path.name, "owner's message", _COLUMNS, bad)
 
 
 def enron_chua(path: Path, tokens: PresetTokens, bad: BadRows) -> Iterator[pa.RecordBatch]:
-    """One record per mail and receiver, with the header fields as text; forwarded and repetitive mails are left out."""
+    """Yield one record per mail and receiver, with header fields as text, without forwarded and repetitive mails."""
     return batched(_per_receiver(path, tokens), path.name, "message", _COLUMNS, bad)
 
 
 def owner_of(account: str, senders: Counter[str]) -> str | None:
-    """The address of an account: the most frequent sender among those that contain the owner's last name.
+    """Return the address of an account: the most frequent sender among those that contain the owner's last name.
 
     Args:
-        account: the folder's name, LASTNAME-INITIAL.
-        senders: address to the number of the account's mails it sent; ties go to the first in the alphabet.
+        account: name of the folder, LASTNAME-INITIAL.
+        senders: for each address, the number of the account's mails from it; ties go to the first in the alphabet.
     """
     # An account without an initial is all last name.
     last_name = account.rpartition("-")[0].lower() or account.lower()
@@ -61,7 +61,7 @@ def is_forwarded(subject: str, text: str) -> bool:
 
 
 def repeats_ngram(text: str, tokens: PresetTokens) -> bool:
-    """Return whether some sequence of ``NGRAM`` tokens occurs in the text more than once."""
+    """Return whether any sequence of ``NGRAM`` tokens occurs more than once in the text."""
     parts = tokens.split(text)
     # A text of fewer tokens has no such sequence, and repeats none.
     grams = [tuple(parts[i : i + NGRAM]) for i in range(len(parts) - NGRAM + 1)]
@@ -69,7 +69,7 @@ def repeats_ngram(text: str, tokens: PresetTokens) -> bool:
 
 
 def enron_fingerprint(path: Path) -> str | None:
-    """The folder's fingerprint; None for a tarball, which is hashed like any file."""
+    """Return the folder's fingerprint; None for a tarball, which is hashed like any file."""
     return Maildir(path, "account").fingerprint() if path.is_dir() else None
 
 
@@ -113,7 +113,7 @@ def _sender(message: EmailMessage) -> str:
 
 
 def _messages(path: Path) -> Iterator[tuple[str, EmailMessage]]:
-    """(account, message); the messages of an account are adjacent."""
+    """Yield pairs (account, message). The messages of an account are consecutive."""
     if path.is_dir():
         if not is_maildir(path):
             # Folders are named after people.

@@ -22,12 +22,12 @@ _COLUMNS = Columns(id="id", date="date")
 
 
 def stackoverflow(path: Path, _tokens: PresetTokens, bad: BadRows) -> Iterator[pa.RecordBatch]:
-    """Questions and answers as plain text, by owner; posts without an owner are left out."""
+    """Yield questions and answers as plain text, by owner. Posts without an owner are left out."""
     return batched(_posts(path), path.name, "post", _COLUMNS, bad)
 
 
 def plain_text(html: str) -> str:
-    """The text of a post's HTML, with paragraphs, list items, code blocks and headings on lines of their own."""
+    """Return the text of a post's HTML, with separate lines for paragraphs, list items, code blocks and headings."""
     reader = _TextOf()
     reader.feed(html)
     reader.close()
@@ -36,7 +36,7 @@ def plain_text(html: str) -> str:
 
 
 def posts_file(path: Path) -> Path:
-    """The path itself. Raises InputError if it is a folder or does not exist."""
+    """Return the path. Raises InputError if it is a folder or does not exist."""
     if path.is_dir():
         raise another_format(path, POSTS, "a folder: name the file in it")
     return existing(path)
@@ -81,7 +81,7 @@ def _post(row: ElementTree.Element) -> dict[str, Any]:
 
 
 class _TextOf(HTMLParser):
-    """Collects the text between tags."""
+    """Collects the text between HTML tags."""
 
     BLOCKS = frozenset({"p", "pre", "li", "ul", "ol", "blockquote", "h1", "h2", "h3", "hr", "br", "div", "table", "tr"})
 
@@ -90,15 +90,15 @@ class _TextOf(HTMLParser):
         self.parts: list[str] = []
 
     def handle_data(self, data: str) -> None:
-        """Text."""
+        """Add the text."""
         self.parts.append(data)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """A block begins."""
+        """Begin a block."""
         if tag in self.BLOCKS:
             self.parts.append("\n")
 
     def handle_endtag(self, tag: str) -> None:
-        """A block ends."""
+        """End a block."""
         if tag in self.BLOCKS:
             self.parts.append("\n")

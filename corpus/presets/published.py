@@ -1,4 +1,4 @@
-"""The parts that presets share: tables in a dataset's published format, token counts, errors for other formats."""
+"""The common parts of presets: tables in a dataset's published format, token counts, errors for other formats."""
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ TABLE_ENDINGS = (".parquet", ".csv", ".jsonl", ".json", ".ndjson", ".gz", ".bz2"
 
 @dataclass(frozen=True)
 class PresetTokens:
-    """The unit of a preset's lengths and n-grams: ``split`` cuts a text; ``name`` goes into the store's fingerprint."""
+    """The unit of a preset's lengths and n-grams. ``split`` cuts a text; ``name`` goes into the store's fingerprint."""
 
     name: str
     split: Callable[[str], Sequence[Hashable]]
@@ -28,15 +28,15 @@ WORDS = PresetTokens("words", str.split)
 
 @dataclass(frozen=True)
 class Published:
-    """A published table: its description in errors (``words``), and the columns it must have."""
+    """A published table: its description in errors (``words``), and its required columns."""
 
     words: str
     columns: tuple[str, ...]
 
     def rows(self, path: Path, bad: BadRows) -> Iterator[tuple[int, Any]]:
-        """(line number, row) for every file at ``path``, a file or a folder; only first rows are known to be mappings.
+        """Yield (line number, row) for every file at ``path``, a file or a folder. Only first rows are surely mappings.
 
-        Raises InputError for files of another format, saying what was found.
+        Raises InputError for files in another format, with the contents that were found.
         """
         for file in table_files(path):
             rows = _saved_rows(file) if file.is_dir() else rows_of_file(file, self.columns, bad)
@@ -62,12 +62,12 @@ class Published:
 
 
 def another_format(path: Path, expected: str, contents: str) -> InputError:
-    """The error for files of another format: what was expected and what was found."""
+    """Return the error for files in another format, with the expected format and the contents that were found."""
     return InputError(f"'{path}' should be {expected}; found {contents}")
 
 
 def table_files(path: Path) -> list[Path]:
-    """The data files at ``path``, sorted by name; a ``save_to_disk`` folder counts as one file.
+    """Return the data files at ``path``, sorted by name. A ``save_to_disk`` folder counts as one file.
 
     Raises InputError if there are none.
     """

@@ -16,7 +16,7 @@ from heldin.corpus.sources.rows import Source
 
 
 class PresetCorpus(SourceConfig):
-    """A local copy of a paper's dataset in its published format, prepared as the paper says (docs/presets.md)."""
+    """A local copy of a paper's dataset in its published format, prepared as in the paper (docs/presets.md)."""
 
     kind: Literal["preset"]
     name: Annotated[str, WithJsonSchema({"type": "string", "enum": list(PRESETS)})]
@@ -35,23 +35,23 @@ class PresetCorpus(SourceConfig):
         return self
 
     def source(self) -> Source:
-        """The source that reads it."""
+        """Return the source that reads the dataset."""
         return PresetSource(preset_named(self.name), self.path, preset_tokens(self.tokenizer))
 
     def paths(self) -> tuple[Path, ...]:
-        """The file or folder."""
+        """Return the file or folder of the dataset."""
         return (self.path,)
 
     def may_be_folder(self, path: Path) -> bool:
-        """A published file has an ending; a path without one may be a folder of files."""
+        """Return whether the path may be a folder of files: a published file's name has an ending."""
         return path.suffix == "" or path.is_dir()
 
     def min_records(self) -> int:
-        """That of the preset."""
+        """Return the preset's minimum number of records."""
         return self.preset().users.min_records
 
     def preset(self) -> Preset:
-        """The preset that is named."""
+        """Return the preset with the section's name."""
         return preset_named(self.name)
 
 

@@ -41,13 +41,13 @@ Row = dict[str, Any]
 
 
 def reddit(path: Path, tokens: PresetTokens, bad: BadRows, *, end: float = LAST_SECOND) -> Iterator[pa.RecordBatch]:
-    """Long comments from September 2015 on, by authors who are not bots, moderators or prolific accounts.
+    """Yield long comments from September 2015 on, by authors who are not bots, moderators or prolific accounts.
 
     Memory grows with the number of authors.
 
     Args:
         path: a file or a folder of files.
-        tokens: what the minimum length counts.
+        tokens: unit of the minimum length.
         bad: what to do with unusable rows.
         end: end of the period (exclusive), Unix time in seconds.
     """
@@ -75,7 +75,7 @@ def reddit(path: Path, tokens: PresetTokens, bad: BadRows, *, end: float = LAST_
 
 
 def cc_news(path: Path, _tokens: PresetTokens, bad: BadRows) -> Iterator[pa.RecordBatch]:
-    """Articles by web domain; duplicates are kept (the paper removes them in one experiment only)."""
+    """Yield articles by web domain. Duplicates are kept (the paper removes them in one experiment only)."""
     return _batches(
         CC_NEWS,
         path,
@@ -86,7 +86,7 @@ def cc_news(path: Path, _tokens: PresetTokens, bad: BadRows) -> Iterator[pa.Reco
 
 
 def arxiv(path: Path, _tokens: PresetTokens, bad: BadRows) -> Iterator[pa.RecordBatch]:
-    """Abstracts through 2021 by submitter; papers without a submitter are left out."""
+    """Yield abstracts through 2021 by submitter. Papers without a submitter are left out."""
 
     def record(row: Row) -> Row | None:
         if (year := arxiv_year(str(row.get("id")))) is None:
@@ -99,7 +99,7 @@ def arxiv(path: Path, _tokens: PresetTokens, bad: BadRows) -> Iterator[pa.Record
 
 
 def booksum(path: Path, _tokens: PresetTokens, bad: BadRows) -> Iterator[pa.RecordBatch]:
-    """Human-written summaries, by the book they summarise."""
+    """Yield human-written summaries, by the summarised book."""
     return _batches(
         BOOKSUM, path, bad, lambda row: {"user": row.get("bid"), "text": row.get("summary_text")}, Columns()
     )
@@ -113,7 +113,7 @@ def is_person(author: object) -> bool:
 
 
 def arxiv_year(identifier: str) -> int | None:
-    """The year of an arXiv id such as 1501.00001 or hep-th/9901001; None if it is not an arXiv id."""
+    """Return the year of an arXiv id such as 1501.00001 or hep-th/9901001; None if it is not an arXiv id."""
     # Old ids have the archive before a slash; both forms go on with year and month, two digits each.
     digits = identifier.rpartition("/")[2][:4]
     if not (len(digits) == 4 and digits.isascii() and digits.isdigit()):
@@ -123,7 +123,7 @@ def arxiv_year(identifier: str) -> int | None:
 
 
 class _Unusable(Exception):
-    """A row that cannot be used, and its fault."""
+    """A row that cannot be used, with its fault."""
 
     def __init__(self, fault: Statement) -> None:
         super().__init__(fault)
@@ -144,7 +144,7 @@ def _in_period(second: float | None, end: float) -> bool:
 def _batches(
     published: Published, path: Path, bad: BadRows, record: Callable[[Row], Row | None], columns: Columns
 ) -> Iterator[pa.RecordBatch]:
-    """Records of every file; rows for which ``record`` returns None are left out, rows that it refuses are bad rows."""
+    """Yield records of every file. ``record`` returns None to leave a row out, and raises for a bad row."""
 
     def kept(file: Path) -> Iterator[tuple[int, Any]]:
         for number, row in published.rows(file, bad):

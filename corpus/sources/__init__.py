@@ -1,1 +1,1 @@
-"""Formats from which records are read."""
+"""Formats of records that heldin reads."""

@@ -1,4 +1,4 @@
-"""Rows that cannot be used: what is wrong with them, and whether they stop the command or are skipped and counted."""
+"""Rows that cannot be used: their faults, and whether they stop the command or are skipped and counted."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from heldin.words.statement import Statement
 
 
 class OnBadRows(StrEnum):
-    """Which rows are skipped and counted. The first other row that cannot be used is an error."""
+    """Which unusable rows are skipped and counted. Any other unusable row is an error."""
 
     SKIP_EMPTY = "skip-empty"  # rows without text
     SKIP = "skip"  # all rows that cannot be used
@@ -19,11 +19,11 @@ class OnBadRows(StrEnum):
 
 
 class BadRowError(InputError):
-    """The first row that cannot be used.
+    """The first unusable row.
 
     Attributes:
-        fault: place of the row, and what is wrong with it.
-        remedy: what a person can do.
+        fault: place and fault of the row.
+        remedy: what a person can do about the row.
     """
 
     def __init__(self, fault: Statement, remedy: Statement) -> None:
@@ -35,14 +35,14 @@ class BadRowError(InputError):
 
 
 class Skipped(Facts):
-    """Counts of the rows of a source that were left out.
+    """Counts of the skipped rows of a source.
 
     Attributes:
         without_text: rows without text.
         unusable: other rows that could not be used.
-        users: users with a skipped row; rows whose user is not known count for nobody.
-        users_lost: users who have no other row.
-        first: place and fault of the first unusable row, else of the first without text; None if there is none.
+        users: number of users with a skipped row; rows of unknown users do not count.
+        users_lost: number of users who have no other row.
+        first: place and fault of the first unusable row, else of the first row without text; None if there is none.
     """
 
     without_text: int = 0
@@ -57,11 +57,11 @@ class Skipped(Facts):
         return self.without_text + self.unusable
 
     def lines(self, where: str, kept: int) -> list[str]:
-        """Return what to print about them; nothing if no row was skipped.
+        """Return lines to print about the skipped rows; none if no row was skipped.
 
         Args:
-            where: names the rows, such as "corpus".
-            kept: number of the other rows.
+            where: name for the rows, such as "corpus".
+            kept: number of rows that were not skipped.
         """
         if not self.rows:
             return []
@@ -72,20 +72,20 @@ class Skipped(Facts):
 
 
 def skipped_by_fault(without_text: int, unusable: int) -> list[Statement]:
-    """Return the numbers of skipped rows, without those that are zero."""
+    """Return the numbers of skipped rows, without zeros."""
     counts = (SkippedText.NO_TEXT, without_text), (SkippedText.UNUSABLE, unusable)
     return [text(rows=rows) for text, rows in counts if rows]
 
 
 @dataclass
 class BadRows:
-    """The treatment of rows that cannot be used: raise at the first one, or count them and go on.
+    """What to do with rows that cannot be used: raise at the first row, or count them and go on.
 
     Attributes:
         rule: which rows are skipped.
-        without_text: skipped rows without text, so far.
-        unusable: other skipped rows, so far.
-        first: place and fault of the first of them; rows without text only where there are no others.
+        without_text: number of skipped rows without text so far.
+        unusable: number of other skipped rows so far.
+        first: place and fault of the first other skipped row; of the first row without text if there is no other.
         users: names of users with a skipped row.
     """
 
@@ -97,19 +97,19 @@ class BadRows:
 
     @property
     def skipped(self) -> int:
-        """Number of skipped rows, so far."""
+        """Number of skipped rows so far."""
         return self.without_text + self.unusable
 
     def report(self, place: str, fault: Statement, *, user: str | None = None, remedy: Statement | None = None) -> None:
-        """Note one bad row.
+        """Record one bad row.
 
         Args:
             place: file and line of the row.
             user: the user who wrote it, if the row says so.
-            remedy: what a person can do; None: correct or skip the row.
+            remedy: what a person can do about the row; None: correct or skip the row.
 
         Raises:
-            BadRowError: such rows are not skipped.
+            BadRowError: the rule does not skip such rows.
         """
         empty = fault.states(RowFault.NO_TEXT) or fault.states(RowFault.NOTHING_COUNTS)
         at = RowFault.AT(place=place, fault=fault)
@@ -124,7 +124,7 @@ class BadRows:
             self.users.add(user)
 
     def take_in(self, other: Skipped, users: Iterable[str]) -> None:
-        """Add the rows that were skipped when an earlier part was read, and their users."""
+        """Add the rows that were skipped while an earlier part was read, and their users."""
         if self.first is None or (other.unusable and not self.unusable):
             self.first = other.first
         self.without_text += other.without_text
@@ -136,7 +136,7 @@ class BadRows:
 
         Args:
             kept: users who have a record.
-            aliases: alias to person.
+            aliases: map from alias to person.
         """
         users = {aliases.get(name, name) for name in self.users}
         lost = users.difference(kept) if users else users

@@ -1,4 +1,4 @@
-"""What a kind of ``corpus.source`` tells of itself before anything is read, and the source that it opens."""
+"""What a kind of ``corpus.source`` reports before anything is read, and the source that it opens."""
 
 import functools
 import os
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SourceSize:
-    """The size of a source, as far as it is known before it is read.
+    """The size of a source, as far as it is known without reading the source.
 
     Attributes:
-        bytes: of its files; 0 for a source without files.
-        records: number of records; 0 for a source that does not state it.
+        bytes: total bytes of its files; 0 for a source without files.
+        records: number of records; 0 if the source does not state it.
     """
 
     bytes: int = 0
@@ -37,66 +37,66 @@ class SourceConfig(Section, ABC):
 
     @abstractmethod
     def source(self) -> Source:
-        """The source that reads it."""
+        """Return the source that reads the records."""
 
     def paths(self) -> tuple[Path, ...]:
-        """Files and folders that are read."""
+        """Return the files and folders that are read."""
         return ()
 
     def may_be_folder(self, path: Path) -> bool:
-        """Whether one of ``paths`` may be a folder."""
+        """Return whether a path among ``paths`` may be a folder."""
         return False
 
     def looks(self, key: str) -> Iterator[Callable[[], object]]:
-        """Yield what can be checked before anything is read; each call raises InputError for what is wrong.
+        """Yield checks to run before anything is read. Each check raises InputError if it finds a fault.
 
         Args:
-            key: of the section, for messages.
+            key: key of the section, for messages.
         """
         for path in self.paths():
             yield functools.partial(_require_readable, path, key, folder=self.may_be_folder(path))
 
     def size(self) -> SourceSize | None:
-        """The size; None for a source that has to be fetched first."""
+        """Return the size; None for a source that must be fetched first."""
         return SourceSize(bytes=sum(map(_bytes_in, self.paths())))
 
     def most_users(self) -> int | None:
-        """The number of users that the section states; None for a source that has to be read."""
+        """Return the number of users that the section states; None for a source that must be read."""
         return None
 
     def min_records(self) -> int | None:
-        """The default of ``corpus.users.min_records``; None for that of every corpus."""
+        """Return the default of ``corpus.users.min_records``; None for the default of every corpus."""
         return None
 
     def first_row(self) -> Mapping[str, Any] | None:
-        """Return the first row, by which the form of all is known; None for a kind whose rows have one form only."""
+        """Return the first row, which shows the format of all rows; None for a kind with only one format."""
         return None
 
     def named_columns(self) -> Columns:
-        """Return which columns are named; the usual ones for a kind without."""
+        """Return the named columns; the usual columns for a kind without this key."""
         return Columns()
 
     def reading(self, columns: Columns) -> "SourceConfig":
-        """Return the same source with rows read by these columns. Raises InputError for a kind without columns."""
+        """Return this source with rows read by these columns. Raises InputError for a kind without columns."""
         raise InputError(f"corpus source '{self.kind}' has texts alone: leave corpus.format out")
 
     def preset(self) -> "Preset | None":
-        """The preset that prepares the rows, if any."""
+        """Return the preset that prepares the rows; None if there is none."""
         return None
 
     def has_gold(self, path: Path) -> bool:
-        """Whether the source is this file, with columns that say whom its records name."""
+        """Return whether the source is this file, with columns that annotate whom its records name."""
         return False
 
 
 class ColumnedSource(SourceConfig):
-    """A kind whose rows have columns, which may hold turns."""
+    """A kind whose rows have columns, which may contain turns."""
 
     columns: Columns = Columns()
     """Which column holds what."""
 
     def first_row(self) -> Mapping[str, Any] | None:
-        """Return the first row; None where there is none that can be looked at."""
+        """Return the first row; None if there is none that can be looked at."""
         return self.source().first_row()
 
     def named_columns(self) -> Columns:
@@ -104,7 +104,7 @@ class ColumnedSource(SourceConfig):
         return self.columns
 
     def reading(self, columns: Columns) -> SourceConfig:
-        """Return the same source with rows read by these columns."""
+        """Return this source with rows read by these columns."""
         return self.model_copy(update={"columns": columns})
 
 

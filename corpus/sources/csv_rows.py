@@ -1,4 +1,4 @@
-"""CSV files as sources: a header line, and fields that a comma, a semicolon, a tab or a | separates."""
+"""CSV files as sources: a header line, and fields separated by a comma, a semicolon, a tab or a |."""
 
 import csv
 import io
@@ -48,13 +48,13 @@ class Csv(Source):
         return text_sha256("csv", file_sha256(existing(self.path)), repr(self.columns), repr(self.form))
 
     def batches(self, bad: BadRows) -> Iterator[pa.RecordBatch]:
-        """Yield the file's rows; a bad row is reported with the line on which its last field ends."""
+        """Yield the file's rows. A bad row is reported with the line of its last field's end."""
         self._header()
         rows = csv_rows(self.path, self.form, list(self.columns.named().values()), bad)
         return batched(rows, self.path.name, "line", self.columns, bad, untyped=True)
 
     def look(self) -> list[Statement]:
-        """Read the header. Raises InputError if it lacks a column; returns what the name does not tell."""
+        """Read the header, and return notes that the file's name does not show. Raises InputError without a column."""
         header = self._header()
         notes = list(how_read(self.path, self.form))
         if header.delimiter != "," and self.form.delimiter is None:
@@ -79,10 +79,10 @@ class CsvHeader:
     """The header of a CSV file.
 
     Attributes:
-        names: columns in order.
-        delimiter: the sign between fields.
-        stated: whether Excel's line with the delimiter is before it.
-        blanks: whether a blank follows each delimiter, which is no part of a field.
+        names: names of the columns, in order.
+        delimiter: the character between fields.
+        stated: whether Excel's line with the delimiter precedes the header.
+        blanks: whether a blank that is not part of the field follows each delimiter.
     """
 
     names: tuple[str, ...]
@@ -92,15 +92,15 @@ class CsvHeader:
 
     @property
     def signs(self) -> str:
-        """The delimiter in words, such as "semicolons"."""
+        """The name of the delimiter, such as "semicolons"."""
         return _DELIMITERS.get(self.delimiter, self.delimiter)
 
 
 def csv_header(path: Path, form: TextFormat, wanted: Sequence[str]) -> CsvHeader:
-    """Return the header, read with the delimiter under which the wanted columns are there.
+    """Return the header, read with the delimiter that gives the wanted columns.
 
     Args:
-        wanted: names of columns; a file that has none of them is read with the delimiter that makes most columns.
+        wanted: names of columns; a file with none of them is read with the delimiter that gives most columns.
 
     Raises:
         InputError: the file is empty or damaged, or a name is given twice.
@@ -125,7 +125,7 @@ def csv_header(path: Path, form: TextFormat, wanted: Sequence[str]) -> CsvHeader
 
 
 def _first_lines(path: Path, form: TextFormat) -> list[str]:
-    """Return the lines in which the header is. Raises InputError if the file is empty or damaged."""
+    """Return the lines that contain the header. Raises InputError if the file is empty or damaged."""
     try:
         with open_text(path, form, newline="") as stream:
             # A header may have line breaks within quotes.
@@ -140,9 +140,9 @@ def _first_lines(path: Path, form: TextFormat) -> list[str]:
 
 
 def _columns_by_sign(path: Path, lines: Sequence[str], signs: str) -> tuple[dict[str, tuple[str, ...]], set[str]]:
-    """Return the columns under each delimiter, and the delimiters after which people wrote a blank.
+    """Return the columns under each delimiter, and the delimiters that are followed by a blank.
 
-    Raises InputError if the header cannot be read with any of them.
+    Raises InputError if no delimiter can read the header.
     """
     read = {sign: _names(lines, sign) for sign in signs}
     names = {sign: names for sign, names in read.items() if isinstance(names, tuple)}
@@ -164,13 +164,13 @@ def _names(lines: Sequence[str], sign: str) -> tuple[str, ...] | csv.Error:
 
 
 def csv_rows(path: Path, form: TextFormat, wanted: Sequence[str], bad: BadRows) -> Iterator[tuple[int, Any]]:
-    """Yield the rows of a file by column, with the line on which each ends.
+    """Yield the rows of a file by column, with the line on which each row ends.
 
     Args:
         wanted: see ``csv_header``.
 
     Raises:
-        InputError: a row that cannot be used and is not to be skipped, or a damaged file.
+        InputError: an unusable row may not be skipped, or the file is damaged.
     """
     header, number, wide = csv_header(path, form, wanted), 0, False
     fields = len(header.names)

@@ -39,17 +39,17 @@ class FileCorpus(ColumnedSource):
     """How files of kind jsonl and csv are written."""
 
     def source(self) -> Source:
-        """The source that reads it."""
+        """Return the source that reads the files."""
         opened = format_named(self.kind).opened
         sources = [opened(path, self.columns, self.format) for path in self.paths()]
         return sources[0] if len(sources) == 1 else Several(tuple(sources))
 
     def paths(self) -> tuple[Path, ...]:
-        """The files."""
+        """Return the files."""
         return (self.path,) if isinstance(self.path, Path) else self.path
 
     def looks(self, key: str) -> Iterator[Callable[[], object]]:
-        """Yield a look at each file, and one at all headers."""
+        """Yield a check of each file, and one check of all headers."""
         yield from super().looks(key)
         if all(path.is_file() for path in self.paths()):
             yield self._look
@@ -60,9 +60,9 @@ class FileCorpus(ColumnedSource):
         self.model_copy(update={"columns": columns}).source().look()
 
     def reading(self, columns: Columns) -> SourceConfig:
-        """Return the same files with rows read by these columns. Raises InputError for a format without any."""
+        """Return these files with rows read by these columns. Raises InputError for a format without columns."""
         return super().reading(columns) if self.kind in _TABLES else SourceConfig.reading(self, columns)
 
     def has_gold(self, path: Path) -> bool:
-        """Whether it is this IOB file, whose tags say whom records name."""
+        """Return whether the source is this IOB file, with tags that annotate whom records name."""
         return self.kind == "iob" and self.path == path

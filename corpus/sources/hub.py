@@ -29,11 +29,11 @@ class HuggingFace(Source):
     """A Hugging Face dataset.
 
     Attributes:
-        name: hub name, or a folder: written by ``save_to_disk``, or (streaming) of data files.
-        split: needed if there are several.
+        name: hub name, or a folder, either written by ``save_to_disk`` or (streaming) with data files.
+        split: name of the split; required if there are several.
         revision: commit, tag or branch on the hub.
-        columns: which column holds what.
-        streaming: read records as they arrive and keep no copy of the dataset; a hub name then needs a revision.
+        columns: the columns by role.
+        streaming: read records as they arrive, without a copy of the dataset; a hub name then needs a revision.
     """
 
     name: str
@@ -58,7 +58,7 @@ class HuggingFace(Source):
         return text_sha256("stream", self.name, str(self.split), str(self.revision), repr(stats), repr(self.columns))
 
     def look(self) -> list[Statement]:
-        """Read the columns; of a stream none, whose first row may have to be fetched."""
+        """Read the columns. A stream is not checked, because its first row may have to be fetched."""
         if not self.streaming:
             require_columns(self.columns, columns_of(self.load().features.arrow_schema), self.name)
         return []
@@ -76,7 +76,7 @@ class HuggingFace(Source):
         return batched(whole_rows(tables, where), where, "row", self.columns, bad)
 
     def first_row(self) -> Mapping[str, Any] | None:
-        """Return the first row; None for a stream, whose first row may have to be fetched."""
+        """Return the first row; None for a stream, because its first row may have to be fetched."""
         if self.streaming:
             return None
         data = self.load()
@@ -95,7 +95,7 @@ class HuggingFace(Source):
             ) from error
 
     def load(self) -> Any:
-        """The dataset, or its split. Raises InputError if it cannot be loaded, or has no such split."""
+        """Return the dataset, or its split. Raises InputError if it cannot be loaded, or has no such split."""
         import datasets  # slow to import, and most corpora are files
 
         try:

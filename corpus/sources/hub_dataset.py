@@ -24,17 +24,17 @@ class HubCorpus(ColumnedSource):
     """Read row by row instead of downloading everything first."""
 
     def source(self) -> Source:
-        """The source that reads it."""
+        """Return the source that reads the dataset."""
         return HuggingFace(self.name, self.split, self.revision, self.columns, self.streaming)
 
     def paths(self) -> tuple[Path, ...]:
-        """The folder that save_to_disk wrote; none for a hub name."""
+        """Return the folder written by save_to_disk; empty for a hub name."""
         return (Path(self.name),) if Path(self.name).is_dir() else ()
 
     def looks(self, key: str) -> Iterator[Callable[[], object]]:
-        """Yield a look at the name, of a folder or on the hub."""
+        """Yield a check of the name, as a folder or on the hub."""
         yield self.source
 
     def size(self) -> SourceSize | None:
-        """The size of the folder; None for a hub name."""
+        """Return the size of the folder; None for a hub name."""
         return super().size() if self.paths() else None

@@ -1,6 +1,7 @@
-"""CoNLL files as sources: one token a line in columns, blank lines between sentences, ``-DOCSTART-`` between documents.
+"""CoNLL files as sources: one token per line in columns, blank lines between sentences, ``-DOCSTART-`` lines.
 
-A document is a user and a sentence a record. Tags are IOB1, IOB2 or IOBES in the last column.
+``-DOCSTART-`` begins a document. A document is a user and a sentence is a record. Tags are IOB1, IOB2 or IOBES in the
+last column.
 """
 
 from collections.abc import Iterator
@@ -21,15 +22,15 @@ BOM = b"\xef\xbb\xbf"
 
 @dataclass
 class Sentence:
-    """A sentence as the file gives it.
+    """A sentence of a file.
 
     Attributes:
-        file: name of the file, without what tells its compression.
-        line: number of its first line.
-        document: number of its document, from 1.
-        number: of the sentence in its document, from 1.
-        tokens: in order.
-        tags: of each token, such as "B-PER" or "O".
+        file: name of the file, without the ending of its compression.
+        line: number of the sentence's first line.
+        document: number of the sentence's document, from 1.
+        number: number of the sentence in its document, from 1.
+        tokens: the tokens, in order.
+        tags: tag of each token, such as "B-PER" or "O".
     """
 
     file: str
@@ -41,12 +42,12 @@ class Sentence:
 
     @property
     def id(self) -> str:
-        """Record id: file, document and sentence, so that several files can be one corpus."""
+        """Record id: file, document and sentence. Several files can therefore be one corpus."""
         return f"{self.file} {self.document}-{self.number}"
 
     @property
     def user(self) -> str:
-        """The document, as a user."""
+        """Name of the document, which is the user."""
         return f"{self.file} document {self.document}"
 
     @property
@@ -66,7 +67,7 @@ class Iob(Source):
         return text_sha256("iob", file_sha256(existing(self.path)))
 
     def batches(self, bad: BadRows) -> Iterator[pa.RecordBatch]:
-        """Yield a record for each sentence; its user is the document."""
+        """Yield a record for each sentence. Its user is the document."""
         rows = (
             (sentence.line, {"user": sentence.user, "text": sentence.text, "id": sentence.id})
             for sentence in sentences(self.path)
@@ -75,11 +76,11 @@ class Iob(Source):
 
 
 def sentences(path: Path) -> Iterator[Sentence]:
-    """The sentences of a CoNLL file, in order.
+    """Yield the sentences of a CoNLL file, in order.
 
     Raises:
-        InputError: a line with another number of columns than those before it, a tag that is none, a file that cannot
-            be read (with file and line).
+        InputError: a line has more or fewer columns than those before it, a tag is malformed, or the file cannot be
+            read (with file and line).
     """
     document, number, columns, line_number = 0, 0, 0, 0
     name = path.name.removesuffix(".gz").removesuffix(".zst")
@@ -119,7 +120,7 @@ def sentences(path: Path) -> Iterator[Sentence]:
 
 
 def is_iob(path: Path) -> bool:
-    """Return whether a file begins with the line that begins a document in CoNLL files."""
+    """Return whether a file begins with a line that begins a document in CoNLL files."""
     try:
         with open_binary(path) as stream:
             return stream.read(len(DOCUMENT) + len(BOM)).removeprefix(BOM).startswith(DOCUMENT.encode())

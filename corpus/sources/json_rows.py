@@ -1,7 +1,7 @@
-"""JSON files as sources: objects, one per line or one after the other, an array of them, or an object with an array.
+"""JSON files as sources: objects, one per line or in sequence, an array of them, or an object with an array.
 
-No file is read whole. Python's decoder reads an array value by value. A streaming parser would not say that a key is
-given twice, nor go on after a row that has such a fault.
+No file is read as a whole. Python's decoder reads an array value by value. A streaming parser would not detect a
+repeated key, and could not go on after a row with such a fault.
 """
 
 import json
@@ -49,13 +49,13 @@ class Json(Source):
         return text_sha256("json", file_sha256(existing(self.path)), repr(self.columns), repr(self.form))
 
     def batches(self, bad: BadRows) -> Iterator[pa.RecordBatch]:
-        """Yield the file's records; broken JSON and undecodable bytes are reported with their line."""
+        """Yield the file's records. Broken JSON and undecodable bytes are reported with their line."""
         unit = "line" if is_lines(self.path, self.form) else "item"
         rows = json_rows(self.path, self.form, bad)
         return batched(rows, self.path.name, unit, self.columns, bad)
 
     def look(self) -> list[Statement]:
-        """Read the first row. Raises InputError if it lacks a column; returns what the name does not tell."""
+        """Read the first row; return notes that the file's name does not show. Raises InputError without a column."""
         notes = list(how_read(self.path, self.form))
         lines, first = is_lines(self.path, self.form), self._first()
         if first is not None and isinstance(first[1], dict):
@@ -68,7 +68,7 @@ class Json(Source):
         return notes if lines or self.form.field else [*notes, FileText.VALUES(file=self.path.name)]
 
     def first_row(self) -> Mapping[str, Any] | None:
-        """Return the first row, if it is an object."""
+        """Return the first row if it is an object, else None."""
         first = self._first()
         return first[1] if first is not None and isinstance(first[1], dict) else None
 
@@ -77,7 +77,7 @@ class Json(Source):
         return next(json_rows(self.path, self.form, BadRows(OnBadRows.SKIP)), None)
 
     def _refuse_columns(self, row: dict[str, Any]) -> None:
-        """Raise InputError for one object with a mapping of all rows for each column, as pandas writes by default."""
+        """Raise InputError for one object that maps each column to all its rows, which pandas writes by default."""
         values = [row.get(self.columns.user), row.get(self.columns.text)]
         if all(isinstance(value, dict) and "0" in value for value in values):
             raise InputError(
@@ -87,16 +87,16 @@ class Json(Source):
 
 
 def json_rows(path: Path, form: TextFormat, bad: BadRows) -> Iterator[tuple[int, Any]]:
-    """Yield the values of a file with their line, or with their number in its array.
+    """Yield the values of a file with their line, or with their number in the file's array.
 
     Raises:
-        InputError: a line that cannot be read and is not to be skipped, an array that is broken, or no such array.
+        InputError: an unreadable line may not be skipped, an array is broken, or there is no such array.
     """
     return _lines(path, form, bad) if is_lines(path, form) else _items(path, form, bad)
 
 
 def is_lines(path: Path, form: TextFormat) -> bool:
-    """Return whether a file has an object per line, and not an array, nor objects over several lines."""
+    """Return whether a file has one object per line, and neither an array nor objects over several lines."""
     if form.field is not None:
         return False
     existing(path)
@@ -112,7 +112,7 @@ def is_lines(path: Path, form: TextFormat) -> bool:
 
 
 class _Decoder:
-    """Python's decoder, and the key that the last value had twice: the decoder keeps the last of both values."""
+    """Python's decoder, and any repeated key of the last value. The decoder itself keeps the second of both values."""
 
     def __init__(self) -> None:
         self.twice: str | None = None
@@ -127,7 +127,7 @@ class _Decoder:
         return row
 
     def fault(self) -> Statement | None:
-        """Return what is wrong with the last value, once."""
+        """Return the fault of the last value, once."""
         twice, self.twice = self.twice, None
         return None if twice is None else RowFault.KEY_TWICE(key=twice)
 
@@ -213,7 +213,7 @@ def _not_in(path: Path, form: TextFormat, last: str) -> InputError:
 
 
 class _NoListError(Exception):
-    """The JSON value is no list; ``keys`` are those that were seen in its place."""
+    """The JSON value is not a list; ``keys`` are the keys that were found instead."""
 
     def __init__(self, keys: list[str]) -> None:
         super().__init__(keys)
@@ -224,7 +224,7 @@ class _Values:
     """A JSON document, read value by value.
 
     Attributes:
-        last: the characters of the last value.
+        last: characters of the last value.
         decoded: whether all bytes of the last value could be decoded.
     """
 
@@ -258,7 +258,7 @@ class _Values:
         return True
 
     def enter(self, key: str) -> None:
-        """Go to the value of a key of an object, over those before it. Raises _NoListError without one."""
+        """Go to the value of an object's key, past the values before it. Raises _NoListError without such a key."""
         seen: list[str] = []
         for name in self.each_key():
             if name == key:
@@ -268,7 +268,7 @@ class _Values:
         raise _NoListError(seen)
 
     def each_key(self) -> Iterator[str]:
-        """Yield the keys of an object; after each, the caller reads its value."""
+        """Yield the keys of an object. After each key, the caller must read its value."""
         if self.peek() != "{":
             raise _NoListError([])
         sign = "{"
@@ -332,7 +332,7 @@ class _Values:
                 return value
 
     def _more(self) -> bool:
-        """Read on, and drop what was read before; False at the end."""
+        """Read the next piece, and drop text that was read before it. Returns False at the end."""
         rest = self._text[self._at :]
         # As much again as is kept, so that a long value is not decoded again and again.
         piece = self._stream.read(max(PIECE, len(rest)))
@@ -341,7 +341,7 @@ class _Values:
 
 
 def _list_in(path: Path, form: TextFormat) -> str | None:
-    """Return the first key of an object, at the beginning of a file, that holds an array; None without one."""
+    """Return the first key, in the object at the beginning of a file, that has an array; None if there is none."""
     try:
         with open_text(path, form, newline="") as stream:
             values = _Values(stream)

@@ -1,6 +1,6 @@
 """Mail as a source: mbox files, and folders with one file per message, sorted by account (the Enron tarball's layout).
 
-A message's text is its plain-text body, decoded. Records have no ids of their own; the store makes them from user and
+A message's text is its plain-text body, decoded. Messages have no record ids; the store makes the ids from user and
 text.
 """
 
@@ -43,7 +43,7 @@ class Mbox(Source):
         return text_sha256("mbox", file_sha256(existing(self.path)))
 
     def batches(self, bad: BadRows) -> Iterator[pa.RecordBatch]:
-        """Yield the messages; one without a sender or a text is reported with its number."""
+        """Yield the messages. A message without a sender or a text is reported with its number."""
         return batched(enumerate(_messages_of_mbox(self.path), start=1), self.path.name, "message", _COLUMNS, bad)
 
 
@@ -52,8 +52,8 @@ class Maildir(Source):
     """A folder with a folder per account and one file per message: ACCOUNT/FOLDER/1.
 
     Attributes:
-        user: "sender": the user is the sender's address; "account": the name of the account's folder, which is the
-            writer only if ``folders`` selects folders of sent mail.
+        user: "sender": the user is the sender's address; "account": the user is the name of the account's folder, which
+            is the writer only if ``folders`` selects folders of sent mail.
         folders: names of the mail folders to read, such as ("sent", "sent_items", "_sent_mail"); empty: all.
     """
 
@@ -63,7 +63,7 @@ class Maildir(Source):
 
     @property
     def reason_if_empty(self) -> str | None:
-        """Why it may have no usable record; None if all folders are read."""
+        """Return why the source may have no usable record; None if all folders are read."""
         return f"no message is in a folder named {' or '.join(self.folders)}" if self.folders else None
 
     def fingerprint(self) -> str:
@@ -77,7 +77,7 @@ class Maildir(Source):
         return batched(enumerate(self._rows(), start=1), self.path.name, "message", _COLUMNS, bad)
 
     def files(self) -> Iterator[Path]:
-        """The files of the messages, sorted by path. Raises InputError if there is no such folder."""
+        """Yield the files of the messages, sorted by path. Raises InputError if the folder does not exist."""
         if not self.path.is_dir():
             raise InputError(f"no such folder: '{self.path}'")
         for where, folders, names in os.walk(self.path):
@@ -132,7 +132,7 @@ def _messages_of_mbox(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _row(raw: bytes) -> dict[str, Any]:
-    """Sender, plain text and date of a message; missing ones are None or empty, which the checks of rows report."""
+    """Return sender, plain text and date of a message. Row checks report missing values, which are None or empty."""
     message = parse_message(raw)
     try:
         # In lower case, so that one address written in two ways is one user.
@@ -144,7 +144,7 @@ def _row(raw: bytes) -> dict[str, Any]:
 
 
 def parse_message(raw: bytes) -> EmailMessage:
-    """The message in these bytes, an empty one where they are beyond repair; most defects show when it is read."""
+    """Parse a message; beyond repair, an empty message. Most other defects only show when the message is read."""
     try:
         return _PARSER.parsebytes(raw)
     except _BROKEN:
@@ -152,7 +152,7 @@ def parse_message(raw: bytes) -> EmailMessage:
 
 
 def header(message: EmailMessage, name: str) -> str:
-    """A header's text; "" if it is missing or cannot be read."""
+    """Return a header's text; "" if it is missing or cannot be read."""
     try:
         return str(message[name] or "")
     except _BROKEN:
@@ -160,7 +160,7 @@ def header(message: EmailMessage, name: str) -> str:
 
 
 def addresses(message: EmailMessage, *names: str) -> list[str]:
-    """Distinct mail addresses in the headers ``names``, in lower case and in order, without people's names."""
+    """Return distinct mail addresses in the headers ``names``, in lower case and in order, without people's names."""
     texts = (" ".join(header(message, name).split()) for name in names)
     # One header at a time, and none that is empty: some releases of Python 3.11 refuse all of several that are not each
     # one address.
@@ -172,7 +172,7 @@ def addresses(message: EmailMessage, *names: str) -> list[str]:
 
 
 def body(message: EmailMessage) -> str:
-    """A message's plain text, decoded; "" if it has none, or none that can be found."""
+    """Return a message's plain text, decoded; "" if none can be found."""
     try:
         # Plain text only: the markup of an HTML part comes from a mail program and not from the writer.
         part = message.get_body(preferencelist=("plain",))

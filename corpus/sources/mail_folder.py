@@ -21,13 +21,13 @@ class MaildirCorpus(SourceConfig):
     """Mail folders to read (sent, sent_items); none: all."""
 
     def source(self) -> Source:
-        """The source that reads it."""
+        """Return the source that reads the folder."""
         return Maildir(self.path, self.user, self.folders)
 
     def paths(self) -> tuple[Path, ...]:
-        """The folder."""
+        """Return the folder."""
         return (self.path,)
 
     def may_be_folder(self, path: Path) -> bool:
-        """It is one."""
+        """Return True, because the source is a folder."""
         return True

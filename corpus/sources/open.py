@@ -1,4 +1,4 @@
-"""Open a source by its path: one small class per format, all with the protocol ``corpus.sources.rows.Source``."""
+"""Open a source by its path. Each format is one small class with the protocol ``corpus.sources.rows.Source``."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,11 +32,11 @@ class Several(Source):
         return text_sha256("several", *(source.fingerprint() for source in self.sources))
 
     def look(self) -> list[Statement]:
-        """Look at each source."""
+        """Check each source."""
         return [how for source in self.sources for how in source.look()]
 
     def first_row(self) -> Mapping[str, Any] | None:
-        """Return the first row of the first source that has any."""
+        """Return the first row of the first source that has rows."""
         return next((row for source in self.sources if (row := source.first_row()) is not None), None)
 
     def batches(self, bad: BadRows) -> Iterator[pa.RecordBatch]:
@@ -47,7 +47,7 @@ class Several(Source):
 
 
 def require_named_once(source: Source) -> None:
-    """Raises InputError if two of several sources have the same records."""
+    """Raise InputError if two of several sources have the same records."""
     by_content: dict[str, Source] = {}
     for part in parts_of(source):
         fingerprint = part.fingerprint()
@@ -63,14 +63,14 @@ def require_named_once(source: Source) -> None:
 
 
 def parts_of(source: Source) -> tuple[Source, ...]:
-    """The sources that stand behind one, in order; itself if it is not made of several."""
+    """Return the sources that a source consists of, in order; the source itself if it is only one."""
     # Sentences are cut from another source.
     read = getattr(source, "source", source)
     return read.sources if isinstance(read, Several) else (read,)
 
 
 def source_name(source: Source) -> str:
-    """Name the files of a source, in quotes, for errors."""
+    """Return the names of a source's files, in quotes, for errors."""
     # A dataset of a hub has a name and no path.
     where = getattr(source, "name", None) or getattr(source, "path", type(source).__name__)
     return f"'{where}'"
@@ -94,11 +94,11 @@ class FileFormat:
     """A format of files.
 
     Attributes:
-        kind: its name as ``corpus.source.kind``.
-        endings: endings of the names of its files.
-        packed: whether a file may be compressed, its name ending in .gz or .zst.
-        holds: what such a file is.
-        people: where users and texts are in it.
+        kind: name of the format as ``corpus.source.kind``.
+        endings: endings of file names in this format.
+        packed: whether a file may be compressed, with a name that ends in .gz or .zst.
+        holds: description of such a file.
+        people: where the file has users and texts.
         opened: makes the source of a file.
     """
 
@@ -110,7 +110,7 @@ class FileFormat:
     opened: Callable[[Path, Columns, TextFormat], Source]
 
     def known(self) -> tuple[str, ...]:
-        """Return all endings, with those of compressed files."""
+        """Return all endings, including those of compressed files."""
         return tuple(
             f"{end}{packed}" for end in self.endings for packed in (("", ".gz", ".zst") if self.packed else ("",))
         )
@@ -172,12 +172,12 @@ _ADVICE = {
 
 
 def format_named(kind: str) -> FileFormat:
-    """Return the format of files with this name."""
+    """Return the file format with this name."""
     return next(form for form in FORMATS if form.kind == kind)
 
 
 def format_of(path: Path) -> FileFormat | None:
-    """Return the format that the ending of a file's name tells; None for an unknown ending."""
+    """Return the format for the ending of a file's name; None for an unknown ending."""
     return next((form for form in FORMATS if path.name.lower().endswith(form.known())), None)
 
 
@@ -210,17 +210,17 @@ def formats_table() -> str:
 def rows_of_file(
     path: Path, columns: Sequence[str], bad: BadRows, form: TextFormat | None = None
 ) -> Iterator[tuple[int, Any]]:
-    """Rows of a file with their line or row number; the name tells the format: Parquet, CSV, else JSON.
+    """Yield a file's rows with line or row number. The name shows the format: Parquet, CSV, otherwise JSON.
 
     Args:
-        path: plain, .gz, .bz2 or .zst.
-        columns: columns to read from a Parquet file, if present, and by which the header of a CSV file is known; rows
-            of other formats are read whole.
+        path: the file, plain, .gz, .bz2 or .zst.
+        columns: columns to read from a Parquet file, if present. In a CSV file, they identify the header. Rows of other
+            formats are read as a whole.
         bad: what to do with rows that cannot be read.
         form: how the file is written.
 
     Raises:
-        InputError: there is no such file, or it is damaged.
+        InputError: the file does not exist, or it is damaged.
     """
     existing(path)
     form = form or TextFormat()
@@ -230,7 +230,7 @@ def rows_of_file(
 
 
 def is_table(path: Path) -> bool:
-    """Return whether a file's name says that it is CSV, plain or compressed."""
+    """Return whether a file's name has a CSV ending, plain or compressed."""
     return bool({suffix.lower() for suffix in path.suffixes} & {*format_named("csv").endings})
 
 
@@ -238,7 +238,7 @@ _SAVED = ("dataset_info.json", "state.json", "dataset_dict.json")  # save_to_dis
 
 
 def open_source(path: Path, columns: Columns, form: TextFormat | None = None) -> Source:
-    """The source for a file, by its ending, or a folder. Raises InputError if no source reads it."""
+    """Return the source for a folder, or for a file by its ending. Raises InputError if no source reads it."""
     form = form or TextFormat()
     if path.is_dir():
         return _open_folder(path, columns)
@@ -264,6 +264,6 @@ def _open_folder(path: Path, columns: Columns) -> Source:
 
 
 def open_sources(paths: Sequence[Path], columns: Columns, form: TextFormat | None = None) -> Source:
-    """One source for one or more paths. Raises InputError like ``open_source``."""
+    """Return one source for one or more paths. Raises InputError like ``open_source``."""
     sources = [open_source(path, columns, form) for path in paths]
     return sources[0] if len(sources) == 1 else Several(tuple(sources))

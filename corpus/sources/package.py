@@ -1,4 +1,4 @@
-"""A source that a package adds: another version of its code is another source."""
+"""A source that a package adds. Another version of the package's code is another source."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -16,28 +16,28 @@ from heldin.words.statement import Statement
 
 @dataclass(frozen=True)
 class OfPackage(Source):
-    """The records of a package's source, held to what every source gives.
+    """The records of a package's source, checked against the rules for every source.
 
     Attributes:
-        source: the package's.
-        origin: the code that reads it.
+        source: the source of the package.
+        origin: the code of the source.
     """
 
     source: Source
     origin: Origin
 
     def fingerprint(self) -> str:
-        """Hash of the source's fingerprint and of the code: a store of an earlier version is not taken for this one."""
+        """Hash of the source's fingerprint and of the code, so a store of another code version is not reused."""
         with self._in_one_line():
             return text_sha256("package", self.origin.sha256, self.source.fingerprint())
 
     def look(self) -> list[Statement]:
-        """Look at the source."""
+        """Check the source."""
         with self._in_one_line():
             return self.source.look()
 
     def batches(self, bad: BadRows) -> Iterator[pa.RecordBatch]:
-        """Yield its batches. Raises InputError for one that has not the columns of every source."""
+        """Yield the source's batches. Raises InputError for a batch without the columns of every source."""
         batches = iter(self.source.batches(bad))
         while True:
             with self._in_one_line():

@@ -44,7 +44,7 @@ class Parquet(Source):
         return batched(_rows(file, names, self.path.name), self.path.name, "row", self.columns, bad)
 
     def look(self) -> list[Statement]:
-        """Read the schema. Raises InputError if it lacks a column."""
+        """Read the schema. Raises InputError if a column is missing."""
         self._file()
         return []
 
@@ -63,7 +63,7 @@ def parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, Any]
     """Yield the rows of a file with their number.
 
     Args:
-        columns: what to read, if it is there.
+        columns: columns to read, if present.
 
     Raises:
         InputError: the file is damaged.
@@ -75,7 +75,7 @@ def parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, Any]
 
 
 def _open(path: Path) -> pq.ParquetFile:
-    """The file. Raises InputError for a damaged footer, or a column name given twice."""
+    """Open the file. Raises InputError for a damaged footer, or a repeated column name."""
     existing(path)
     try:
         # Read through a buffer: by default Arrow keeps every row group that it has read until the file is closed.

@@ -1,6 +1,6 @@
-"""Rows of a source: what a record must have, what is wrong with rows that lack it, and batches of records.
+"""Rows of a source: the requirements for a record, the faults of rows that miss them, and batches of records.
 
-Every record has been checked: a user, a text that is not blank, an id if the source has ids.
+Every record has been checked: it has a user, a text that is not blank, and an id if the source has ids.
 """
 
 import math
@@ -34,7 +34,7 @@ PARTS = (SPANS, LAYOUT)  # columns that a corpus of plain texts does not have
 
 
 def is_of_a_source(schema: pa.Schema) -> bool:
-    """Return whether a batch of a source may have these columns."""
+    """Return whether a source's batch may have these columns."""
     return schema in (SCHEMA, SCHEMA.append(SPANS), pa.schema([*SCHEMA, *PARTS]))
 
 
@@ -47,10 +47,10 @@ Record = dict[str, Any]  # by role: strings or None, and ``spans`` where the sou
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns by their role. A name with dots, such as author.id, reaches into objects.
+    """The columns by role. A name with dots, such as author.id, reaches into objects.
 
-    Without an ``id`` column, a record's id is made from its user, its text, and how often that user wrote that text
-    before, never from its place in the file (docs/theory.md#rules-of-the-data).
+    Without an ``id`` column, a record's id is made from its user, its text, and the number of earlier records of that
+    user with that text. The id never depends on the record's place in the file (docs/theory.md#rules-of-the-data).
     """
 
     __pydantic_config__: ClassVar = DATACLASS_SECTION
@@ -69,7 +69,7 @@ class Columns:
     row without a value."""
 
     def named(self) -> dict[str, str]:
-        """Role to column name, for the roles that have one."""
+        """Return a map from role to column name, for the roles that have a column."""
         # The text before its spans, which are checked against it.
         roles = {"user": self.user, "text": self.text, "id": self.id, "date": self.date, "spans": self.spans}
         return {role: name for role, name in roles.items() if name is not None}
@@ -81,7 +81,7 @@ class Columns:
 
     @property
     def beside(self) -> tuple[str, ...]:
-        """Return columns that are read where a table has them."""
+        """Columns that are also read if a table has them."""
         return ()
 
     def record(self, row: dict[str, Any], *, untyped: bool = False) -> tuple[Record, Statement | None]:
@@ -97,10 +97,10 @@ class Source(Protocol):
         ...
 
     def look(self) -> list[Statement]:
-        """Read as little as shows whether the columns are there, before anything slow is done.
+        """Read only enough to check the columns, before any slow work.
 
         Returns:
-            How the files are read, where their names do not tell.
+            Notes on how the files are read, if their names do not show it.
 
         Raises:
             InputError: a column is missing, or a file cannot be read.
@@ -108,11 +108,11 @@ class Source(Protocol):
         return []
 
     def first_row(self) -> Mapping[str, Any] | None:
-        """Return the first row, of which the form of all is known; None for a source whose rows have one form only."""
+        """Return the first row, which shows the format of all rows; None for a source with only one format."""
         return None
 
     def batches(self, bad: BadRows) -> Iterator[pa.RecordBatch]:
-        """Yield batches of ``SCHEMA``, or of it with ``SPANS`` or ``PARTS``, in the source's order; ids may be null.
+        """Yield batches of ``SCHEMA``, possibly with ``SPANS`` or ``PARTS``, in the source's order; ids may be null.
 
         Raises InputError for input that cannot be used.
         """
@@ -131,14 +131,14 @@ def batched(
     """Check rows and collect them into batches of ``columns.schema``.
 
     Args:
-        rows: (number, row) in order; a row that is not a mapping is a bad row.
-        name: of the source, for errors.
-        unit: what the numbers count, such as "line", for errors.
+        rows: pairs (number, row) in order; a row that is not a mapping is a bad row.
+        name: name of the source, for errors.
+        unit: unit of the numbers, such as "line", for errors.
         bad: what to do with rows that cannot be used.
         untyped: whether all values are text, as in CSV, where 1.0 may mean the number 1.
 
     Raises:
-        InputError: a bad row that is not to be skipped, or a column that the first row lacks.
+        InputError: a bad row may not be skipped, or the first row lacks a column.
     """
     batch: list[Record] = []
     checked_columns = False
@@ -184,15 +184,15 @@ def value_at(row: Mapping[str, Any], name: str) -> Any:
 def usable_record(
     row: dict[str, Any], roles: dict[str, str], *, untyped: bool = False
 ) -> tuple[Record, Statement | None]:
-    """The row as a record of ``Columns.schema``, and what is wrong with it (None if nothing).
+    """Return the row as a record of ``Columns.schema``, and its fault (None if there is none).
 
     Args:
-        row: by column name.
-        roles: what each column holds, from ``Columns.named``.
+        row: the row, by column name.
+        roles: map from role to column name, from ``Columns.named``.
         untyped: see ``batched``.
 
     Raises:
-        InputError: the column of the text holds chats.
+        InputError: the text column contains chats.
     """
     record: Record = {"id": None, "date": None}
     for role, column in roles.items():
@@ -225,7 +225,7 @@ def usable_record(
 
 
 def are_spans(value: Any, text: str) -> bool:
-    """Return whether a value is the parts of a text that count, or nothing."""
+    """Return whether a value has the form of a text's counted parts, or is empty."""
     if value is None:
         return True
     if not isinstance(value, list):
@@ -246,7 +246,7 @@ _WHOLE = re.compile(r"(-?[0-9]+)\.0+")
 
 
 def _name_of(value: Any, role: str, column: str, *, untyped: bool) -> tuple[str | None, Statement | None]:
-    """The name of a user or a record that a value gives, and what is wrong with it."""
+    """Return the name of a user or a record in a value, and the value's fault."""
     if isinstance(value, str):
         # pandas makes floats of whole numbers if one is missing: the user 1 of one file is 1.0 in another.
         whole = _WHOLE.fullmatch(value) if untyped and value.endswith("0") else None
@@ -265,7 +265,7 @@ def _name_of(value: Any, role: str, column: str, *, untyped: bool) -> tuple[str 
 
 
 def kind_of(value: Any) -> str:
-    """Return what a value is, for people."""
+    """Return a word for the type of a value, for messages."""
     return "nothing" if value is None else _KINDS.get(type(value).__name__, type(value).__name__)
 
 
@@ -280,7 +280,7 @@ _TURNS = ({"role", "content"}, {"from", "value"})  # keys of a message of a chat
 
 
 def _refuse_chat(value: Any, column: str) -> None:
-    """Raise InputError for a list of messages, where a text was expected."""
+    """Raise InputError for a list of messages in a column of texts."""
     # Not a bad row: each row of the column is one, and to skip them would leave nothing.
     if isinstance(value, list) and any(
         isinstance(turn, dict) and keys <= turn.keys() for turn in value for keys in _TURNS
@@ -300,16 +300,16 @@ TO_NAME = "name yours (--user, --text, or 'columns' in a config)"
 def require_columns(
     columns: Columns, present: Mapping[str, Any], where: str, *, to_name: str = TO_NAME, hint: str = ""
 ) -> None:
-    """Check that all named columns are there.
+    """Check that all named columns exist.
 
     Args:
-        present: a row, or the columns of a table by name; the value of a column of objects is a mapping of their keys.
+        present: a row, or a table's columns by name; the value of a column of objects is a mapping of their keys.
         where: place in the source, for the error.
         to_name: how a person names columns, for the error.
-        hint: what else to say in the error.
+        hint: further advice for the error.
 
     Raises:
-        InputError: a named column is not among those present, or holds objects.
+        InputError: a named column is not in ``present``, or contains objects.
     """
     for name in columns.named().values():
         if isinstance(inner := value_at(present, name), Mapping) and inner:
@@ -353,7 +353,7 @@ def _names_in(present: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def columns_of(schema: pa.Schema) -> dict[str, Any]:
-    """Return the columns of an Arrow schema as ``require_columns`` takes them."""
+    """Return the columns of an Arrow schema, in the form that ``require_columns`` takes."""
     return {column.name: _keys_of(column.type) for column in schema}
 
 
@@ -364,7 +364,7 @@ def _keys_of(type_: pa.DataType) -> Any:
 
 
 def top_columns(columns: Columns, present: Sequence[str]) -> list[str]:
-    """Return the columns of a table that hold what is named, such as author for author.id."""
+    """Return the table columns that contain the named columns, such as author for author.id."""
     heads = (name if name in present else name.partition(".")[0] for name in columns.named().values())
     return list(dict.fromkeys([*heads, *(name for name in columns.beside if name in present)]))
 
@@ -373,11 +373,11 @@ def whole_rows(tables: Iterator[Any], where: str) -> Iterator[tuple[int, Any]]:
     """Yield the rows of Arrow tables or batches with their number, from 1.
 
     Args:
-        tables: read from a file while they are asked for.
-        where: names the file.
+        tables: tables or batches that are read from a file lazily.
+        where: name of the file.
 
     Raises:
-        InputError: the file is damaged, or has a value that Python has no form for.
+        InputError: the file is damaged, or has a value that Python cannot represent.
     """
     number = 0
     try:
@@ -394,7 +394,7 @@ def whole_rows(tables: Iterator[Any], where: str) -> Iterator[tuple[int, Any]]:
 
 
 def require_once(names: Sequence[str], path: Path, where: str) -> None:
-    """Raises InputError for a column name given twice, of which a reader would silently keep the last."""
+    """Raise InputError for a repeated column name. A reader would silently use the last such column."""
     twice = [name for name in names if names.count(name) > 1]
     if twice:
         raise InputError(f"{path.name}: column '{twice[0]}' appears twice in {where}: rename one")

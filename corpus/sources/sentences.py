@@ -1,4 +1,4 @@
-"""Sentences as records: a wrapper around any source, so that nothing after it changes."""
+"""Sentences as records: a wrapper around any source. All later steps stay the same."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ _LONGEST = 900_000  # characters that spaCy takes at once; a paragraph beyond it
 
 @dataclass(frozen=True)
 class Sentences(Source):
-    """The sentences of another source's records, by spaCy's rules for English punctuation; no model is loaded."""
+    """The sentences of another source's records, by spaCy's rules for English punctuation, without a language model."""
 
     source: Source
 
@@ -31,7 +31,7 @@ class Sentences(Source):
         return text_sha256("sentences", version("spacy"), self.source.fingerprint())
 
     def look(self) -> list[Statement]:
-        """Look at the source of the records."""
+        """Check the source of the records."""
         return self.source.look()
 
     def first_row(self) -> Mapping[str, Any] | None:
@@ -39,7 +39,7 @@ class Sentences(Source):
         return self.source.first_row()
 
     def batches(self, bad: BadRows) -> Iterator[pa.RecordBatch]:
-        """Yield a record for each sentence; the id of a record that has one gets the sentence's number: ID#1, ID#2."""
+        """Yield a record for each sentence. A given record id gets the sentence's number: ID#1, ID#2."""
         split = _splitter()
         for batch in self.source.batches(bad):
             rows = []

@@ -1,4 +1,4 @@
-"""Files of characters: decompressed, decoded, and what is said of those that are damaged or in another encoding."""
+"""Files of characters: decompression, decoding, and messages about damage and other encodings."""
 
 import codecs
 import zlib
@@ -41,7 +41,7 @@ _FEW_LETTERS = 0.3  # share of letters outside of ASCII in a text of Western Eur
 
 @dataclass(frozen=True)
 class TextFormat:
-    """How JSON and CSV files are written, where the file itself does not show it."""
+    """How JSON and CSV files are written, as far as the file itself does not show it."""
 
     __pydantic_config__: ClassVar = DATACLASS_SECTION
 
@@ -65,9 +65,9 @@ class TextFormat:
 
 
 def open_binary(path: Path) -> BufferedReader:
-    """The file's bytes, decompressed if its name ends in .gz, .bz2 or .zst.
+    """Open a file's bytes, decompressed if its name ends in .gz, .bz2 or .zst.
 
-    Raises InputError if there is no such file, or it begins like one of another format.
+    Raises InputError if the file does not exist, or if its first bytes show another format.
     """
     _require_what_the_name_says(existing(path))
     stream = pa.input_stream(str(path), compression=_COMPRESSIONS.get(path.suffix), buffer_size=2**20)
@@ -86,10 +86,10 @@ def _require_what_the_name_says(path: Path) -> None:
 
 
 def open_text(path: Path, form: TextFormat, *, newline: str) -> TextIOWrapper:
-    """The file's characters. Bytes that the encoding has no character for become lone surrogates.
+    """Open a file's characters. Bytes that are invalid in the encoding become lone surrogates.
 
     Args:
-        newline: what ends a line, as in ``open``.
+        newline: end of a line, as for ``open``.
     """
     stream = open_binary(path)
     encoding = form.encoding or stated_encoding(stream) or "utf-8"
@@ -101,13 +101,13 @@ def open_text(path: Path, form: TextFormat, *, newline: str) -> TextIOWrapper:
 
 
 def stated_encoding(stream: BufferedReader) -> str | None:
-    """Return the encoding, other than UTF-8, that a byte order mark at the beginning states; None without one."""
+    """Return the encoding, other than UTF-8, of a byte order mark at the beginning; None without such a mark."""
     first = stream.peek(4)[:4]
     return next((encoding for mark, encoding in _MARKS.items() if first.startswith(mark)), None)
 
 
 def is_utf8(path: Path) -> bool:
-    """Return whether a file has characters outside of ASCII, and all of them are UTF-8."""
+    """Return whether a file has non-ASCII characters, all of them in UTF-8."""
     stat = path.stat()
     return _is_utf8(path, stat.st_size, stat.st_mtime_ns)
 
@@ -127,7 +127,7 @@ def _is_utf8(path: Path, _size: int, _changed: int) -> bool:
 
 
 def how_read(path: Path, form: TextFormat) -> Iterator[Statement]:
-    """Yield the encoding, where the file's first bytes and nobody else state another one than UTF-8."""
+    """Yield a note if the first bytes state the encoding, or if the bytes are UTF-8 although another is given."""
     try:
         with open_binary(path) as stream:
             stated = None if form.encoding else stated_encoding(stream)
@@ -140,12 +140,12 @@ def how_read(path: Path, form: TextFormat) -> Iterator[Statement]:
 
 
 def name_of_encoding(form: TextFormat) -> str:
-    """Return the name of the encoding in which a file is read, for errors."""
+    """Return the name of a file's encoding, for errors."""
     return form.encoding or "UTF-8"
 
 
 def not_decoded(text: str) -> int | None:
-    """Return the place of the first character, from 1, whose bytes could not be decoded; None if there is none."""
+    """Return the place, from 1, of the first character whose bytes could not be decoded; None if there is none."""
     if is_unicode(text):
         return None
     return next(number for number, sign in enumerate(text, start=1) if "\ud800" <= sign <= "\udfff")
@@ -155,7 +155,7 @@ def remedy_of_encoding(text: str, form: TextFormat, *, mixed: bool = False) -> S
     """Return the advice for a text with bytes that could not be decoded; None if an encoding was given.
 
     Args:
-        mixed: whether earlier rows have characters outside of ASCII that are UTF-8.
+        mixed: whether earlier rows have non-ASCII characters in UTF-8.
     """
     if form.encoding:
         return None
@@ -175,7 +175,7 @@ def remedy_of_encoding(text: str, form: TextFormat, *, mixed: bool = False) -> S
 
 
 def corrupt(path: Path, last: str, error: BaseException) -> InputError:
-    """The error for a file that cannot be decompressed or read past ``last``, such as "line 7" ("line 0": at all)."""
+    """Return the error for a file that cannot be read past ``last``, such as "line 7" ("line 0": not at all)."""
     if "too much memory" in str(error):  # Zstandard archives with a longer window than Arrow accepts
         return InputError(f"{path.name}: packed with a long window: unpack it first ('zstd -d --long=31 {path.name}')")
     kind = f"{_COMPRESSIONS[path.suffix]} " if path.suffix in _COMPRESSIONS else ""
@@ -184,7 +184,7 @@ def corrupt(path: Path, last: str, error: BaseException) -> InputError:
 
 
 def is_unicode(text: str) -> bool:
-    """Return whether ``text`` can be written as UTF-8, that is, has no lone surrogate."""
+    """Return whether ``text`` can be written as UTF-8: it has no lone surrogate."""
     if text.isascii():  # known of every string, so that most are not encoded to find out
         return True
     # With ``errors="surrogateescape"`` a byte that is not UTF-8 becomes a lone surrogate too.
@@ -196,5 +196,5 @@ def is_unicode(text: str) -> bool:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message, or its class if it has none."""
+    """Return the first line of an error's message, or its class if it has none."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -34,24 +34,27 @@ _WHOLE_USERS = ("uls", "banded", "filter", "uedp", "none")  # methods by which a
 
 @dataclass(frozen=True)
 class AccountRow(Tabular):
-    """One mechanism's numbers.
+    """The numbers of one mechanism.
 
     Attributes:
         method: "uls", "banded", "els", "group", "example", "user-entity", "uedp", "filter" or "none".
-        unit: what is protected.
+        unit: the protected unit.
         noise_multiplier: noise standard deviation over clip norm.
-        epsilon: of the unit; inf without a guarantee.
-        delta: of the guarantee; None for a plain run.
-        delta_rule: how delta follows from a public number; None for a given delta, and for plans, whose label has it.
-        auroc_bound: AUROC that no user-level attacker exceeds in expectation; None at the example level without a group
-            size, which promises nothing finite about a user.
-        tpr_at_1pct_fpr_bound: the same for the TPR at 1 % FPR.
-        sampling_rate: per step.
-        group_size: records of a user that are accounted for; None if users are not, or whole.
-        label: the guarantee, for plans.
-        assumed_epsilon: what accounting would give if its assumptions held, for plans without a guarantee.
-        entity_cap: records naming an entity that are accounted for; None if entities are not.
-        warnings: printed with the numbers.
+        epsilon: epsilon of the unit; inf without a guarantee.
+        delta: delta of the guarantee; None for a plain run.
+        delta_rule: rule that gives delta from a public number; None for a given delta, and for plans, whose label has
+            it.
+        auroc_bound: AUROC that no user-level attacker exceeds in expectation. None at the example level without a group
+            size, because the example level then implies nothing finite about a user.
+        tpr_at_1pct_fpr_bound: TPR at 1 % FPR that no user-level attacker exceeds in expectation; None as for
+            ``auroc_bound``.
+        sampling_rate: sampling probability per step.
+        group_size: number of a user's records that the numbers cover; None if no limit applies or users are not
+            covered.
+        label: the guarantee in words, for plans.
+        assumed_epsilon: epsilon if the assumptions of accounting held, for plans without a guarantee.
+        entity_cap: number of records naming an entity that the numbers cover; None if entities are not covered.
+        warnings: warnings to print with the numbers.
     """
 
     method: str
@@ -71,7 +74,7 @@ class AccountRow(Tabular):
     delta_rule: Statement | None = None
 
     def heading(self) -> str:
-        """The guarantee in one line."""
+        """Return the guarantee in one line."""
         if self.label is not None:
             return str(self.label)
         if not math.isfinite(self.epsilon):
@@ -79,16 +82,16 @@ class AccountRow(Tabular):
         return f"epsilon {self.epsilon:.4g}, delta {self.delta:g} per {self.unit} (add/remove)"
 
     def notes(self) -> Sequence[str]:
-        """The warnings."""
+        """Return the warnings."""
         return [str(warning) for warning in self.warnings]
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row: every number by name."""
+        """Return one row with every number by name."""
         statements = ("label", "warnings", "delta_rule")
         return [{name: value for name, value in self.as_dict().items() if name not in statements}]
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields by name; epsilon may be inf."""
+        """Return the fields by name; epsilon may be inf."""
         label, rule = (str(part) if part else None for part in (self.label, self.delta_rule))
         return {**dataclasses.asdict(self), "label": label, "warnings": self.notes(), "delta_rule": rule}
 
@@ -106,16 +109,16 @@ def account_uls(
     noise_multiplier: float | None = None,
     target_epsilon: float | None = None,
 ) -> AccountRow:
-    """User-level sampling (Charles et al., Theorem 2).
+    """Return the numbers of user-level sampling (Charles et al., Theorem 2).
 
     Give either the sampling rate or ``users`` and ``cohort``, and either the noise multiplier or a target epsilon.
 
     Args:
         users: public number of users.
-        cohort: expected users in a step.
-        sampling_rate: probability of a user in a step.
-        cap: hard cohort cap, which needs ``users``; None: none.
-        examples: public number of examples, for the rule "examples^-1.1" of delta.
+        cohort: expected number of users in a step.
+        sampling_rate: probability that a user is in a step.
+        cap: hard cohort cap, which needs ``users``; None: no cap.
+        examples: public number of examples, for the delta rule "examples^-1.1".
     """
     rate = _rate(sampling_rate, users, cohort, "users", "cohort")
     event: Event = PoissonGaussian(1.0, rate)
@@ -142,13 +145,15 @@ def account_els(
     target_epsilon: float | None = None,
     method: str = "els",
 ) -> AccountRow:
-    """Example-level sampling with at most ``group_size`` examples per user (Charles et al., Theorem 1), per user.
+    """Return the numbers per user of example-level sampling with at most ``group_size`` examples per user.
+
+    The accounting is Theorem 1 of Charles et al.
 
     Give either the sampling rate or ``examples`` and ``batch``, and either the noise multiplier or a target epsilon.
 
     Args:
-        sampling_rate: probability of an example in a step.
-        users: public number of users, for delta and the warning about it; None: examples / group_size for the warning.
+        sampling_rate: probability that an example is in a step.
+        users: public number of users, for delta and its warning; None uses examples / group_size for the warning.
         method: name of the row, "els" or "group".
     """
     rate = _rate(sampling_rate, examples, batch, "examples", "batch")
@@ -161,7 +166,7 @@ def account_els(
 
 
 def account_group(**arguments: Any) -> AccountRow:
-    """Group privacy with exactly ``group_size`` records per user (Chua et al., B.3), accounted like ``account_els``."""
+    """Return ``account_els`` for group privacy: exactly ``group_size`` records per user (Chua et al., B.3)."""
     return account_els(**arguments, method="group")
 
 
@@ -177,13 +182,13 @@ def account_example(
     noise_multiplier: float | None = None,
     target_epsilon: float | None = None,
 ) -> AccountRow:
-    """Example-level DP-SGD: epsilon is per example; attacker bounds are per user.
+    """Return the numbers of example-level DP-SGD. Epsilon is per example; attacker bounds are per user.
 
     Give either the sampling rate or ``examples`` and ``batch``, and either the noise multiplier or a target epsilon.
 
     Args:
-        sampling_rate: probability of an example in a step.
-        group_size: most examples of a user; None: nothing is said about users.
+        sampling_rate: probability that an example is in a step.
+        group_size: maximum number of a user's examples; None: the row has no statement about users.
     """
     rate = _rate(sampling_rate, examples, batch, "examples", "batch")
     delta, rule = settled_delta(delta, examples, examples)
@@ -196,9 +201,9 @@ def account_example(
 
 
 def account_plan(mechanism: Mechanism) -> AccountRow:
-    """A plan's numbers. Without a guarantee epsilon is inf, and the label says why.
+    """Return a plan's numbers. Without a guarantee, epsilon is inf, and the label gives the reason.
 
-    Attacker bounds then come from the fallback guarantee if there is one, and are 1 (no promise) otherwise.
+    Attacker bounds then come from the fallback guarantee, or are 1 (no guarantee) if there is none.
     """
     promise = mechanism.guarantee()
     event = mechanism.assumed_event
@@ -245,7 +250,7 @@ def _row(
     units: int | None,
     rule: Statement | None = None,
 ) -> AccountRow:
-    """The numbers for the protected unit's event; ``user`` is a user's event, which bounds attackers, or None."""
+    """Return the numbers for the protected unit's event. ``user``, if any, is a user's event and bounds attackers."""
     match event:
         case UnamplifiedGaussian():
             raise InputError("an unamplified run has no sampling rate to account for: it is a fallback only")
@@ -313,7 +318,7 @@ def _rate(rate: float | None, population: int | None, cohort: float | None, whol
 
 
 def account_table(row: AccountRow) -> str:
-    """One line of name and value per number; numbers that are not defined for the unit are left out."""
+    """Return one line of name and value per number. Numbers that the unit does not define are left out."""
     lines = [
         ("mechanism", row.method),
         ("privacy unit", row.unit),

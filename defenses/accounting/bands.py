@@ -1,4 +1,4 @@
-"""The number of bands with the least noise in the optimizer's sums at one epsilon: a choice from public constants."""
+"""The number of bands with the least noise in the optimizer's sums at one epsilon, chosen from public constants."""
 
 import functools
 from dataclasses import dataclass
@@ -14,11 +14,11 @@ MOST_BANDS = 64  # that are tried; each holds a vector of all trained parameters
 
 @dataclass(frozen=True)
 class BandsOption:
-    """A number of bands.
+    """A candidate number of bands.
 
     Attributes:
-        bands: b.
-        noise_multiplier: that meets the target epsilon.
+        bands: number b of bands.
+        noise_multiplier: noise multiplier that meets the target epsilon.
         error: root mean square of the noise in the optimizer's sums over all steps, in sensitivities.
     """
 
@@ -37,7 +37,7 @@ def bands_option(
     bands: int,
     workload: Workload = PREFIX_SUMS,
 ) -> BandsOption:
-    """Calibrate the noise of so many bands, and return it with its error."""
+    """Calibrate the noise for ``bands`` bands, and return it with its error."""
     event = PoissonGaussian(1.0, bands * cohort / population)
     noise = accounting.calibrate(event, -(-steps // bands), delta, target_epsilon)
     return BandsOption(
@@ -48,7 +48,7 @@ def bands_option(
 def best_bands(
     population: int, cohort: int, steps: int, target_epsilon: float, delta: float, workload: Workload = PREFIX_SUMS
 ) -> BandsOption:
-    """Return the power of two with the smallest error; of equal ones the smallest.
+    """Return the power of two with the smallest error, the smallest such power on a tie.
 
     Raises:
         InputError: the cohort is larger than the population.

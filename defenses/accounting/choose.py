@@ -1,8 +1,8 @@
-"""The choice of a mechanism at a compute budget: ULS cohorts and group sizes, banded noise, and ELS, by their noise.
+"""The choice of a mechanism at a compute budget, by noise: ULS cohorts and group sizes, banded noise, and ELS.
 
-Heuristics of Charles et al. (2024), section 6 and Appendices E, F; none is part of a guarantee. Splits of the budget,
-banded noise and ELS are compared at equal compute, B gradients per step, by the noise in sums of gradients over steps.
-What Estimate-and-Double passes on its way costs less.
+These are heuristics of Charles et al. (2024), section 6 and Appendices E, F. None is part of a guarantee. Splits of the
+budget, banded noise and ELS are compared at equal compute, B gradients per step, by the noise in sums of gradients over
+steps. The intermediate options of Estimate-and-Double cost less.
 """
 
 import dataclasses
@@ -30,14 +30,16 @@ class Option:
 
     Attributes:
         method: "uls", "banded" or "els".
-        group_size: G, records of a user in a step ("uls", "banded") or in training ("els").
-        cohort: expected users ("uls", "banded") or examples ("els") in a step.
-        noise_multiplier: that meets the target epsilon; inf if there is no such cohort.
-        clip_norm: L of eqs. (5), (6), estimated from public users, or taken to be 1 for every group size.
-        deviation: of the noise on the mean gradient, per coordinate (eqs. (5), (6)); root mean square over the steps.
-        sums: of the noise in the sum of mean gradients up to a step, root mean square over the steps.
+        group_size: G, number of a user's records in a step ("uls", "banded") or in training ("els").
+        cohort: expected number of users ("uls", "banded") or examples ("els") in a step.
+        noise_multiplier: noise multiplier that meets the target epsilon; inf if there is no such cohort.
+        clip_norm: L of eqs. (5), (6), estimated from public users, or 1 for every group size.
+        deviation: standard deviation of the noise on the mean gradient, per coordinate (eqs. (5), (6)); root mean
+            square over the steps.
+        sums: standard deviation of the noise in the sum of mean gradients up to a step, root mean square over the
+            steps.
         passed: whether Estimate-and-Double passes through this option.
-        chosen: whether it ends there.
+        chosen: whether Estimate-and-Double ends at this option.
     """
 
     method: str
@@ -58,11 +60,11 @@ class MechanismChoice:
 
     Attributes:
         users: public number of users.
-        budget: expected gradients per step.
-        target_epsilon: of every option.
-        delta: of every option.
+        budget: expected number of gradients per step.
+        target_epsilon: epsilon of every option.
+        delta: delta of every option.
         clip_norms_estimated: whether clip norms come from public users; otherwise they are 1.
-        options: by compute and group size, ELS last.
+        options: the options by compute and group size, ELS last.
     """
 
     users: int
@@ -76,11 +78,11 @@ class MechanismChoice:
 
     @property
     def least(self) -> Option:
-        """The option that adds the least noise to sums of gradients over steps."""
+        """Return the option that adds the least noise to sums of gradients over steps."""
         return min(self.options, key=lambda o: o.sums)
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields by name, nested, and the option of least noise."""
+        """Return the fields by name, nested, with the option of least noise."""
         rule = None if self.delta_rule is None else str(self.delta_rule)
         return {**dataclasses.asdict(self), "delta_rule": rule, "least": dataclasses.asdict(self.least)}
 
@@ -98,17 +100,17 @@ def choose(
 ) -> MechanismChoice:
     """Calibrate every split of the budget into group size and cohort by powers of two, and ELS at the same cost.
 
-    A split has a row of banded noise too where that has less noise in sums of gradients.
+    A split also has a row of banded noise if banded noise reduces the noise in sums of gradients.
 
     Args:
         users: public number of users N.
-        budget: B = G M expected gradients per step.
-        steps: T.
-        target_epsilon: of every option.
-        delta: of every option, or its rule; None: N^-1.1.
-        examples: public number of examples before any cap, for the rule "examples^-1.1".
+        budget: B = G M, expected number of gradients per step.
+        steps: number of steps T.
+        target_epsilon: epsilon of every option.
+        delta: delta of every option, or its rule; None: N^-1.1.
+        examples: public number of examples before any cap, for the delta rule "examples^-1.1".
         els_group_size: cap of ELS, such as the median number of records of public users; None: no ELS row.
-        clip_norm: L(G) from public users; None: 1 for every G, which favours large cohorts.
+        clip_norm: function L(G) from public users; None: 1 for every G, which favours large cohorts.
 
     Raises:
         InputError: the budget is below one, or every cohort of the budget is larger than the population.
@@ -153,7 +155,7 @@ def choose(
 def _banded(
     users: int, split: BudgetChoice, steps: int, target_epsilon: float, delta: float, clip_norm: float
 ) -> list[Option]:
-    """Return the row of banded noise for a split; none where independent noise is as good."""
+    """Return the row of banded noise for a split; empty if independent noise is as good."""
     if split.cohort > users:
         return []
     best = best_bands(users, split.cohort, steps, target_epsilon, delta)
@@ -166,7 +168,7 @@ def _banded(
 
 
 def table(choice: MechanismChoice) -> str:
-    """The options as plain text; the end says which to take: that with the least noise."""
+    """Return the options as plain text. The end recommends the option with the least noise."""
     least = choice.least
     lines = [
         f"{choice.users} users, {choice.budget} gradients a step, {choice.steps} steps, epsilon"

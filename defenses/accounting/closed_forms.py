@@ -1,4 +1,4 @@
-"""The Gaussian mechanism in closed form, and the deltas for which an epsilon can be computed; without distributions."""
+"""The Gaussian mechanism in closed form, without distributions, and the deltas for which epsilon can be computed."""
 
 import math
 
@@ -11,7 +11,7 @@ STEP_TAIL = 1e-20  # one-step mass that may be cut off (rare atoms, far tails); 
 
 
 def check_delta(delta: float, steps: int) -> None:
-    """Raises InputError unless SMALLEST_DELTA <= delta < 1 and delta is well above the mass that steps cut off."""
+    """Raise InputError unless SMALLEST_DELTA <= delta < 1 and delta is well above the mass that steps cut off."""
     if not 0.0 < delta < 1.0:
         raise InputError(f"delta {delta} is outside (0, 1): choose one below 1 / number of users, for example n^-1.1")
     if delta < SMALLEST_DELTA:
@@ -29,7 +29,7 @@ def check_delta(delta: float, steps: int) -> None:
 
 
 def gaussian_delta(mu: float, epsilon: float) -> float:
-    """delta(epsilon) = Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu) of N(mu, 1) against N(0, 1).
+    """Return delta(epsilon) of N(mu, 1) against N(0, 1): Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu).
 
     Balle and Wang 2018, Theorem 8.
     """
@@ -42,7 +42,7 @@ def gaussian_delta(mu: float, epsilon: float) -> float:
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
-    """The epsilon >= 0 with gaussian_delta(mu, epsilon) = delta, rounded up by 1e-9; 0 if delta(0) <= delta."""
+    """Return epsilon >= 0 with gaussian_delta(mu, epsilon) = delta, rounded up by 1e-9; 0 if delta(0) <= delta."""
     check_delta(delta, 1)
     if math.isinf(mu):
         return math.inf

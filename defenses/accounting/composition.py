@@ -1,14 +1,14 @@
 """Composed pairs on the grid that an answer needs: the grid width, and the tilt if delta is small.
 
-The width follows from the error it causes. One step on a grid of width h raises the log-moment of order s by
-s (s + 1) h^2 / 12 on average, so T steps raise epsilon by
+The error of the grid decides its width. One step on a grid of width h raises the log-moment of order s by s (s + 1)
+h^2 / 12 on average, so T steps raise epsilon by
 
     T (s + 1) h^2 / 12,    s = -d ln(delta) / d(epsilon) at the answer,
 
-which matches the measured bias to a few percent (docs/theory.md#loss-grid). A coarse grid gives s; the grid is
-then refined until this bias is below PRECISION times epsilon.
+which matches the measured bias to a few percent (docs/theory.md#loss-grid). A coarse grid gives s. The grid is then
+refined until this bias is below PRECISION times epsilon.
 
-One-step distributions are kept in a cache on disk, which only saves time: on any problem they are computed again.
+One-step distributions are cached on disk, which only saves time: after any problem they are computed again.
 """
 
 import contextlib
@@ -64,7 +64,7 @@ Compose: TypeAlias = Callable[[Sequence[LossPair]], LossPair]
 # Few entries: with MAX_WINDOW points a pair has 64 MiB.
 @functools.lru_cache(maxsize=8)
 def settled_pair(event: GridEvent, steps: int, delta: float) -> LossPair:
-    """The whole composed pair on the grid that resolves epsilon at this delta."""
+    """Return the whole composed pair on the grid that resolves epsilon at this delta."""
     return _settled(((event, steps),), delta)
 
 
@@ -73,12 +73,12 @@ def _settled(runs: Runs, delta: float) -> LossPair:
 
 
 def grid_epsilon(event: GridEvent, steps: int, delta: float) -> float:
-    """epsilon(delta) of one event; see ``composed_grid_epsilon``."""
+    """Return epsilon(delta) of one event; see ``composed_grid_epsilon``."""
     return composed_grid_epsilon(((event, steps),), delta)
 
 
 def composed_grid_epsilon(runs: Runs, delta: float) -> float:
-    """epsilon(delta), from the whole pair if its rounding and truncation do not matter, else from a tilted one.
+    """Return epsilon(delta), from the whole pair if rounding and truncation are negligible, else from a tilted pair.
 
     Raises InputError for a hard cohort cap if delta is not well above the rounding.
     """
@@ -93,7 +93,7 @@ def composed_grid_epsilon(runs: Runs, delta: float) -> float:
 
 
 def grid_delta(event: GridEvent, steps: int, epsilon: float) -> float:
-    """delta(epsilon), from the whole pair or a tilted one, chosen as in ``grid_epsilon``."""
+    """Return delta(epsilon) from the whole pair or a tilted pair, chosen as in ``grid_epsilon``."""
     return _composed_delta(((event, steps),), epsilon)
 
 
@@ -117,14 +117,15 @@ def _composed_delta(runs: Runs, epsilon: float) -> float:
 
 
 def refined(runs: Runs, compose: Compose, bias: Bias) -> LossPair:
-    """Compose on finer grids until the predicted bias is at most the allowed one, or the grid is at its limit.
+    """Compose on finer grids until the predicted bias is at most the allowed bias, or the grid is at its limit.
 
-    A pair is a valid bound on every grid: the limit costs tightness, never validity.
+    A pair is a valid bound on every grid. The limit costs tightness, never validity.
 
     Args:
-        runs: the events, and the steps of each.
-        compose: one step's pairs to the pair of all steps.
-        bias: composed pair to (predicted, allowed) bias of the number read off it; falls as the square of the width.
+        runs: the events, and the number of steps of each.
+        compose: function from one step's pairs to the pair of all steps.
+        bias: function from the composed pair to the (predicted, allowed) bias of the answer; falls as the square of the
+            width.
     """
     _, pair = coarsest_grid(runs, compose)
     while True:
@@ -143,7 +144,7 @@ def refined(runs: Runs, compose: Compose, bias: Bias) -> LossPair:
 
 @functools.lru_cache(maxsize=256)
 def tilted_epsilon(runs: Runs, delta: float) -> float:
-    """epsilon(delta) from the pair tilted to the loss that decides it, separately in each direction."""
+    """Return epsilon(delta) from the pair tilted to the loss that decides epsilon, separately in each direction."""
     # The tilt depends on epsilon, and only a tilted pair shows it: begin with the delta that a whole pair shows, and
     # tilt again until the order settles. An order that has not settled costs tightness, never validity.
     readable = max(delta, (TAIL_MASS + rounding_mass(_steps(runs))) / VISIBLE)
@@ -161,17 +162,17 @@ def tilted_epsilon(runs: Runs, delta: float) -> float:
 
 
 def area_pair(event: GridEvent, steps: int, start: LossPair, area: Callable[[LossPair], float]) -> LossPair:
-    """A whole pair whose ROC curve has an area at most about AREA_PRECISION above the mechanism's own.
+    """Return a whole pair whose ROC area exceeds the mechanism's own by at most about AREA_PRECISION.
 
     A grid adds to the area in two ways. Losses that lie smoothly between its points add the information of a Gaussian
-    of mu^2 = T h^2 / 6, by s (s + 1) h^2 / 12 at orders s in (-1, 0). And much of the loss of a step may be at the
-    single value ln w_0 of a unit that takes no part (``absence_loss``): a grid without a point there spreads this mass,
+    of mu^2 = T h^2 / 6, by s (s + 1) h^2 / 12 at orders s in (-1, 0). Much of a step's loss may also be at the single
+    value ln w_0 of a unit that is not in the step (``absence_loss``). A grid without a point there spreads this mass,
     which adds up to 0.28 w_0^T sqrt(T h min(h / 4, |ln w_0|)). The grids tried after ``start`` have such a point.
 
     Args:
-        steps: T.
+        steps: number of steps T.
         start: a composed pair.
-        area: under the ROC curve of a composed pair.
+        area: function from a composed pair to the area under its ROC curve.
     """
     floor = absence_loss(event)
     spread = 0.28 * math.sqrt(steps * start.width * min(0.25 * start.width, -floor)) * math.exp(steps * floor)
@@ -192,13 +193,13 @@ def area_pair(event: GridEvent, steps: int, start: LossPair, area: Callable[[Los
 
 
 def _smooth_excess(area: float, steps: int, width: float) -> float:
-    """Return the area that the grid adds: compare the Gaussian of this area with one whose mu^2 is T h^2 / 6 less."""
+    """Return the area that the grid adds: compare the Gaussian of this area to one with mu^2 lower by T h^2 / 6."""
     mu = math.sqrt(2.0) * float(special.ndtri(min(area, 1.0 - 2.0**-53)))  # an area of 1 would have mu infinite
     return area - float(special.ndtr(math.sqrt(max(0.0, mu * mu - steps * width * width / 6.0) / 2.0)))
 
 
 def coarsest_grid(runs: Runs, compose: Compose) -> tuple[list[LossPair], LossPair]:
-    """One step of each event and all steps on a first grid of about 512 cells, or on the next wider grid that fits."""
+    """Return one step of each event, and all steps, on a grid of about 512 cells or the next wider grid that fits."""
     # A power of two, as in ``refined``.
     width = 2.0 ** math.floor(math.log2(max(one_step_range(event) for event, _ in runs) / 512.0))
     while True:
@@ -214,7 +215,7 @@ def _steps(runs: Runs) -> int:
 
 
 def _directions(runs: Runs, pairs: Sequence[LossPair]) -> tuple[Parts, Parts]:
-    """Return what is composed for ``remove`` and for ``add``."""
+    """Return the parts to compose for ``remove`` and for ``add``."""
     counts = [steps for _, steps in runs]
     remove, add = [pair.remove for pair in pairs], [pair.add for pair in pairs]
     return list(zip(remove, counts, strict=True)), list(zip(add, counts, strict=True))
@@ -226,7 +227,7 @@ def whole_pairs(runs: Runs) -> Compose:
 
 
 def _tilted(runs: Runs, orders: Sequence[float]) -> Compose:
-    """Composition with tilts of these orders (remove, add); order 0 composes the whole distribution."""
+    """Return the composition with tilts of these orders (remove, add). Order 0 composes the whole distribution."""
     return lambda pairs: LossPair(*map(_one_tilted, _directions(runs, pairs), orders))
 
 
@@ -280,10 +281,9 @@ _VERSION = 1  # of the stored numbers; another one makes every older file a miss
 
 
 def cached_pair(parameters: dict[str, str], build: Callable[[], LossPair]) -> LossPair:
-    """The pair stored under these parameters, or the result of ``build``, which is then stored.
+    """Return the pair stored under these parameters; without one, store the result of ``build`` and return it.
 
-    A file that is damaged, or whose stored parameters differ, is overwritten. A folder that cannot be written to is
-    ignored.
+    A file that is damaged, or has other parameters, is overwritten. A folder that cannot be written is ignored.
     """
     key = json.dumps({"version": _VERSION, **parameters}, sort_keys=True)
     path = cache_root() / "pld" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.npz"

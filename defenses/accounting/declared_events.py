@@ -1,6 +1,6 @@
-"""Events that others declare, read into the one-step event that heldin's own accountant composes.
+"""Read an event that another package declares into a one-step event that heldin's accountant composes.
 
-What the accountant has no theorem for is refused: an epsilon that heldin did not compute is none of its own.
+heldin refuses an event for which its accountant has no theorem: every epsilon it prints is one that it computed.
 """
 
 from dp_accounting import dp_event
@@ -12,14 +12,15 @@ _READ = "a GaussianDpEvent, a PoissonSampledDpEvent of one, or a SelfComposedDpE
 
 
 def declared_step(event: object, steps: int) -> PoissonGaussian:
-    """Return one step of a run whose event was declared.
+    """Return one step of a run with a declared event.
 
     Args:
-        event: of the whole run, composed ``steps`` times; of one step too where the run has one.
+        event: the event of the whole run, composed ``steps`` times; if the run has one step, also the event of the
+            step.
 
     Raises:
-        InputError: it is no event of dp-accounting, one that heldin's accountant does not read, or of another number of
-            steps.
+        InputError: the event is not a dp-accounting event, heldin's accountant cannot read it, or it has another number
+            of steps.
     """
     if not isinstance(event, dp_event.DpEvent):
         raise InputError(f"dp_event is a {type(event).__name__}, which is no event of dp-accounting: give {_READ}")

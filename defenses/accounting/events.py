@@ -1,6 +1,6 @@
-"""The effect of one training step on one privacy unit, as small frozen classes that the accountant reads.
+"""The effect of one training step on one privacy unit, as small frozen classes for the accountant.
 
-Each class has a one-step dominating pair, or a theorem of its own. There is no accountant for anything else.
+Each class has a one-step dominating pair, or a separate theorem. The accountant covers nothing else.
 """
 
 import math
@@ -17,16 +17,16 @@ MOST_NOISE, LEAST_RATE = 1e9, 1e-15  # beyond these, losses are below what a dou
 
 @dataclass(frozen=True)
 class PoissonGaussian:
-    """Poisson-sampled Gaussian sum in which the protected unit has ``group_size`` independently sampled members.
+    """A Poisson-sampled Gaussian sum. The protected unit has ``group_size`` independently sampled members.
 
     One step is N(Binom(G, rate), s^2) against N(0, s^2) (Charles et al., Theorem 1, add/remove). group_size 1 with the
-    rate of users is user-level sampling (ULS, Theorem 2); group_size 1 with the rate of examples is the example level;
+    rate of users is user-level sampling (ULS, Theorem 2). group_size 1 with the rate of examples is the example level.
     group_size G is example-level sampling with at most G examples per user (ELS; group privacy of Chua et al., B.3).
 
     Attributes:
         noise_multiplier: s, noise standard deviation over clip norm, >= 0 (0 spends infinite epsilon).
-        rate: probability of each member in a step.
-        group_size: G.
+        rate: probability that a member is in a step.
+        group_size: number G of members.
     """
 
     noise_multiplier: float
@@ -41,15 +41,15 @@ class PoissonGaussian:
 
 @dataclass(frozen=True)
 class CappedPoissonGaussian:
-    """Poisson sampling, randomly cut to a hard cap (add/remove, single units only).
+    """Poisson sampling with a random cut to a hard cap (add/remove, single units only).
 
-    This is dp-accounting's TruncatedSubsampledGaussianDpEvent.
+    The event is dp-accounting's TruncatedSubsampledGaussianDpEvent.
 
     Attributes:
         noise_multiplier: noise standard deviation over clip norm.
-        rate: probability of each unit in a step.
+        rate: probability that a unit is in a step, before the cap.
         population: public upper bound on the number of units.
-        cap: most units in a step.
+        cap: maximum number of units in a step.
     """
 
     noise_multiplier: float
@@ -71,18 +71,18 @@ class CappedPoissonGaussian:
 
 @dataclass(frozen=True)
 class TwoLevelGaussian:
-    """Users and entities sampled by coins of their own; each drawn user's update is clipped as one.
+    """Users and entities with separate sampling coins; each drawn user's update is clipped as a whole.
 
-    The protected pair is a user and an entity that at most ``holders`` other users' records name. One step is, for a
-    *public* n ~ Binom(holders, user_rate), N(a + entity_sensitivity n b, s^2) against N(0, s^2), with independent coins
-    a of the user and b of the entity (docs/theory.md#two-level-sampling).
+    The protected pair is a user and an entity that at most ``holders`` other users' records name. For a *public*
+    n ~ Binom(holders, user_rate), one step is N(a + entity_sensitivity n b, s^2) against N(0, s^2), with independent
+    coins a of the user and b of the entity (docs/theory.md#two-level-sampling).
 
     Attributes:
         noise_multiplier: s, noise standard deviation over clip norm, >= 0.
-        user_rate: probability of each user in a step.
-        entity_rate: probability of each entity in a step; 1 where one drawn entity suffices to use a record.
-        holders: K, the most other users whose records name the entity; 0: the guarantee of users.
-        entity_sensitivity: how much a drawn holder's update changes with the entity, in clip norms, at most 2.
+        user_rate: probability that a user is in a step.
+        entity_rate: probability that an entity is in a step; 1 if one drawn entity suffices to use a record.
+        holders: K, maximum number of other users whose records name the entity; 0: the guarantee of users.
+        entity_sensitivity: largest change of a drawn holder's update with the entity, in clip norms, at most 2.
     """
 
     noise_multiplier: float
@@ -106,15 +106,15 @@ class TwoLevelGaussian:
 
 @dataclass(frozen=True)
 class UnamplifiedGaussian:
-    """No credit for sampling: the unit takes part a limited number of times in the whole run.
+    """No credit for sampling: the unit is in a limited number of steps of the whole run.
 
-    The run is dominated by one Gaussian with mean mu = sensitivity sqrt(participations) group_size / s; sensitivity is
-    1 for zero_out and 2 for replace (docs/theory.md#shuffled-cohorts). The number of steps does not matter.
+    One Gaussian with mean mu = sensitivity sqrt(participations) group_size / s dominates the run. The sensitivity is 1
+    for zero_out and 2 for replace (docs/theory.md#shuffled-cohorts). The number of steps does not matter.
 
     Attributes:
         noise_multiplier: s, noise standard deviation over clip norm.
-        participations: most steps in which the unit takes part.
-        group_size: members of the unit.
+        participations: maximum number of steps with the unit.
+        group_size: number of members of the unit.
     """
 
     noise_multiplier: float
@@ -138,12 +138,12 @@ class UnamplifiedGaussian:
 class FilteredGaussian:
     """Asi & Liu's filtered descent (Chua et al., Algorithm 3): full batches of ``users``, replacement adjacency.
 
-    Their theorem gives an (epsilon, delta), and there is no loss distribution.
+    The theorem of Asi and Liu gives an (epsilon, delta), and no loss distribution.
 
     Attributes:
-        noise_multiplier: of the Gaussian noise of all steps, which spends the rest of epsilon at delta / 2.
+        noise_multiplier: multiplier of the Gaussian noise of all steps, which spends the rest of epsilon at delta / 2.
         users: public number of users.
-        above_epsilon: spent by AboveThreshold over the whole run.
+        above_epsilon: epsilon that AboveThreshold spends over the whole run.
     """
 
     noise_multiplier: float
@@ -162,20 +162,20 @@ Event: TypeAlias = GridEvent | FilteredGaussian
 
 
 def with_noise(event: Event, noise_multiplier: float) -> Event:
-    """The same event at another noise multiplier."""
+    """Return the event with another noise multiplier."""
     return replace(event, noise_multiplier=noise_multiplier)
 
 
 def participations(population: int, cohort: int, steps: int, *, drop_incomplete: bool = False) -> int:
-    """The most steps in which one unit takes part if passes over a population are cut into cohorts.
+    """Return the most steps with one unit if passes over a population are cut into cohorts.
 
-    It is ceil(steps cohort / population) (docs/theory.md#shuffled-cohorts), which assumes that no batch spans two
-    passes with the same unit twice in it; if each pass drops its incomplete last batch, it is
+    It is ceil(steps cohort / population) (docs/theory.md#shuffled-cohorts). This assumes that no batch spans two passes
+    with the same unit twice in it. If each pass drops its incomplete last batch, the number is
     ceil(steps / floor(population / cohort)).
 
     Args:
         population: public number of units.
-        cohort: units in a step.
+        cohort: number of units in a step.
         drop_incomplete: whether each pass drops its incomplete last cohort.
     """
     check_count("population", population)
@@ -190,7 +190,7 @@ def participations(population: int, cohort: int, steps: int, *, drop_incomplete:
 
 
 def check_noise(noise_multiplier: float) -> None:
-    """Raises InputError unless 0 <= noise_multiplier <= MOST_NOISE."""
+    """Raise InputError unless 0 <= noise_multiplier <= MOST_NOISE."""
     if not (math.isfinite(noise_multiplier) and noise_multiplier >= 0.0):
         raise InputError(f"noise multiplier {noise_multiplier} is not a number >= 0: it is noise std over clip norm")
     if noise_multiplier > MOST_NOISE:
@@ -198,7 +198,7 @@ def check_noise(noise_multiplier: float) -> None:
 
 
 def check_rate(rate: float) -> None:
-    """Raises InputError unless LEAST_RATE <= rate <= 1."""
+    """Raise InputError unless LEAST_RATE <= rate <= 1."""
     if not 0.0 < rate <= 1.0:
         raise InputError(f"sampling rate {rate} is outside (0, 1]: it is expected cohort over public population")
     if rate < LEAST_RATE:
@@ -206,7 +206,7 @@ def check_rate(rate: float) -> None:
 
 
 def check_count(name: str, value: int, most: int = MOST) -> None:
-    """Raises InputError unless value is an integer from 1 to ``most`` (a float or a bool is not)."""
+    """Raise InputError unless value is an integer from 1 to ``most``; floats and bools are refused."""
     given: object = value
     if isinstance(given, bool) or not isinstance(given, int | np.integer) or value < 1:
         raise InputError(f"{name} {value!r} is not an integer of at least 1")

@@ -1,7 +1,7 @@
-"""The guarantee of text sampling for people who wrote a text or are named in one: epsilon by the number of texts.
+"""The guarantee of text sampling for people who wrote a text or are named in one: epsilon by number of texts.
 
-Every text has a Poisson coin of its own and is clipped alone. A person who wrote or is named in m texts is a group of m
-sampled members, whether a recogniser found the name or not (docs/theory.md#text-sampling).
+Every text has a separate Poisson coin and is clipped alone. A person who wrote or is named in m texts is a group of m
+sampled members, whether or not a recogniser found the name (docs/theory.md#text-sampling).
 """
 
 import dataclasses
@@ -21,11 +21,11 @@ from heldin.defenses.accounting.guarantees import EXPOSED, ceiling_of
 
 @dataclass(frozen=True)
 class ExposurePoint:
-    """The guarantee for people who are exposed in at most so many texts.
+    """The guarantee for people who are in at most ``exposed`` texts.
 
     Attributes:
-        exposed: m, texts that the person wrote or is named in.
-        auroc_bound: AUROC that no attacker on such a person exceeds in expectation.
+        exposed: m, number of texts that the person wrote or is named in.
+        auroc_bound: AUROC that no attacker on a person with this exposure exceeds in expectation.
     """
 
     exposed: int
@@ -39,14 +39,14 @@ class ExposureCurve(Tabular):
 
     Attributes:
         noise_multiplier: noise standard deviation over clip norm.
-        sampling_rate: probability of each text in a step.
-        delta: of every epsilon.
-        curve: by ascending number of texts.
-        group_size: G, most texts of a user that are trained on; None without caps.
-        entity_cap: k, most texts that name an entity; None without caps.
-        epsilon_pair: of a user and an entity together, epsilon(G + k); None without caps, as the next two.
-        epsilon_user: of every user, epsilon(G).
-        epsilon_entity: of every entity that was recognised, epsilon(k).
+        sampling_rate: probability that a text is in a step.
+        delta: delta of every epsilon.
+        curve: the points, by ascending number of texts.
+        group_size: G, maximum number of a user's texts in training; None without caps.
+        entity_cap: k, maximum number of texts that name an entity; None without caps.
+        epsilon_pair: epsilon(G + k), of a user and an entity together; None without caps.
+        epsilon_user: epsilon(G), of every user; None without caps.
+        epsilon_entity: epsilon(k), of every recognised entity; None without caps.
     """
 
     noise_multiplier: float
@@ -61,7 +61,7 @@ class ExposureCurve(Tabular):
     epsilon_entity: float | None = None
 
     def heading(self) -> str:
-        """The guarantee in one line."""
+        """Return the guarantee in one line."""
         if self.epsilon_pair is None:
             return (
                 f"epsilon by the number of texts that a person wrote or is named in, delta {self.delta:g} (add/remove)"
@@ -82,21 +82,21 @@ class ExposureCurve(Tabular):
         return notes
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row for each number of texts."""
+        """Return one row for each number of texts."""
         return [dataclasses.asdict(point) for point in self.curve]
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields by name."""
+        """Return the fields by name."""
         return dataclasses.asdict(self)
 
 
 def exposure_points(
     noise_multiplier: float, sampling_rate: float, steps: int, delta: float, exposed: Sequence[int]
 ) -> tuple[ExposurePoint, ...]:
-    """The curve at the given numbers of texts, each once, ascending (docs/theory.md#text-sampling).
+    """Return the curve at the given numbers of texts, each once, ascending (docs/theory.md#text-sampling).
 
     Args:
-        sampling_rate: probability of each text in a step.
+        sampling_rate: probability that a text is in a step.
         exposed: numbers of texts, each at least 1.
     """
     points = []
@@ -117,19 +117,20 @@ def account_user_entity(
     group_size: int | None = None,
     entity_cap: int | None = None,
 ) -> ExposureCurve:
-    """Text sampling: every text is drawn by a coin of its own and clipped alone.
+    """Return the guarantee of text sampling, in which each text has a separate coin and is clipped alone.
 
-    Give either the noise multiplier or a target epsilon. The target holds for a user and an entity together, epsilon(G
-    + k), where caps are given; without caps for the largest of ``exposed``.
+    Give either the noise multiplier or a target epsilon. With caps, the target is epsilon(G + k), for a user and an
+    entity together. Without caps, it is for the largest of ``exposed``.
 
     Args:
-        sampling_rate: probability of each text in a step.
-        exposed: numbers of texts at which the curve is wanted; none: powers of two up to 64.
-        group_size: G, most texts of a user; needs ``entity_cap``.
-        entity_cap: k, most texts that name an entity; needs ``group_size``.
+        sampling_rate: probability that a text is in a step.
+        exposed: numbers of texts on the curve; if empty, powers of two up to 64.
+        group_size: G, maximum number of a user's texts; needs ``entity_cap``.
+        entity_cap: k, maximum number of texts that name an entity; needs ``group_size``.
 
     Raises:
-        InputError: one cap without the other, neither or both of noise and target, a number out of range.
+        InputError: one cap is given without the other, neither or both of noise and target are given, or a number is
+            out of range.
     """
     check_delta(delta, steps)
     if (noise_multiplier is None) == (target_epsilon is None):
@@ -167,7 +168,7 @@ def account_user_entity(
 
 
 def exposure_table(result: ExposureCurve) -> str:
-    """The curve as plain text for a terminal."""
+    """Return the curve as plain text for a terminal."""
     lines = [
         result.heading(),
         f"noise multiplier {result.noise_multiplier:.5g}, sampling rate {result.sampling_rate:.5g},"

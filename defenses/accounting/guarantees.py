@@ -1,12 +1,12 @@
-"""Epsilon, delta and the ceiling of attackers of a run, from its event; no other module computes them from a mechanism.
+"""Epsilon, delta and the ceiling of attackers of a run, from its event. Only this module computes them.
 
-Every number is an upper bound on the true value: discretisation, truncation and FFT rounding are all charged
+Every number is an upper bound on the true value. Discretisation, truncation and FFT rounding are all charged
 (loss_pmf.py, step_pld.py); composition.py chooses the grid.
 
 The ceiling of every attacker is the highest ROC curve. An attacker who decides between "in" and "out" has
-TPR <= ceiling(FPR) (docs/theory.md#attacker-ceilings), where the ceiling is the ROC of the dominating pair, the
-pointwise minimum over both add/remove directions. It bounds each user's attacker; it bounds the ROC pooled over users
-only if in or out was assigned at random.
+TPR <= ceiling(FPR) (docs/theory.md#attacker-ceilings). The ceiling is the ROC of the dominating pair, the pointwise
+minimum over both add/remove directions. It bounds each user's attacker. It bounds the ROC pooled over users only if the
+assignment to in or out was random.
 """
 
 import math
@@ -58,16 +58,16 @@ _LOWEST_LOSS = -12.0  # below it, FFT noise times e^{-loss} would matter; the ot
 
 
 def epsilon(event: Event, steps: int, delta: float) -> float:
-    """epsilon(delta) of ``steps`` steps: never below the exact value of Charles et al., eq. (2), at most 0.2 % above.
+    """Return epsilon(delta) of ``steps`` steps, from 0 to 0.2 % above the exact value of Charles et al., eq. (2).
 
-    Measured: 0.003 to 0.01 % above the values in docs/theory.md#table-of-exact-epsilons; at most 0.02 % above at delta
-    1e-11, with noise multipliers of 0.5 to 10, groups up to 8, rates from 1e-5 and up to 100,000 steps
+    Measured: 0.003 to 0.01 % above the values in docs/theory.md#table-of-exact-epsilons. At delta 1e-11, at most 0.02 %
+    above, with noise multipliers of 0.5 to 10, groups up to 8, rates from 1e-5 and up to 100,000 steps
     (benchmarks/accounting.py).
 
     | case                | value |
     |---------------------|-------|
     | noise multiplier 0  | inf   |
-    | delta < 1e-11, or too small for what ``steps`` steps cut off | InputError |
+    | delta < 1e-11, or too small for the mass that ``steps`` steps cut off | InputError |
     | delta above the run's total variation | 0 |
     """
     check_count("steps", steps)
@@ -83,11 +83,11 @@ def epsilon(event: Event, steps: int, delta: float) -> float:
 
 
 def composed_epsilon(runs: Iterable[tuple[Event, int]], delta: float, pure: Sequence[float] = ()) -> float:
-    """epsilon(delta) of all runs together, each an event and its steps; as exact as ``epsilon`` of one run.
+    """Return epsilon(delta) of all runs together, each an event and its steps; as exact as ``epsilon`` of one run.
 
-    The pairs are composed on one grid, so it holds for runs that are chosen by earlier results in everything but their
-    events and steps (Zhu, Dong, Wang 2022); docs/theory.md#several-trainings-of-one-user. Equal events are added up
-    first: many equal runs cost as much time as one.
+    The pairs are composed on one grid. So epsilon also holds if earlier results decide everything about later runs
+    except their events and steps (Zhu, Dong, Wang 2022); docs/theory.md#several-trainings-of-one-user. Equal events are
+    added up first, so many equal runs take no longer than one run.
 
     Args:
         pure: epsilons of further releases by pure mechanisms.
@@ -116,7 +116,7 @@ def composed_epsilon(runs: Iterable[tuple[Event, int]], delta: float, pure: Sequ
 
 
 def delta_of(event: Event, steps: int, target_epsilon: float) -> float:
-    """delta(epsilon) of ``steps`` steps: at most 0.2 % above the exact value, never below it or SMALLEST_DELTA."""
+    """Return delta(epsilon) of ``steps`` steps, 0 to 0.2 % above the exact value, and at least SMALLEST_DELTA."""
     check_count("steps", steps)
     if not target_epsilon >= 0.0:
         raise InputError(f"epsilon {target_epsilon} is not a number >= 0")
@@ -133,10 +133,10 @@ def delta_of(event: Event, steps: int, target_epsilon: float) -> float:
 
 
 def loss_distribution(event: Event, steps: int, delta: float) -> LossPair:
-    """The whole composed pair on the grid that resolves epsilon at this delta; it bounds attackers too.
+    """Return the whole composed pair on the grid that resolves epsilon at this delta. It also bounds attackers.
 
-    Noise must be positive. The pair dominates the run in both directions for every a > 0 (Zhu, Dong, Wang 2022). It is
-    not tilted, so an epsilon read off it is loose if delta is near the rounding: use ``epsilon`` instead.
+    Noise must be positive. The pair dominates the run in both directions for every a > 0 (Zhu, Dong, Wang 2022). The
+    pair is not tilted, so an epsilon from it is loose if delta is near the rounding: use ``epsilon`` instead.
     """
     check_count("steps", steps)
     check_delta(delta, steps)
@@ -151,13 +151,13 @@ def loss_distribution(event: Event, steps: int, delta: float) -> LossPair:
 
 
 def attack_distribution(event: Event, steps: int, delta: float, area: Callable[[LossPair], float]) -> LossPair:
-    """``loss_distribution``, refined until it bounds attackers to within composition.AREA_PRECISION of an area.
+    """Return ``loss_distribution``, refined until its area is exact to within composition.AREA_PRECISION.
 
     Args:
         event: one step; noise must be positive.
-        steps: T.
-        delta: at which epsilon is resolved.
-        area: under the ROC curve of a composed pair (``ceiling_of``).
+        steps: number of steps T.
+        delta: delta at which epsilon is resolved.
+        area: function from a composed pair to the area under its ROC curve (``ceiling_of``).
     """
     pair = loss_distribution(event, steps, delta)
     assert not isinstance(event, FilteredGaussian)
@@ -166,12 +166,12 @@ def attack_distribution(event: Event, steps: int, delta: float, area: Callable[[
 
 
 def calibrate(event: Event, steps: int, delta: float, target_epsilon: float) -> float:
-    """The noise multiplier that meets a target: epsilon(result) <= target, within 1e-4 of the least such multiplier.
+    """Return a noise multiplier with epsilon(result) <= target, within 1e-4 of the least such multiplier.
 
     Args:
-        event: one step; its own noise multiplier is ignored.
-        steps: T.
-        target_epsilon: most epsilon that the run may spend.
+        event: one step; its noise multiplier is ignored.
+        steps: number of steps T.
+        target_epsilon: largest epsilon that the run may spend.
 
     Raises:
         InputError: no noise multiplier up to LARGEST_NOISE meets the target, or even SMALLEST_NOISE spends less.
@@ -196,14 +196,14 @@ def calibrate(event: Event, steps: int, delta: float, target_epsilon: float) -> 
 
 
 def delta_caution(delta: float, units: int) -> Statement | None:
-    """Return the caution beside epsilon if delta exceeds 1 / units, else None; ``units`` is a public constant."""
+    """Return the caution next to epsilon if delta exceeds 1 / units, else None; ``units`` is a public constant."""
     if delta <= 1.0 / units:
         return None
     return PromiseCaution.LARGE_DELTA(delta=delta, units=units, most=units**-1.1)
 
 
 def _noise_bracket(spent: Callable[[float], float], target: float) -> tuple[float, float]:
-    """ln noise (low, high) with epsilon above the target at low and at most the target at high."""
+    """Return ln noise (low, high), with epsilon above the target at low and at most the target at high."""
     smallest, largest = math.log(SMALLEST_NOISE), math.log(LARGEST_NOISE)
     low = high = 0.0  # from noise multiplier 1 outwards
     while spent(high) > target:
@@ -224,19 +224,19 @@ def _noise_bracket(spent: Callable[[float], float], target: float) -> tuple[floa
 
 
 def sensitive_epsilon(event: TwoLevelGaussian, steps: int, delta: float, rule: Rule) -> float:
-    """Epsilon of a user and a recognised entity (docs/theory.md#two-level-sampling).
+    """Return epsilon of a user and a recognised entity (docs/theory.md#two-level-sampling).
 
     Args:
-        event: one step; its entity rate is that of the coins.
-        rule: which records a step may use. Under "any" the holders change whatever the entity's own coin is.
+        event: one step, with the coins' rate as its entity rate.
+        rule: which records a step may use; under "any", the holders' updates change whatever the entity's own coin is.
     """
     return epsilon(event if rule == "all" else replace(event, entity_rate=1.0), steps, delta)
 
 
 def missed_epsilon(event: TwoLevelGaussian, steps: int, delta: float) -> float:
-    """Epsilon of a user and a name that occurs in one other user's text and was not recognised there.
+    """Return epsilon of a user and a name that one other user's text contains and the recogniser missed there.
 
-    The text may name recognised entities too, whose coins others share: no coin of its own hides it.
+    The text may also name recognised entities, whose coins others share, so no separate coin hides the name.
 
     Args:
         event: one step; its entity rate and holders are ignored.
@@ -245,12 +245,14 @@ def missed_epsilon(event: TwoLevelGaussian, steps: int, delta: float) -> float:
 
 
 def two_level_epsilon(event: TwoLevelGaussian, steps: int, delta: float, rule: Rule) -> float:
-    """Epsilon of a user and an entity that up to ``event.holders`` other users name, recognised or missed in one text.
+    """Return epsilon of a user and an entity that up to ``event.holders`` other users name.
 
-    Without holders it is that of the user alone (docs/theory.md#two-level-sampling).
+    The entity is recognised, or missed in one text.
+
+    Without holders, epsilon is that of the user alone (docs/theory.md#two-level-sampling).
 
     Args:
-        event: one step; its entity rate is that of the coins.
+        event: one step, with the coins' rate as its entity rate.
         rule: which records a step may use.
     """
     if event.holders == 0:
@@ -259,9 +261,9 @@ def two_level_epsilon(event: TwoLevelGaussian, steps: int, delta: float, rule: R
 
 
 def ceiling_of(event: Event, steps: int, delta: float) -> RocCeiling:
-    """The ceiling of a run: its area is at most about 5e-4 above the exact ceiling's, never below it.
+    """Return the ceiling of a run. Its area is at most about 5e-4 above the exact ceiling's, and never below it.
 
-    delta only sets how fine the loss grid is at least. Without noise any TPR can be reached.
+    delta only sets the minimum fineness of the loss grid. Without noise, any TPR can be reached.
     """
     if event.noise_multiplier == 0.0:
         return RocCeiling(np.array([0.0, 1.0]), np.array([1.0, 1.0]))
@@ -271,7 +273,7 @@ def ceiling_of(event: Event, steps: int, delta: float) -> RocCeiling:
 
 
 def pld_ceiling(pair: LossPair) -> RocCeiling:
-    """Pointwise minimum of the two directions' ROC curves, exact between the vertices: never below the true ceiling."""
+    """Return the pointwise minimum of both directions' ROC curves, never below the true ceiling."""
     remove, add = remove_roc(pair.remove), add_roc(pair.add)
     fpr = np.union1d(remove[0], add[0])
     gap = np.interp(fpr, *remove) - np.interp(fpr, *add)
@@ -287,7 +289,7 @@ def _area(pair: LossPair) -> float:
 
 
 def remove_roc(pmf: LossPmf) -> tuple[Array, Array]:
-    """(FPR, TPR) vertices of calling "in" on the largest losses first; upper = in, lower = out."""
+    """Return (FPR, TPR) vertices of calling "in" on the largest losses first; upper = in, lower = out."""
     # Beyond the last loss kept, l, the curve is below its tangent of slope e^l, which reaches TPR 1 at
     # FPR + (1 - TPR) e^-l.
     losses, masses = _descending(pmf)
@@ -298,10 +300,10 @@ def remove_roc(pmf: LossPmf) -> tuple[Array, Array]:
 
 
 def add_roc(pmf: LossPmf) -> tuple[Array, Array]:
-    """(FPR, TPR) vertices from the other end; upper = out.
+    """Return (FPR, TPR) vertices from the other end; upper = out.
 
-    Calling "out" on the largest losses, of masses U under out and L under in, leaves FPR = 1 - U and TPR = 1 - L.
-    Before the first vertex the curve is at most that vertex's TPR.
+    Calling "out" on the largest losses, with masses U under out and L under in, leaves FPR = 1 - U and TPR = 1 - L.
+    Before the first vertex, the curve is at most that vertex's TPR.
     """
     # 1 - U and 1 - L lose digits where they are small and the curve is steep, so every vertex moves up and to the left
     # by the most that n additions may have rounded.
@@ -320,22 +322,22 @@ def _descending(pmf: LossPmf) -> tuple[Array, Array]:
 
 
 def _ascending(fpr: Array, tpr: Array) -> tuple[Array, Array]:
-    """The vertices inside the unit square, from FPR 0 (at the first vertex's TPR) to (1, 1)."""
+    """Return the vertices inside the unit square, from FPR 0 (at the first vertex's TPR) to (1, 1)."""
     inside = (fpr >= 0.0) & (fpr <= 1.0)
     fpr, tpr = fpr[inside], np.maximum.accumulate(np.clip(tpr[inside], 0.0, 1.0))
     return np.concatenate([[0.0], fpr, [1.0]]), np.concatenate([tpr[:1], tpr, [1.0]])
 
 
 def moments_epsilon(noise_multiplier: float, rate: float, steps: int, delta: float) -> float:
-    """Epsilon by the classical moments accountant: min over whole orders l <= 64 of (T alpha(l) - ln(delta)) / l.
+    """Return epsilon by the classical moments accountant: min over l <= 64 of (T alpha(l) - ln(delta)) / l, l whole.
 
     alpha(l) = ln E_Q[(P / Q)^(l + 1)] is the larger log-moment of one Poisson-sampled Gaussian step (Abadi et al. 2016,
-    Theorem 2 and section 3.2). It is what Lai et al. claim their epsilons by; ``epsilon`` is tighter.
+    Theorem 2 and section 3.2). Lai et al. base their epsilons on this accountant; ``epsilon`` is tighter.
 
     Args:
         noise_multiplier: noise standard deviation over clip norm; 0 gives inf.
-        rate: probability of the unit in a step.
-        steps: T.
+        rate: probability that the unit is in a step.
+        steps: number of steps T.
     """
     check_count("steps", steps)
     check_delta(delta, 1)

@@ -1,6 +1,6 @@
 """Heuristics to choose a mechanism before training: compute budgets, noise variances, group and cohort sizes, delta.
 
-None of these is part of a guarantee. Any data they read must come from public users, or be charged for.
+None of these is part of a guarantee. Data for a heuristic must come from public users, or be charged for.
 """
 
 import statistics
@@ -24,14 +24,14 @@ class BudgetChoice:
 
     @property
     def budget(self) -> int:
-        """Expected gradients per step."""
+        """Expected number of gradients per step."""
         return compute_budget(self.group_size, self.cohort)
 
 
 def settled_delta(
     delta: float | DeltaRule | None, units: int | None, examples: int | None
 ) -> tuple[float, Statement | None]:
-    """Return delta, and the statement of its rule, which is None if delta is a number.
+    """Return delta, and the statement of its rule; the statement is None if delta is a number.
 
     The exponent is that of Charles et al. (section 5, following Ponomareva et al., 2023, section 5.3.2), who count
     examples.
@@ -59,14 +59,14 @@ def settled_delta(
 
 
 def compute_budget(group_size: int, cohort: int) -> int:
-    """B = G M gradients per step of ULS (Charles et al., section 2); ELS at the same cost has expected batch size B."""
+    """Return B = G M gradients per step of ULS (Charles et al., section 2). ELS at this cost has batch size B."""
     check_count("group size", group_size, MANY)
     check_count("cohort", cohort)
     return group_size * cohort
 
 
 def els_rate(budget: int, group_size: int, users: int) -> float:
-    """p = B / (G N), the rate of examples at budget B if each user holds G of them (Charles et al., section 3)."""
+    """Return p = B / (G N), the rate of examples at budget B with G per user (Charles et al., section 3)."""
     check_count("group size", group_size, MANY)
     rate = budget / (group_size * users)
     if rate > 1.0:
@@ -75,19 +75,19 @@ def els_rate(budget: int, group_size: int, users: int) -> float:
 
 
 def els_noise_variance(noise_multiplier: float, clip_norm: float, budget: float) -> float:
-    """(s L_ELS / B)^2, the variance per coordinate of ELS's noise (Charles et al., eq. (5))."""
+    """Return (s L_ELS / B)^2, the variance per coordinate of ELS's noise (Charles et al., eq. (5))."""
     return (noise_multiplier * clip_norm / budget) ** 2
 
 
 def uls_noise_variance(noise_multiplier: float, clip_norm: float, cohort: float) -> float:
-    """(s L_ULS / M)^2, the variance per coordinate of ULS's noise (Charles et al., eq. (6))."""
+    """Return (s L_ULS / M)^2, the variance per coordinate of ULS's noise (Charles et al., eq. (6))."""
     return (noise_multiplier * clip_norm / cohort) ** 2
 
 
 def median_group_size(records_per_user: Sequence[int]) -> int:
-    """The median number of records per user, at least 1: the group size for ELS (Charles et al., section 6).
+    """Return the median number of records per user, at least 1: the group size for ELS (Charles et al., section 6).
 
-    ``records_per_user`` are those of public users only; a private median must be charged for.
+    ``records_per_user`` must be those of public users only; a private median must be charged for.
     """
     if not records_per_user:
         raise InputError("the median group size needs the record counts of at least one public user")
@@ -100,22 +100,22 @@ def estimate_and_double(
     budget: int,
     start: BudgetChoice = BudgetChoice(group_size=1, cohort=32),
 ) -> list[BudgetChoice]:
-    """Charles et al., Algorithm 3: from a start, double G or M, whichever reduces the noise more, up to the budget.
+    """Double G or M from a start, whichever reduces the noise more, up to the budget (Charles et al., Algorithm 3).
 
     The noise on the mean is L(G) sigma(M) / M (eq. (6)).
 
     Args:
-        lipschitz: G to the median norm of a user's mean gradient over G records at the pre-trained model, from public
-            users (or charged for).
-        noise_multiplier: cohort M to the calibrated noise multiplier.
-        budget: gradients per step.
+        lipschitz: function from G to the median norm of a user's mean gradient over G records at the pre-trained model,
+            from public users (or charged for).
+        noise_multiplier: function from cohort M to the calibrated noise multiplier.
+        budget: number of gradients per step.
         start: first choice.
 
     Returns:
-        Every choice passed; the last is the first with G M >= budget.
+        Every choice on the way; the last is the first with G M >= budget.
 
     Raises:
-        InputError: the start already exceeds the budget.
+        InputError: the start exceeds the budget.
     """
     if start.budget > budget:
         raise InputError(f"the starting point costs {start.budget} gradients per step, over the budget of {budget}")

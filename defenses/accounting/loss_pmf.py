@@ -1,8 +1,8 @@
-"""Privacy-loss distributions on a uniform grid: compose them, and read epsilon and delta off them.
+"""Privacy-loss distributions on a uniform grid: compose them, and read epsilon and delta from them.
 
-A ``LossPmf`` is the distribution of the loss ln(upper/lower) under the upper distribution, with every mass moved to the
-grid so that the hockey-stick divergence H_a(upper, lower) = sup_S upper(S) - a lower(S) never falls ("pessimistic"
-discretisation). Everything here errs in that direction: mass that is dropped becomes infinite loss.
+A ``LossPmf`` is the distribution of the loss ln(upper/lower) under the upper distribution. Every mass is moved to the
+grid such that the hockey-stick divergence H_a(upper, lower) = sup_S upper(S) - a lower(S) never falls ("pessimistic"
+discretisation). All functions here err in that direction: dropped mass becomes infinite loss.
 """
 
 import math
@@ -25,7 +25,7 @@ _ORDERS = np.geomspace(0.25, 32.0, 12)  # Chernoff orders, in units of 1 / (comp
 
 
 def on_grid(lowest: int, count: int, width: float) -> Array:
-    """The losses (lowest + j) * width, j = 0..count-1, in nats."""
+    """Return the losses (lowest + j) * width, j = 0..count-1, in nats."""
     return np.arange(lowest, lowest + count).astype(np.float64) * width
 
 
@@ -34,11 +34,11 @@ class LossPmf:
     """Masses of the loss at offset + (lowest + j) * width, j = 0..n-1.
 
     Attributes:
-        width: of the grid, in nats.
+        width: width of the grid, in nats.
         lowest: index of the lowest loss.
-        masses: shape (n,).
+        masses: masses of the losses, shape (n,).
         infinity: mass of infinite loss.
-        offset: of the grid, in nats.
+        offset: offset of the grid, in nats.
     """
 
     width: float
@@ -49,17 +49,17 @@ class LossPmf:
 
     @property
     def losses(self) -> Array:
-        """The grid, shape (n,), in nats, ascending."""
+        """Return the grid, shape (n,), in nats, ascending."""
         return on_grid(self.lowest, self.masses.size, self.width) + self.offset
 
     def loss(self, j: int) -> float:
-        """The j-th loss of the grid, in nats."""
+        """Return the j-th loss of the grid, in nats."""
         return (self.lowest + j) * self.width + self.offset
 
 
 @dataclass(frozen=True)
 class LossPair:
-    """Both directions of add/remove: the upper distribution has the unit in for ``remove``, and out for ``add``."""
+    """Both directions of add/remove. The upper distribution has the unit in for ``remove``, and out for ``add``."""
 
     remove: LossPmf
     add: LossPmf
@@ -71,7 +71,7 @@ class LossPair:
 
 
 class WindowError(Exception):
-    """The composed grid would have too many points; a larger width needs fewer."""
+    """The composed grid would have too many points. A larger width needs fewer."""
 
 
 Parts: TypeAlias = Sequence[tuple[LossPmf, int]]
@@ -79,14 +79,14 @@ Parts: TypeAlias = Sequence[tuple[LossPmf, int]]
 
 
 def compose(pmf: LossPmf, steps: int) -> LossPmf:
-    """The loss of ``steps`` independent runs; see ``compose_parts``."""
+    """Return the loss of ``steps`` independent runs; see ``compose_parts``."""
     return compose_parts([(pmf, steps)])
 
 
 def compose_parts(parts: Parts) -> LossPmf:
-    """The loss of all runs of all parts (their convolution), never an underestimate.
+    """Return the loss of all runs of all parts (their convolution), never an underestimate.
 
-    The window contains all but TAIL_MASS by Chernoff's bound; that mass and ``rounding_mass`` of all steps are added to
+    The window contains all but TAIL_MASS by Chernoff's bound. That mass and ``rounding_mass`` of all steps are added to
     infinity, and negative FFT noise is set to zero. Raises WindowError if the window would exceed MAX_WINDOW points.
     """
     total = sum(steps for _, steps in parts)
@@ -98,16 +98,16 @@ def compose_parts(parts: Parts) -> LossPmf:
 
 
 def compose_tilted(parts: Parts, order: float) -> LossPmf:
-    """Like ``compose_parts``, but with small relative rounding near the loss that ``order`` decides, loose elsewhere.
+    """Compose like ``compose_parts``, with small relative rounding near the loss that ``order`` decides.
 
-    K is the sum of the steps' log-moment functions, order > 0 is in units of 1 / nats, and the loss is K'(order). The
-    masses are tilted by e^{order l}, normalised by the mgf, composed and tilted back: P(l) = e^{K - order l} Q(l). FFT
-    rounding is absolute in Q, and Q's bulk is where P is tiny. What is charged:
+    Elsewhere the result is loose. K is the sum of the steps' log-moment functions, order > 0 is in units of 1 / nats,
+    and the loss is K'(order). The masses are tilted by e^{order l}, normalised by the mgf, composed and tilted back:
+    P(l) = e^{K - order l} Q(l). FFT rounding is absolute in Q, and the bulk of Q is where P is tiny. The charges are:
 
-    - to every mass of Q, the bound ``tilted_rounding`` on its own rounding (measured to hold with a margin of more
+    - every mass of Q gets the bound ``tilted_rounding`` on its own rounding (measured to hold with a margin of more
       than 100 against sums in extended precision and in integers);
-    - to infinity, Q's tail above the window, at most TAIL_MASS by Chernoff's bound, where P <= e^{K - order l};
-    - for everything below the window, a mass of 1 at its first point.
+    - infinity gets Q's tail above the window, at most TAIL_MASS by Chernoff's bound, where P <= e^{K - order l};
+    - the first point of the window gets a mass of 1, for everything below the window.
 
     Raises WindowError like ``compose_parts``.
     """
@@ -143,7 +143,7 @@ def _offset(parts: Parts) -> float:
 
 
 def log_moment(pmf: LossPmf, order: float) -> tuple[float, float]:
-    """K(order) = ln sum masses e^{order l} over finite losses, and its derivative K'(order)."""
+    """Return K(order) = ln sum masses e^{order l} over finite losses, and its derivative K'(order)."""
     exponents = order * pmf.losses
     top = float(exponents[pmf.masses > 0.0].max())
     with np.errstate(under="ignore"):
@@ -154,9 +154,9 @@ def log_moment(pmf: LossPmf, order: float) -> tuple[float, float]:
 
 
 def order_at(parts: Parts, epsilon: float) -> float:
-    """The order >= 0 that minimises the Chernoff bound K(order) - order epsilon, K summed over all steps of all parts.
+    """Return the order >= 0 that minimises the Chernoff bound K(order) - order epsilon, where K'(order) = epsilon.
 
-    There K'(order) = epsilon.
+    K is summed over all steps of all parts.
     """
 
     def excess(log_order: float) -> float:
@@ -174,7 +174,7 @@ def compose_pair(pair: LossPair, steps: int) -> LossPair:
 
 
 def delta_at(pmf: LossPmf, epsilon: float) -> float:
-    """H_{e^epsilon}(upper, lower) = infinity + sum over losses l > epsilon of mass (1 - e^(epsilon - l))."""
+    """Return H_{e^epsilon}(upper, lower): infinity + sum over losses l > epsilon of mass (1 - e^(epsilon - l))."""
     first = max(0, math.floor((epsilon - pmf.offset) / pmf.width) - pmf.lowest)
     # Only the grid from about epsilon on: lower losses add nothing to delta.
     losses = (pmf.lowest + np.arange(first, pmf.masses.size)) * pmf.width + pmf.offset
@@ -184,7 +184,7 @@ def delta_at(pmf: LossPmf, epsilon: float) -> float:
 
 
 def deltas_on_grid(pmf: LossPmf) -> Array:
-    """delta at every grid loss, shape (n,), from sums of non-negative terms, so that no digits of a small delta cancel.
+    """Return delta at every grid loss, shape (n,), from sums of non-negative terms. No digits of a small delta cancel.
 
     delta_{j-1} - delta_j = (1 - e^-width) C_j, C_j = sum_{i>=j} mass_i e^{-(l_i - l_j)} = mass_j + e^-width C_{j+1}.
     """
@@ -194,7 +194,7 @@ def deltas_on_grid(pmf: LossPmf) -> Array:
 
 
 def epsilon_at(pmf: LossPmf, delta: float) -> float:
-    """Smallest epsilon >= 0 with delta(epsilon) <= delta; inf if the mass of infinite loss alone exceeds delta."""
+    """Return the smallest epsilon >= 0 with delta(epsilon) <= delta; inf if infinite loss alone exceeds delta."""
     # Between two grid losses delta(epsilon) = infinity + A - e^epsilon B is inverted in closed form, in logarithms
     # relative to the grid point, so that losses above 700 do not underflow.
     if pmf.infinity > delta:
@@ -213,17 +213,17 @@ def epsilon_at(pmf: LossPmf, delta: float) -> float:
 
 
 def pair_epsilon(pair: LossPair, delta: float) -> float:
-    """epsilon(delta) under add/remove: the larger of the two directions."""
+    """Return epsilon(delta) under add/remove: the larger value of the two directions."""
     return max(epsilon_at(pair.remove, delta), epsilon_at(pair.add, delta))
 
 
 def pair_delta(pair: LossPair, epsilon: float) -> float:
-    """delta(epsilon) under add/remove: the larger of the two directions."""
+    """Return delta(epsilon) under add/remove: the larger value of the two directions."""
     return max(delta_at(pair.remove, epsilon), delta_at(pair.add, epsilon))
 
 
 def mix(first: LossPmf, second: LossPmf, weight: float) -> LossPmf:
-    """The loss if ``first`` runs with public probability ``weight`` and ``second`` otherwise, both on the same grid."""
+    """Return the loss if ``first`` runs with public probability ``weight``, else ``second``; both on one grid."""
     low = min(first.lowest, second.lowest)
     high = max(first.lowest + first.masses.size, second.lowest + second.masses.size)
     masses = np.zeros(high - low)
@@ -234,17 +234,18 @@ def mix(first: LossPmf, second: LossPmf, weight: float) -> LossPmf:
 
 
 def from_dp_accounting(pmf: pld_pmf.PLDPmf) -> LossPmf:
-    """A dp-accounting pmf as a LossPmf."""
+    """Return a dp-accounting pmf as a LossPmf."""
     dense = pmf.to_dense_pmf()
     masses = np.asarray(dense._probs, dtype=np.float64)
     return LossPmf(float(dense._discretization), int(dense._lower_loss), masses, float(dense._infinity_mass))
 
 
 def _convolved(parts: Sequence[tuple[Array, int]]) -> tuple[int, Array, float]:
-    """The convolution of all parts, each as often as it says, inside its window: (first index, masses >= 0, bandwidth).
+    """Return the convolution of all parts, each with its multiplicity: (first index, masses >= 0, bandwidth).
 
-    By FFT. Mass outside the window wraps into it, which only adds. bandwidth bounds the mean size of the spectrum
-    without any one of its factors, at most about the largest composed mass, to which rounding is proportional.
+    The convolution is by FFT. Mass outside the window wraps into it, which only adds. bandwidth bounds the mean size of
+    the spectrum without any one of its factors, at most about the largest composed mass. Rounding is proportional to
+    bandwidth.
     """
     low, high = _window(parts)
     size = high - low + 1
@@ -266,16 +267,17 @@ def _convolved(parts: Sequence[tuple[Array, int]]) -> tuple[int, Array, float]:
 
 
 def tilted_rounding(steps: int, points: int, largest_exponent: float) -> float:
-    """Error of one mass of a composed tilted pmf of total mass 1, divided by its bandwidth.
+    """Return the error of one mass of a composed tilted pmf of total mass 1, divided by its bandwidth.
 
     A transform of non-negative masses of sum 1 has an error of a small multiple of log2(points) 2^-53 at each
-    frequency, the tilt's exponentials one of their exponent times 2^-53, and the errors of ``steps`` factors add up.
+    frequency. The tilt's exponentials have an error of their exponent times 2^-53. The errors of ``steps`` factors add
+    up.
     """
     return steps * 2.0**-53 * (8.0 * math.log2(max(points, 2)) + 2.0 * largest_exponent)
 
 
 def _power(values: npt.NDArray[np.complex128], exponent: int) -> npt.NDArray[np.complex128]:
-    """values ** exponent by repeated squaring (numpy's complex power is several times slower)."""
+    """Return values ** exponent by repeated squaring (numpy's complex power is several times slower)."""
     result: npt.NDArray[np.complex128] | None = None
     base = values
     while exponent:
@@ -289,7 +291,7 @@ def _power(values: npt.NDArray[np.complex128], exponent: int) -> npt.NDArray[np.
 
 
 def _window(parts: Sequence[tuple[Array, int]]) -> tuple[int, int]:
-    """Index range that contains the sum of all parts except for TAIL_MASS (half per side), by Chernoff's bound."""
+    """Return indices that contain the sum of all parts except TAIL_MASS (half per end), by Chernoff's bound."""
     centred, mean, variance, low, high = [], 0.0, 0.0, 0.0, 0.0
     for masses, steps in parts:
         index = np.flatnonzero(masses).astype(np.float64)

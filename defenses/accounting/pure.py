@@ -23,17 +23,17 @@ def check_pure(pure: Sequence[float]) -> None:
 def epsilon_with_pure(delta_at: Callable[[float], float], pure: Sequence[float], delta: float, most: float) -> float:
     """Return epsilon(delta) of trainings together with releases of pure epsilon, rounded up.
 
-    Among mechanisms of pure epsilon s randomised response loses most: its loss is s with probability p = 1 / (1 +
-    exp(-s)), and -s otherwise. So delta at epsilon e is the mean of delta'(e - t) over the sums t of such losses, where
-    delta' is that of the trainings (docs/theory.md#several-releases).
+    Among mechanisms of pure epsilon s, randomised response loses most. Its loss is s with probability
+    p = 1 / (1 + exp(-s)), and -s otherwise. So delta at epsilon e is the mean of delta'(e - t) over the sums t of these
+    losses, where delta' is the delta of the trainings (docs/theory.md#several-releases).
 
     Args:
-        delta_at: delta' of the trainings at epsilon >= 0, in the worse of both directions.
-        pure: the epsilons.
+        delta_at: function delta' of the trainings at epsilon >= 0, in the worse of both directions.
+        pure: the pure epsilons.
         most: an epsilon that surely suffices.
 
     Raises:
-        InputError: too many different pure epsilons.
+        InputError: there are too many different pure epsilons.
     """
     losses = _losses(pure)
 
@@ -48,7 +48,7 @@ def epsilon_with_pure(delta_at: Callable[[float], float], pure: Sequence[float],
 
 
 def _losses(pure: Sequence[float]) -> list[tuple[float, float]]:
-    """Return the sums of losses and their probabilities: equal epsilons by the binomial law."""
+    """Return the sums of losses and their probabilities. Equal epsilons follow the binomial law."""
     counts = sorted(Counter(pure).items())
     if math.prod(count + 1 for _, count in counts) > MOST_LOSSES:
         raise InputError(f"{len(counts)} different pure epsilons have too many sums: round them up to fewer values")
@@ -60,7 +60,7 @@ def _losses(pure: Sequence[float]) -> list[tuple[float, float]]:
 
 
 def _at(delta_at: Callable[[float], float], epsilon: float) -> float:
-    """Return delta at any epsilon; below 0 from the other direction, which delta' covers."""
+    """Return delta at any epsilon; below 0 from the other direction, which delta' includes."""
     if epsilon >= 0.0:
         return delta_at(epsilon)
     return -math.expm1(epsilon) + math.exp(epsilon) * delta_at(-epsilon)

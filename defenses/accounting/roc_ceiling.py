@@ -1,6 +1,6 @@
-"""The highest ROC curve of any attacker, as data: its area, its points, and that of (epsilon, delta)-DP.
+"""The highest ROC curve of any attacker, as data: its area, its points, and the curve of (epsilon, delta)-DP.
 
-Without the accountant: an audit that tests a stated (epsilon, delta) needs no privacy-loss distribution.
+The module works without the accountant: an audit of a stated (epsilon, delta) needs no privacy-loss distribution.
 """
 
 from dataclasses import dataclass
@@ -24,13 +24,13 @@ class RocCeiling:
     tpr: Array
 
     def tpr_at(self, fpr: float) -> float:
-        """The highest TPR that any attacker reaches at this FPR in [0, 1]."""
+        """Return the highest TPR that any attacker reaches at this FPR in [0, 1]."""
         if not 0.0 <= fpr <= 1.0:
             raise InputError(f"false positive rate {fpr} is outside [0, 1]")
         return float(np.interp(fpr, self.fpr, self.tpr))
 
     def fpr_at(self, tpr: float) -> float:
-        """The smallest FPR at which an attacker can reach this TPR in [0, 1]; 0 if it is reached without any."""
+        """Return the smallest FPR at which an attacker can reach this TPR in [0, 1]."""
         if not 0.0 <= tpr <= 1.0:
             raise InputError(f"true positive rate {tpr} is outside [0, 1]")
         first = int(np.searchsorted(self.tpr, tpr))  # first vertex at or above tpr
@@ -41,12 +41,12 @@ class RocCeiling:
 
     @property
     def auroc(self) -> float:
-        """The area under the curve: no attacker's expected AUROC is above it."""
+        """Return the area under the curve. No attacker's expected AUROC is above this area."""
         return float(np.trapezoid(self.tpr, self.fpr))
 
 
 def epsilon_delta_ceiling(epsilon: float, delta: float) -> RocCeiling:
-    """The ROC region of (epsilon, delta)-DP: (0, delta), the bend on the anti-diagonal, (1 - delta, 1), (1, 1).
+    """Return the ROC region of (epsilon, delta)-DP: (0, delta), the anti-diagonal bend, (1 - delta, 1), (1, 1).
 
     Kairouz, Oh, Viswanath 2015, Theorem 2.1.
     """
@@ -57,7 +57,7 @@ def epsilon_delta_ceiling(epsilon: float, delta: float) -> RocCeiling:
 
 
 def symmetrised(ceiling: RocCeiling) -> RocCeiling:
-    """The concave hull of the curve and its reflection (x, y) -> (1 - y, 1 - x); never below the curve.
+    """Return the concave hull of the curve and its reflection (x, y) -> (1 - y, 1 - x); never below the curve.
 
     A one-run f-DP test needs such a symmetric curve (docs/theory.md#one-run-curve-test).
     """

@@ -1,19 +1,20 @@
-"""What rounding may add to a composed loss. Without dp-accounting, which a machine that only trains need not have."""
+"""The error that rounding may add to a composed loss. Works without dp-accounting, for machines that only train."""
 
 from heldin.base.errors import InputError
 
 
 def rounding_mass(steps: int) -> float:
-    """Mass charged for the rounding of a ``steps``-fold FFT power.
+    """Return the mass charged for the rounding of a ``steps``-fold FFT power.
 
-    The transform's error in delta grows like steps * 2^-53. Measured against the exact contour integral it stays below
-    0.25 times that (docs/theory.md#rounding-of-composed-losses), so charging all of it never leaves delta too low.
+    The transform's error in delta grows like steps * 2^-53. Measured against the exact contour integral, the error
+    stays below 0.25 times this mass (docs/theory.md#rounding-of-composed-losses). Charging the whole mass therefore
+    never leaves delta too low.
     """
     return steps * 2.0**-53
 
 
 def check_rounding(delta: float, steps: int) -> None:
-    """Raise InputError if delta is not well above the rounding of a whole pair; a hard cap has no tilted one."""
+    """Raise InputError if delta is not well above a whole pair's rounding. A hard cap has no tilted pair."""
     if delta < 4.0 * rounding_mass(steps):
         raise InputError(
             f"delta {delta:g} is too small for {steps} steps with a hard cohort cap, whose rounding may reach "

@@ -1,8 +1,8 @@
 """One step of an event as a privacy-loss distribution: mixtures of Gaussians, by vectorised Newton iterations.
 
-The pair is P = sum_k w_k N(c_k, s^2) (the unit is in) against Q = N(0, s^2) (it is out); Charles et al., Theorem 1, has
-c = 0..G and w = Binom(G, p). The loss L(x) = ln P/Q = ln sum_k w_k exp(c_k x / s^2 - c_k^2 / (2 s^2)) is increasing
-and convex in x, so Newton's method from the right finds the points where it crosses the grid, all at once.
+The pair is P = sum_k w_k N(c_k, s^2) (the unit is in) against Q = N(0, s^2) (the unit is out). Charles et al.,
+Theorem 1, has c = 0..G and w = Binom(G, p). The loss L(x) = ln P/Q = ln sum_k w_k exp(c_k x / s^2 - c_k^2 / (2 s^2)) is
+increasing and convex in x. Newton's method from the right therefore finds all points where L crosses the grid at once.
 """
 
 import functools
@@ -34,7 +34,7 @@ _BLOCK = 2**20  # exponents at a time: 8 MiB
 
 
 class GridError(Exception):
-    """The one-step grid would have too many cells; a larger width needs fewer."""
+    """The one-step grid would have too many cells. A larger width needs fewer."""
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,10 @@ class Mixture:
     """sum_k weights_k N(sensitivities_k, deviation^2) against N(0, deviation^2), in units of the clip norm.
 
     Attributes:
-        deviation: of all components, > 0.
-        sensitivities: shape (k,), >= 0, at least one positive.
-        weights: shape (k,), > 0.
-        missing: mass that the weights leave out: infinite loss in the remove direction, left out of the lower
+        deviation: standard deviation of all components, > 0.
+        sensitivities: means of the components, shape (k,), >= 0, at least one positive.
+        weights: weights of the components, shape (k,), > 0.
+        missing: mass that the weights leave out: infinite loss in the remove direction, and left out of the lower
             distribution in the add direction. Both can only raise a hockey-stick divergence.
     """
 
@@ -56,7 +56,7 @@ class Mixture:
 
 
 def binomial_mixture(deviation: float, group_size: int, rate: float) -> Mixture:
-    """N(Binom(group_size, rate), deviation^2) of Charles et al., Theorem 1, without atoms in a tail of STEP_TAIL."""
+    """Return N(Binom(group_size, rate), deviation^2) of Charles et al., Theorem 1, without a tail of STEP_TAIL."""
     counts = np.arange(group_size + 1)
     # Atom k stays while P(count >= k), not its own weight, is above STEP_TAIL: what is missing is a bounded tail.
     kept = np.append(True, stats.binom.sf(counts[:-1], group_size, rate) > STEP_TAIL)
@@ -69,18 +69,18 @@ def binomial_mixture(deviation: float, group_size: int, rate: float) -> Mixture:
 def two_level_mixtures(
     deviation: float, user_rate: float, entity_rate: float, holders: int, entity_sensitivity: float
 ) -> tuple[list[Mixture], Array, float]:
-    """N(a + c n b, deviation^2) for each number n of holders in the cohort, a and b coins of user and entity.
+    """Return N(a + c n b, deviation^2) for each number n of holders in the cohort, with coins a of user, b of entity.
 
     Args:
-        deviation: of the noise.
+        deviation: standard deviation of the noise.
         user_rate: probability of a = 1.
         entity_rate: probability of b = 1.
-        holders: n is Binom(holders, user_rate).
-        entity_sensitivity: c.
+        holders: maximum of n, which is Binom(holders, user_rate).
+        entity_sensitivity: the factor c.
 
     Returns:
         The mixtures by ascending n, their probabilities of shape (mixtures,), and the mass left out: all n whose upper
-        tail is below STEP_TAIL. A lower tail below it is counted with the next higher n, whose divergence is larger.
+        tail is below STEP_TAIL. A lower tail below STEP_TAIL is added to the next higher n, whose divergence is larger.
     """
     counts = np.arange(holders + 1)
     upper = np.append(1.0, stats.binom.sf(counts[:-1], holders, user_rate))  # P(at least n), shape (holders + 1,)
@@ -97,19 +97,21 @@ def two_level_mixtures(
 
 
 def loss_range(mixture: Mixture) -> tuple[float, float]:
-    """Losses (low, high), in nats, between which all but STEP_TAIL of either distribution lies."""
+    """Return losses (low, high), in nats, that contain all but STEP_TAIL of either distribution."""
     low, high = _loss(np.array(_cut(mixture)), mixture)[0]
     return float(low), float(high)
 
 
 def mixture_step(mixture: Mixture, width: float, offset: float = 0.0) -> LossPair:
-    """Both directions of one step on the grid of multiples of ``width`` nats, by pessimistic connect-the-dots.
+    """Return both directions of one step on the grid of multiples of ``width`` nats.
 
-    ``offset`` is that of the grid of ``remove``; the grid of ``add`` has its negative.
+    The discretisation is pessimistic connect-the-dots.
 
-    Always holds: for every a > 0 the discretised pair's H_a is at least the true pair's, in both directions. The mass
-    of each grid cell is split between the cell's two ends so that its mass under P and under Q is kept (Doroshenko et
-    al. 2022, Algorithm 1), and mass outside the grid moves to the next higher loss or to infinity.
+    ``offset`` is the offset of the grid of ``remove``; the grid of ``add`` has its negative.
+
+    For every a > 0, the discretised pair's H_a is at least the true pair's, in both directions. The mass of each grid
+    cell is split between the cell's two ends such that its mass under P and under Q is kept (Doroshenko et al. 2022,
+    Algorithm 1). Mass outside the grid moves to the next higher loss or to infinity.
 
     Raises GridError if the grid would have more than MAX_CELLS cells.
     """
@@ -135,14 +137,14 @@ def mixture_step(mixture: Mixture, width: float, offset: float = 0.0) -> LossPai
 def public_average(
     mixtures: Sequence[Mixture], chances: Array, missing: float, width: float, offset: float = 0.0
 ) -> LossPair:
-    """One step that publishes which of the mixtures it ran: the average of their loss distributions on one grid.
+    """Return one step that publishes which mixture it ran: the average of the loss distributions on one grid.
 
     Args:
-        mixtures: at least one.
-        chances: of each, shape (mixtures,).
-        missing: chance of those left out, charged as infinite loss in both directions.
-        width: of the grid, in nats.
-        offset: of the grid of ``remove``.
+        mixtures: the mixtures, at least one.
+        chances: probability of each mixture, shape (mixtures,).
+        missing: probability of all other mixtures, charged as infinite loss in both directions.
+        width: width of the grid, in nats.
+        offset: offset of the grid of ``remove``.
 
     Raises GridError like ``mixture_step``.
     """
@@ -160,7 +162,7 @@ def _rest_infinite(pmf: LossPmf, missing: float) -> LossPmf:
 
 
 def _loss(x: Array, mixture: Mixture) -> tuple[Array, Array]:
-    """L and dL/dx at x, both of the shape of x (n,), in blocks: the exponents have shape (block, k)."""
+    """Return L and dL/dx at x, both with the shape (n,) of x, in blocks: the exponents have shape (block, k)."""
     blocks = np.array_split(x, 1 + x.size * mixture.weights.size // _BLOCK)
     values, slopes = zip(*(_loss_block(block, mixture) for block in blocks), strict=True)
     return np.concatenate(values), np.concatenate(slopes)
@@ -180,7 +182,7 @@ def _loss_block(x: Array, mixture: Mixture) -> tuple[Array, Array]:
 
 
 def _inverse_loss(targets: Array, mixture: Mixture) -> Array:
-    """x with L(x) = target, shape (n,); -inf if the target is at or below the infimum of L."""
+    """Return x with L(x) = target, shape (n,); -inf if the target is at or below the infimum of L."""
     # Atom 0 with any one atom k bounds L from below, so its crossing bounds x from above. Newton's method starts at the
     # least of these; on a convex increasing function the iterations then decrease monotonically to the root.
     variance = mixture.deviation**2
@@ -208,7 +210,7 @@ def _inverse_loss(targets: Array, mixture: Mixture) -> Array:
 
 
 def _cell_masses(edges: Array, mixture: Mixture) -> tuple[Array, Array]:
-    """Masses of P and of Q below the first edge, between edges and above the last; shapes (edges + 1,)."""
+    """Return masses of P and Q below the first edge, between edges and above the last; shapes (edges + 1,)."""
 
     def masses(shift: float) -> Array:
         # Differences of the smaller tail keep their relative precision on both sides of the centre.
@@ -224,7 +226,7 @@ def _cell_masses(edges: Array, mixture: Mixture) -> tuple[Array, Array]:
 
 
 def _connect(upper: Array, lower: Array, starts: Array, width: float) -> Array:
-    """Masses on the grid points from the cells' masses under both distributions, shape (cells + 1,).
+    """Return masses on the grid points from the cells' masses under both distributions, shape (cells + 1,).
 
     Cell i spans the losses [starts_i, starts_i + width]. Its upper mass u and lower mass v become b at the high end and
     u - b at the low end with b = (u - e^starts v) / (1 - e^-width), which keeps both (Doroshenko et al., Algorithm 1).
@@ -241,7 +243,7 @@ def _connect(upper: Array, lower: Array, starts: Array, width: float) -> Array:
 
 
 def _cut(mixture: Mixture) -> tuple[float, float]:
-    """x below which Q has mass STEP_TAIL, and x above which P has (P is to the right of Q), rounded outwards."""
+    """Return x below which Q has mass STEP_TAIL, and x above which P has (P is right of Q), rounded outwards."""
     reach = -mixture.deviation * float(special.ndtri(STEP_TAIL))
     # By bisection; ``high`` always keeps at most STEP_TAIL of P above it. P lies to the right of Q, so that P has even
     # less below -reach than Q, and Q even less above ``high`` than P.
@@ -254,10 +256,10 @@ def _cut(mixture: Mixture) -> tuple[float, float]:
 
 
 def one_step(event: GridEvent, width: float, offset: float = 0.0) -> LossPair:
-    """The event's one-step dominating pair on a grid of ``width`` nats (for UnamplifiedGaussian: of the whole run).
+    """Return the event's one-step dominating pair on a grid of ``width`` nats (UnamplifiedGaussian: of the whole run).
 
-    ``offset`` is that of the grid (``mixture_step``); it is ignored for a hard cohort cap. Raises
-    GridError if the grid is too fine.
+    ``offset`` is the offset of the grid (``mixture_step``); a hard cohort cap ignores it. Raises GridError if the grid
+    is too fine.
     """
     match event:
         case PoissonGaussian() | UnamplifiedGaussian():
@@ -275,7 +277,7 @@ def one_step(event: GridEvent, width: float, offset: float = 0.0) -> LossPair:
 
 
 def mixture(event: PoissonGaussian | UnamplifiedGaussian) -> Mixture:
-    """The event's step as a mixture of Gaussians. Noise must be positive."""
+    """Return the event's step as a mixture of Gaussians. Noise must be positive."""
     match event:
         case PoissonGaussian():
             return binomial_mixture(event.noise_multiplier, event.group_size, event.rate)
@@ -287,7 +289,7 @@ def mixture(event: PoissonGaussian | UnamplifiedGaussian) -> Mixture:
 
 @functools.lru_cache(maxsize=256)
 def one_step_range(event: GridEvent) -> float:
-    """Width in nats of the interval that contains the one-step loss, for a first grid."""
+    """Return the width, in nats, of the interval with the one-step loss, for a first grid."""
     if isinstance(event, TwoLevelGaussian):
         low, high = loss_range(_two_level(event)[0][-1])  # of the most holders at once
         return high - low
@@ -306,9 +308,9 @@ def _two_level(event: TwoLevelGaussian) -> tuple[list[Mixture], Array, float]:
 
 
 def absence_loss(event: GridEvent) -> float:
-    """ln of the probability that the unit takes no part in a step, at which much of the one-step loss lies.
+    """Return ln of the probability that the unit is not in a step; much of the one-step loss is at this value.
 
-    It is 0 if the unit always takes part, or if the one-step distribution is not built here.
+    The result is 0 if the unit is always in the step, or if this module does not build the one-step distribution.
     """
     if not isinstance(event, PoissonGaussian) or event.rate == 1.0:
         return 0.0
@@ -316,9 +318,9 @@ def absence_loss(event: GridEvent) -> float:
 
 
 def to_dp_event(event: Event, steps: int) -> dp_event.DpEvent:
-    """The whole run as a dp-accounting event for its PLD accountant under add/remove.
+    """Return the whole run as a dp-accounting event for its PLD accountant under add/remove.
 
-    Two-level sampling and the filter have none there.
+    dp-accounting has no such event for two-level sampling and the filter.
     """
     match event:
         case PoissonGaussian(noise_multiplier=s, rate=rate, group_size=1):

@@ -1,1 +1,1 @@
-"""Heuristic defenses on the data side: a module for each kind. None is a DP guarantee."""
+"""Heuristic defenses on the data side: one module per kind. None gives a DP guarantee."""

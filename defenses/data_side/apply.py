@@ -1,4 +1,4 @@
-"""The steps of a run, one after the other, and what each did."""
+"""Apply a run's data-side steps in order, and report the effect of each."""
 
 from collections.abc import Mapping, Sequence
 
@@ -19,17 +19,17 @@ def apply_defenses(
     seed: int,
     reporter: Reporter = SILENT,
 ) -> tuple[list[TrainingRecord], list[Removal]]:
-    """The remaining records, in order, with the texts that are trained on, and what each step did.
+    """Return the remaining records, in order, with their texts for training, and the effect of each step.
 
     Args:
-        defenses: steps, in order.
-        records: of all users; the records of a user are adjacent.
-        lengths: documents to numbers of counted tokens, for steps that rank by length.
-        losses: documents to mean losses of these under the base model, for steps that rank by perplexity.
+        defenses: the steps, in order.
+        records: records of all users; the records of a user are adjacent.
+        lengths: function from documents to numbers of counted tokens, for steps that rank by length.
+        losses: function from documents to mean losses under the base model, for steps that rank by perplexity.
         seed: public seed of random choices.
 
     Raises:
-        InputError: a step gives other records than it got, or another order, user or text than it says.
+        InputError: a step returns other records, another order, another user or another text than it declares.
     """
     given = StepInput(lengths, losses, seed, reporter)
     left, removals = list(records), []
@@ -42,11 +42,11 @@ def apply_defenses(
 
 
 def as_trained(defenses: Sequence[DataSideDefense], documents: Mapping[str, Document]) -> list[Document]:
-    """The documents as they would be trained on: what steps that change texts make of them, and no record left out.
+    """Return the documents as training would see them: steps change their texts, and no record is left out.
 
     Args:
-        defenses: steps, in order.
-        documents: by record id.
+        defenses: the steps, in order.
+        documents: the documents, by record id.
     """
     records = [TrainingRecord(row, "", name, document) for row, (name, document) in enumerate(documents.items())]
     rewriting = [defense for defense in defenses if defense.rewrites]
@@ -62,7 +62,7 @@ def _not_there(documents: Sequence[Document]) -> list[float]:
 def _require_records(
     defense: DataSideDefense, before: Sequence[TrainingRecord], after: Sequence[TrainingRecord]
 ) -> None:
-    """Check that a step left some of the records, in order, and changed no more than it says."""
+    """Check that a step kept some of the records, in order, and changed only what it declares."""
     given = iter(before)
     for record in after:
         same = next((own for own in given if own.row == record.row), None)

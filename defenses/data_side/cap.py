@@ -24,26 +24,26 @@ class Cap(DataSideDefense):
     """Which records are kept; perplexity is that of the base model."""
 
     def name(self) -> Statement:
-        """The step as a plan and a record state it."""
+        """Return the step's name in a plan and a record."""
         return DataStepText.CAPPED(records=self.records, selection=self.selection)
 
     def declared(self) -> DataStep:
-        """Not record-local: without a record another takes its place."""
+        """Return the declared step. It is not record-local: without a record, another record is kept in its place."""
         by_slots = not self.ranks_by_base  # by id; every other rule ranks a user's texts
         return DataStep(name=self.name(), user_local=True, record_local=False, slots_only=by_slots)
 
     @property
     def most_records(self) -> int:
-        """The cap."""
+        """Return the cap."""
         return self.records
 
     @property
     def ranks_by_base(self) -> bool:
-        """True but for the random choice: lengths are in tokens, and perplexity is that of the model."""
+        """Return True except for the random choice: lengths are in tokens, and perplexity needs the model."""
         return self.selection != "random"
 
     def apply(self, records: Sequence[TrainingRecord], given: StepInput) -> list[TrainingRecord]:
-        """Return at most so many records of each user."""
+        """Return at most ``records`` records of each user."""
         kept = []
         for user, own in by_user(records).items():
             if len(own) <= self.records:

@@ -1,7 +1,7 @@
-"""What a defense on the data side is: a step on training records that declares what it looks at.
+"""The interface of a data-side defense: a step on training records that declares what it depends on.
 
-Such a step acts after the set-asides, in the order given (docs/theory.md#rules-of-the-data). Kandpal et al. (2024),
-section 4.2.
+Such a step acts after the set-asides, in the configured order (docs/theory.md#rules-of-the-data). Kandpal et al.
+(2024), section 4.2.
 """
 
 from abc import ABC, abstractmethod
@@ -23,12 +23,12 @@ from heldin.words.statement import Statement
 
 @dataclass(frozen=True)
 class TrainingRecord:
-    """The view of a record that a data-side defense gets.
+    """A record as a data-side defense sees it.
 
     Attributes:
         row: row number in the corpus.
-        user: who wrote the text.
-        id: unique id.
+        user: the user who wrote the text.
+        id: unique id of the record.
         document: the text, with the parts that count.
     """
 
@@ -39,7 +39,7 @@ class TrainingRecord:
 
     @property
     def text(self) -> str:
-        """Return all of the text."""
+        """The whole text."""
         return self.document.text
 
 
@@ -48,8 +48,8 @@ class Removal:
     """The records that a step removed or changed.
 
     Attributes:
-        users: users who lost records, or whose texts changed.
-        changed: records whose text it changed; None for a step that removes records.
+        users: number of users who lost records, or whose texts changed.
+        changed: number of records with a changed text; None for a step that removes records.
     """
 
     name: Statement
@@ -70,11 +70,11 @@ Measure = Callable[[Sequence[Document]], Sequence[float]]
 
 @dataclass(frozen=True)
 class StepInput:
-    """What a step may look at besides the records.
+    """The inputs of a step in addition to the records.
 
     Attributes:
-        lengths: documents to numbers of counted tokens.
-        losses: documents to mean losses of these under the base model.
+        lengths: function from documents to numbers of counted tokens.
+        losses: function from documents to mean losses under the base model.
         seed: public seed of random choices.
     """
 
@@ -101,7 +101,7 @@ class DataSideDefense(Choice, ABC):
     """Whether what becomes of a record depends on that record alone; None counts as no."""
 
     def name(self) -> Statement:
-        """The step as a plan and a record state it: for others' kinds the package, its version and a hash of its code.
+        """Return the step's name in a plan and a record: for a package's kind with version and hash of the code.
 
         Raises InputError if the package cannot be found.
         """
@@ -112,37 +112,37 @@ class DataSideDefense(Choice, ABC):
         return stated(kind=self.kind, package=origin.package, version=version, code=origin.sha256[:16])
 
     def declared(self) -> DataStep:
-        """The step as a plan lists it: what it looks at."""
+        """Return the step for a plan, which lists what the step depends on."""
         # What looks at one record only looks at one user only.
         user_local = bool(self.user_local or self.record_local)
         return DataStep(name=self.name(), user_local=user_local, record_local=bool(self.record_local))
 
     @abstractmethod
     def apply(self, records: Sequence[TrainingRecord], given: StepInput) -> list[TrainingRecord]:
-        """Return the records that are left, in order, with the texts that are trained on.
+        """Return the remaining records, in order, with their texts for training.
 
         Args:
-            records: of all users; the records of a user are adjacent.
+            records: records of all users; the records of a user are adjacent.
         """
 
     @property
     def most_records(self) -> int | None:
-        """Most records that it leaves a user; None without a limit."""
+        """Return the maximum number of records that the step leaves a user; None without a limit."""
         return None
 
     @property
     def ranks_by_base(self) -> bool:
-        """Whether it needs the base model, with its tokenizer."""
+        """Return whether the step needs the base model, with its tokenizer."""
         return False
 
     @property
     def searched_by(self) -> EntitySourceConfig | None:
-        """What finds whom a record names; None if nothing is searched."""
+        """Return the source that finds whom a record names; None if nothing is searched."""
         return None
 
 
 def by_user(records: Iterable[TrainingRecord]) -> Mapping[str, list[TrainingRecord]]:
-    """Records by user, both in the order given."""
+    """Return the records by user, both in the given order."""
     records_of: dict[str, list[TrainingRecord]] = {}
     for record in records:
         records_of.setdefault(record.user, []).append(record)

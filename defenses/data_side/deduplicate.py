@@ -1,4 +1,4 @@
-"""Deduplication: the first of equal or similar texts stays."""
+"""Deduplication: the first of several equal or similar texts is kept."""
 
 import hashlib
 from collections.abc import Iterable, Sequence
@@ -27,13 +27,13 @@ class Deduplicate(DataSideDefense):
     """Words in an n-gram."""
 
     def name(self) -> Statement:
-        """The step as a plan and a record state it."""
+        """Return the step's name in a plan and a record."""
         within = DataStepText.DEDUPLICATED_USERS if self.scope == "user" else DataStepText.DEDUPLICATED_CORPUS
         similar = DataStepText.SIMILAR(ngram=self.ngram, threshold=self.threshold)
         return within(alike=DataStepText.EQUAL() if self.threshold == 1.0 else similar)
 
     def declared(self) -> DataStep:
-        """Not record-local: without a record its copy stays."""
+        """Return the declared step. It is not record-local: without a record, its copy is kept."""
         # Across users the first of two copies stays: whether one user's does depends on who else is there.
         return DataStep(name=self.name(), user_local=self.scope == "user", record_local=False)
 
@@ -59,6 +59,6 @@ def _first_of_equal(records: Sequence[TrainingRecord]) -> Iterable[TrainingRecor
 
 
 def shingles(text: str, ngram: int) -> list[str]:
-    """The word n-grams of a text; the whole text if it has fewer words."""
+    """Return the word n-grams of a text; the whole text if it has fewer words."""
     words = text.split()
     return [" ".join(words[i : i + ngram]) for i in range(max(1, len(words) - ngram + 1))]

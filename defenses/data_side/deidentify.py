@@ -1,4 +1,4 @@
-"""De-identification: mentions of entities are replaced by the names of their categories.
+"""De-identification: names of categories replace mentions of entities.
 
 This is the baseline of Lai et al. (2021). A name that the source of mentions misses stays.
 """
@@ -30,20 +30,20 @@ class DeIdentify(DataSideDefense):
     rewrites: ClassVar[bool] = True
 
     def name(self) -> Statement:
-        """The step as a plan and a record state it."""
+        """Return the step's name in a plan and a record."""
         return DataStepText.DEIDENTIFIED(entities=entities_named(self.entities.kind, self.categories))
 
     def declared(self) -> DataStep:
-        """Record-local: what is found in a text is a function of that text (corpus.entities.spans.EntitySource)."""
+        """Return the declared step. It is record-local: the mentions in a text depend on that text only."""
         return DataStep(name=self.name(), user_local=True, record_local=True)
 
     @property
     def searched_by(self) -> EntitySourceConfig:
-        """What finds mentions."""
+        """Return the source that finds mentions."""
         return self.entities
 
     def apply(self, records: Sequence[TrainingRecord], given: StepInput) -> list[TrainingRecord]:
-        """Return the records without the mentions that the source finds. Raises InputError for an unusable source."""
+        """Replace the mentions that the source finds. Raises InputError if the source cannot be used."""
         cleaned = []
         with given.reporter.track("de-identification", len(records), "texts") as advance:
             mentions = self.entities.source().spans([Text(record.id, record.text) for record in records])
@@ -55,10 +55,10 @@ class DeIdentify(DataSideDefense):
 
 
 def deidentified(document: Document, mentions: Iterable[Span]) -> Document:
-    """The document with every mention replaced, such as "[PERSON] called"; a mention counts if any of it did.
+    """Replace every mention in the document, as in "[PERSON] called". A replacement counts if any of the mention did.
 
-    Mentions that overlap are replaced as one, by the category of the longest: nothing of either is left. What does not
-    count is searched too, since a model reads it.
+    Overlapping mentions are replaced together, by the category of the longest, so no part of either remains. The parts
+    that do not count are searched too, because a model reads them.
     """
     merged = _merged(mentions)
     pieces, at = [], 0
@@ -74,7 +74,7 @@ def deidentified(document: Document, mentions: Iterable[Span]) -> Document:
 
 
 def _moved(spans: Spans, mentions: Sequence[tuple[int, int, Category]]) -> Spans:
-    """The parts that count, where mentions were replaced; a mention on an edge is the earlier part's."""
+    """Return the parts that count, after replacing mentions. A mention on an edge belongs to the earlier part."""
     moved, before = [], 0
     for begin, end in spans:
         first, last = _moved_begin(begin, mentions), end
@@ -87,7 +87,7 @@ def _moved(spans: Spans, mentions: Sequence[tuple[int, int, Category]]) -> Spans
 
 
 def _moved_begin(begin: int, mentions: Sequence[tuple[int, int, Category]]) -> int:
-    """The first character of a part; inside of a mention it moves before the mention, as its end moves behind it."""
+    """Return the first character of a part. A part that begins inside a mention begins before the replacement."""
     moves = (_longer(*mention) if mention[1] <= begin else min(0, mention[0] - begin) for mention in mentions)
     return begin + sum(moves)
 
@@ -97,7 +97,7 @@ def _longer(start: int, stop: int, category: Category) -> int:
 
 
 def _merged(spans: Iterable[Span]) -> list[tuple[int, int, Category]]:
-    """Spans that overlap as one, by start."""
+    """Merge overlapping spans, sorted by start."""
     groups: list[list[Span]] = []
     end = -1
     for span in sorted(spans):

@@ -1,4 +1,4 @@
-"""Which of a user's records are used, where a number limits them."""
+"""Choose which of a user's records are used, if their number is limited."""
 
 from collections.abc import Sequence
 
@@ -20,15 +20,15 @@ def select_records(
     purpose: str,
     losses: Sequence[float] | None = None,
 ) -> list[int]:
-    """Positions of at most ``count`` of one user's records, increasing.
+    """Return positions of at most ``count`` of one user's records, increasing.
 
     Args:
         rule: "all" (``count`` is ignored), "random" (by a keyed hash of the record ids), "longest", "shortest" (by
             tokens), "highest_perplexity", "lowest_perplexity" (under the base model).
-        ids: of the user's records.
-        lengths: tokens of each record.
-        key: for "random".
-        purpose: for "random"; another purpose gives another choice.
+        ids: ids of the user's records.
+        lengths: number of tokens of each record.
+        key: key for "random".
+        purpose: purpose for "random"; another purpose gives another choice.
         losses: mean token loss of each record under the base model, for the perplexity rules.
 
     Raises:

@@ -1,12 +1,12 @@
-"""Three exact ways to compute norms and the weighted sum of the units' gradients of a parameter, and how to choose.
+"""Three exact ways to compute norms and the weighted sum of units' gradients of a parameter, and their choice.
 
 | way | norm | sum | extra time, in multiply-adds | extra memory |
 |---|---|---|---|---|
 | materialise | of each unit's gradient, kept | of the kept gradients | memory traffic of U M N floats | U M N floats |
-| stream | of each unit's gradient, dropped | of the gradients, made again | B L M N | inputs and deltas |
+| stream | of each unit's gradient, dropped | of the gradients, computed again | B L M N | inputs and deltas |
 | ghost | Gram matrices over the unit's tokens | one product | B L M N + sum of T^2 (M + N) | inputs and deltas |
 
-Of units whose tokens cancel, ghost takes norm and sum as stream does. Ghost norms: Li et al. 2022, "Large Language
+For units whose tokens cancel, ghost computes norm and sum as stream does. Ghost norms: Li et al. 2022, "Large Language
 Models Can Be Strong Differentially Private Learners", section 4; the sum from kept inputs and deltas: Bu et al. 2023
 (book-keeping). Axes as in ``layer_rules``.
 """
@@ -35,11 +35,12 @@ FEW = 1024  # tokens of a unit's recorded pass that take a GPU no longer than th
 def choose_ways(
     matrices: Mapping[str, torch.Size], layout: RecordLayout, positions: int, device: torch.device, budget: int | None
 ) -> dict[str, MatrixWay]:
-    """The fastest way for each weight matrix by the module's table, with at most ``budget`` bytes of kept gradients.
+    """Return the fastest way for each weight matrix by the module's table, within ``budget`` bytes of kept gradients.
 
     Args:
         matrices: shape of each matrix that multiplies (M, N).
-        budget: in bytes; None: half of a GPU's free memory, otherwise a quarter of the machine's memory.
+        budget: bytes for kept gradients; None: half of a GPU's free memory, otherwise a quarter of the machine's
+            memory.
     """
     # Greedy: memory goes first to the matrix where a kept float saves the most time.
     left = default_budget(device) if budget is None else budget
@@ -66,14 +67,14 @@ def unit_by_unit(
 ) -> bool:
     """Return whether a plain backward pass for each unit is faster than these ways.
 
-    On a GPU it is where such a pass takes longer than the host takes to start it, or is recorded, which the host starts
-    as a whole: it has fewer operations, and its layers are compiled. It also is where gradients would be computed twice
-    for want of memory, and each unit has tokens enough to occupy a GPU.
+    On a GPU, the plain pass is faster in three cases. It may take longer than the host needs to start it. It may be
+    recorded, so the host starts it as a whole, with fewer operations and compiled layers. Or gradients would be
+    computed twice for lack of memory, and each unit has enough tokens to occupy a GPU.
 
     Args:
         ways: how the gradients of each parameter would be held.
-        weights: numbers of all trainable parameters.
-        recorded: whether passes that repeat are recorded.
+        weights: number of elements of all trainable parameters.
+        recorded: whether repeated passes are recorded.
     """
     fewest = min((block.rows for block in layout.blocks), default=0) * positions
     twice = "stream" in ways.values() and fewest >= OCCUPYING
@@ -82,14 +83,14 @@ def unit_by_unit(
 
 
 def in_words(engine: str, ways: Mapping[str, Way]) -> str:
-    """The engine; for "auto", how many weight matrices went each way."""
+    """Return the engine's name; for "auto", with the number of weight matrices for each way."""
     taken = list(ways.values())
     counts = [f"{way} {taken.count(way)}" for way in get_args(MatrixWay) if way in taken]
     return f"auto: {', '.join(counts) or 'no'} weight matrices" if engine == "auto" else engine
 
 
 def default_budget(device: torch.device) -> int:
-    """Bytes that the kept gradients may take: half of a GPU's free memory, else a quarter of main memory."""
+    """Return the bytes for kept gradients: half of a GPU's free memory, else a quarter of main memory."""
     if device.type == "cuda":
         # What torch has cached is free for it too: after the first step that is nearly all.
         cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)

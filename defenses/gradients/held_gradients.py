@@ -1,4 +1,4 @@
-"""The gradients of all units of a pass, as they are held between the backward pass, their norms and the weighted sum.
+"""The gradients of all units of a pass, held between the backward pass, their norms and the weighted sum.
 
 Axes as in ``layer_rules``.
 """
@@ -28,11 +28,11 @@ class Workspace:
         self._buffers: dict[str, Tensor] = {}
 
     def take(self, name: str, units: int, size: int, device: torch.device) -> Tensor:
-        """A float32 tensor of arbitrary content, valid until the next call with this name.
+        """Return a float32 tensor of arbitrary content, valid until the next call with this name.
 
         Args:
-            units: first dimension.
-            size: second dimension.
+            units: size of the first dimension.
+            size: size of the second dimension.
         """
         if kind_of(device) != "cpu":  # the GPU's allocator reuses memory itself
             return torch.empty(units, size, device=device)
@@ -43,28 +43,28 @@ class Workspace:
 
 
 class UnitGradients(Protocol):
-    """The units' gradients of one or more parameters, fed by their uses during the backward pass."""
+    """The units' gradients of one or more parameters. Their uses during the backward pass feed them."""
 
     def add(self, name: str, use: Use) -> None:
-        """Take in one use of the parameter of this name."""
+        """Take in one use of the parameter with this name."""
 
     def norms(self) -> Tensor:
-        """(U, parts) norms whose squares add up to the squared norms; call it once, after the last use."""
+        """Return (U, parts) norms whose squares sum to the squared norms. Call it once, after the last use."""
 
     def discard(self, bad: Tensor) -> None:
-        """Set the gradients of the units marked in bad (U,) to zero, whatever their values; after ``norms``."""
+        """Zero the gradients of the units marked in bad (U,), whatever their values. Call it after ``norms``."""
 
     def weighted_sums(self, weights: Tensor, onto: Sums | None) -> Sums:
-        """The sum of weight (U,) times gradient of each parameter, by name, float32, shaped as it; after ``norms``.
+        """Return, by name, the sum of weight times gradient of each parameter, in its shape. Call it after ``norms``.
 
         Args:
-            weights: (U,), float32.
-            onto: sums that these are added to, in place; None: there are none yet.
+            weights: weights of the units, (U,), float32.
+            onto: float32 sums to which the result is added in place; None: there are no earlier sums.
         """
 
 
 class Materialised:
-    """Each unit's gradient of a matrix is kept, in ``kept`` (U, numel); norm and sum use exactly these numbers."""
+    """Each unit's gradient of a matrix, kept in ``kept`` (U, numel). Norm and sum use exactly these numbers."""
 
     def __init__(self, name: str, shape: torch.Size, layout: RecordLayout, kept: Tensor, *, looked_up: bool) -> None:
         self._name, self._shape, self._layout, self._kept = name, shape, layout, kept
@@ -89,7 +89,7 @@ class Materialised:
         self._empty = False
 
     def norms(self) -> Tensor:
-        """(U, rows) norms of rows."""
+        """Return (U, rows) norms of rows."""
         if self._empty:
             self._kept.zero_()  # no use in this batch: the workspace still holds another step's numbers
         # Of short rows: those are summed in float32, and rows among each other in float64.
@@ -101,7 +101,7 @@ class Materialised:
         self._kept.masked_fill_(bad.unsqueeze(1), 0.0)
 
     def weighted_sums(self, weights: Tensor, onto: Sums | None) -> Sums:
-        """The weighted sum."""
+        """Return the weighted sum."""
         if onto is not None and not self._transposed:
             # Without a sum of its own, which is as large as the matrix.
             flat = onto[self._name].view(-1)
@@ -113,7 +113,7 @@ class Materialised:
 
 
 class Vectors:
-    """Each unit's gradients of all vectors are kept side by side, in rows of ``_ROW`` numbers."""
+    """Each unit's gradients of all vectors, kept consecutively in rows of ``_ROW`` numbers."""
 
     # Together: a model has more vectors than matrices, and a GPU idles between many small tasks.
 
@@ -140,7 +140,7 @@ class Vectors:
         self._met.add(name)
 
     def norms(self) -> Tensor:
-        """(U, rows) norms of rows."""
+        """Return (U, rows) norms of rows."""
         self._kept[:, self._end :] = 0.0
         for name in self._shapes.keys() - self._met:
             self._kept[:, self._places[name]] = 0.0
@@ -151,7 +151,7 @@ class Vectors:
         self._kept.masked_fill_(bad.unsqueeze(1), 0.0)
 
     def weighted_sums(self, weights: Tensor, onto: Sums | None) -> Sums:
-        """The weighted sums."""
+        """Return the weighted sums."""
         total = weights @ self._kept
         sums = {name: total[place].view(self._shapes[name]) for name, place in self._places.items()}
         if onto is None:
@@ -162,10 +162,10 @@ class Vectors:
 
 
 class Deferred:
-    """Inputs and deltas are kept; norm and sum come from gradients made twice, or from Gram matrices and a product.
+    """Kept inputs and deltas. Norm and sum come from gradients computed twice, or from Gram matrices and a product.
 
-    The latter, ghost norms, are for units whose tokens do not cancel: where they do, the rounding of the product is not
-    that of the norm, and a contribution could exceed the clip norm.
+    Gram matrices give ghost norms, which are for units whose tokens do not cancel. If tokens cancel, the product's
+    rounding differs from the norm's, and a contribution could exceed the clip norm.
     """
 
     def __init__(
@@ -188,33 +188,33 @@ class Deferred:
                 raise TypeError(f"'{name}' is a matrix, and has no sum over tokens")
 
     def norms(self) -> Tensor:
-        """(U, 1) norms, from the gradients themselves."""
+        """Return (U, 1) norms, from the gradients themselves."""
         return self._exact_squares(None).sqrt().unsqueeze(1)
 
     def taken_again(self, cancelling: Tensor) -> Tensor:
-        """(U,) squared norms of a ghost's units that are marked, from their gradients; zero for the others.
+        """Return (U,) squared norms of a ghost's marked units, from their gradients; zero for the other units.
 
         Args:
-            cancelling: (U,) the units whose tokens cancel.
+            cancelling: marks, (U,), of the units whose tokens cancel.
         """
         self._cancelling = cancelling
         return torch.where(cancelling, self._exact_squares(cancelling), 0.0)
 
     def _exact_squares(self, only: Tensor | None) -> Tensor:
-        """(U,) squared norms from the gradients themselves, a few units at a time; zero where no unit is in only."""
+        """Return (U,) squared norms from the gradients, a few units at a time; zero for units not in ``only``."""
         squares = torch.zeros(self._layout.units, dtype=torch.float64, device=self._device)
         for piece in self._dense_pieces(only):
             squares[piece.first : piece.last] = _row_norms(self._dense(piece)).double().square().sum(1)
         return squares
 
     def _dense_pieces(self, only: Tensor | None) -> Iterator[UnitBlock]:
-        """Pieces whose gradients fit into memory, of which a unit is marked in only (U,); None: all of them."""
+        """Yield pieces whose gradients fit into memory, with a unit marked in ``only`` (U,); None: all pieces."""
         for piece in self._pieces(self._shape.numel()):
             if only is None or bool(only[piece.first : piece.last].any()):
                 yield piece
 
     def squares_and_bounds(self) -> tuple[Tensor, Tensor]:
-        """(U,) squared ghost norms, and squares of the sums of the tokens' norms, to which rounding is proportional."""
+        """Return (U,) squared ghost norms, and squared sums of the tokens' norms, which scale the rounding."""
         squares = torch.zeros(self._layout.units, dtype=torch.float64, device=self._device)
         bounds = torch.zeros_like(squares)
         uses = len(self._products) + len(self._rows)
@@ -235,7 +235,7 @@ class Deferred:
         self._rows = [Rows(r.ids, cleaned(r.values)) for r in self._rows]
 
     def weighted_sums(self, weights: Tensor, onto: Sums | None) -> Sums:
-        """The weighted sum."""
+        """Return the weighted sum."""
         total = torch.zeros(self._shape, device=self._device) if onto is None else onto[self._name]
         if self.ghost:
             of_product = weights if self._cancelling is None else weights.masked_fill(self._cancelling, 0.0)
@@ -249,7 +249,7 @@ class Deferred:
         return {self._name: total}
 
     def _add_product(self, total: Tensor, of_record: Tensor) -> None:
-        """Add the gradients of all records times their factors of_record (B,) to total."""
+        """Add the gradients of all records, times their factors of_record (B,), to total."""
         for pair in self._products:
             add_scaled(total, pair.left, pair.right, of_record)
         for use in self._rows:
@@ -275,7 +275,7 @@ class Deferred:
 
 
 class RowSums:
-    """An embedding that is only looked up: each unit's gradient is kept as the rows it touched."""
+    """An embedding that is only looked up. Each unit's gradient is kept as the rows that the unit touched."""
 
     def __init__(self, name: str, shape: torch.Size, layout: RecordLayout, device: torch.device) -> None:
         self._name, self._shape, self._layout, self._device = name, shape, layout, device
@@ -291,7 +291,7 @@ class RowSums:
         self._values.append(use.values.flatten(0, -2).float())
 
     def norms(self) -> Tensor:
-        """(U, 1) norms."""
+        """Return (U, 1) norms."""
         # The empty tensor is for a batch that never used the embedding: ``cat`` of nothing fails.
         keys = torch.cat([*self._keys, torch.empty(0, dtype=torch.long, device=self._device)])
         # Not ``torch.unique``, whose result has as many rows as a GPU finds: it would have to be waited for. Here rows
@@ -311,17 +311,17 @@ class RowSums:
         return squares.sqrt().unsqueeze(1)
 
     def discard(self, bad: Tensor) -> None:
-        """Set the bad units' rows to zero."""
+        """Zero the bad units' rows."""
         self._sums.masked_fill_(bad[self._unit].unsqueeze(1), 0.0)
 
     def weighted_sums(self, weights: Tensor, onto: Sums | None) -> Sums:
-        """The weighted sum."""
+        """Return the weighted sum."""
         total = torch.zeros(self._shape, device=self._device) if onto is None else onto[self._name]
         return {self._name: total.index_add_(0, self._id, self._sums * weights[self._unit].unsqueeze(1))}
 
 
 def norm_of_all(tensors: Iterable[Tensor]) -> Tensor:
-    """The norm of tensors together, float64, shape (); rows in float32, and rows among each other in float64."""
+    """Return the norm of all tensors together, float64, shape (): rows in float32, rows combined in float64."""
     # Of each tensor's own copy in float64 nothing is made, which would be twice as large.
     matrices: list[Tensor] = []
     vectors: list[Tensor] = []
@@ -333,7 +333,7 @@ def norm_of_all(tensors: Iterable[Tensor]) -> Tensor:
 
 
 def _in_rows(tensor: Tensor) -> list[Tensor]:
-    """A tensor's numbers as one or two matrices, with short rows: in float32 a norm loses digits with its length."""
+    """Return a tensor as one or two matrices with short rows. In float32, a long row's norm loses digits."""
     if tensor.dim() > 1:
         return [tensor.flatten(0, -2)]
     flat = tensor.flatten()
@@ -342,7 +342,7 @@ def _in_rows(tensor: Tensor) -> list[Tensor]:
 
 
 def _row_norms(dense: Tensor) -> Tensor:
-    """(..., M) norms of the rows of dense (..., M, N), float32."""
+    """Return (..., M) norms of the rows of dense (..., M, N), float32."""
     norms: Tensor = torch.linalg.vector_norm(dense, dim=-1, dtype=torch.float32)
     return norms
 
@@ -359,7 +359,7 @@ def _scatter(dense: Tensor, block: UnitBlock, ids: Tensor, values: Tensor) -> No
 def _ghost(
     piece: UnitBlock, products: Sequence[Product], rows: Sequence[Rows], device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """(u,) ||sum of left^T right + scattered values||^2 without forming it, and (sum of the tokens' norms)^2."""
+    """Return (u,) ||sum of left^T right + scattered values||^2 without forming it, and (sum of tokens' norms)^2."""
     squares = torch.zeros(piece.units, dtype=torch.float64, device=device)
     sizes = torch.zeros_like(squares)
     if products:

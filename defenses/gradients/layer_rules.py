@@ -1,10 +1,10 @@
 """The gradient of each unit from each use of a layer in a pass, by layer type.
 
-A linear layer that maps a to y adds to a unit's gradient the sum over its tokens of (dl/dy)^T a; an embedding adds
-dl/dy to the rows that were looked up; a bias or a norm's scale adds a sum over tokens. All of this follows from the
+A linear layer that maps a to y adds to a unit's gradient the sum over its tokens of (dl/dy)^T a. An embedding adds
+dl/dy to the rows that were looked up. A bias or a norm's scale adds a sum over tokens. All of this follows from the
 layer's input (kept by a forward hook) and dl/dy (Goodfellow 2015; book-keeping of Bu et al. 2023, "Differentially
-Private Optimization on Large Model at Small Cost", Algorithm 1), so one forward and one backward pass over all units
-suffice.
+Private Optimization on Large Model at Small Cost", Algorithm 1). One forward and one backward pass over all units
+therefore suffice.
 
 Axes: B records of the batch, U units, T tokens of one unit (its records x positions), M x N a weight, V rows of an
 embedding, d its width, ``...`` any positions.
@@ -24,7 +24,7 @@ from heldin.models.devices import moved
 
 
 class NoRule(Exception):
-    """No rule covers the way in which a layer was used; the message names both."""
+    """A layer was used in a way that no rule covers; the message names layer and use."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +52,11 @@ class Total:
 
 @dataclass(frozen=True)
 class UnitBlock:
-    """A run of units with equally many records.
+    """A run of units with equal numbers of records.
 
     Attributes:
-        start: first record of the run in the batch.
-        rows: records per unit.
+        start: index of the run's first record in the batch.
+        rows: number of records per unit.
         last: end of the units (exclusive).
     """
 
@@ -71,13 +71,13 @@ class UnitBlock:
         return self.last - self.first
 
     def tokens(self, x: Tensor) -> Tensor:
-        """The block's part of x (B, ..., n) as (units, T, n)."""
+        """Return the block's part of x (B, ..., n) as (units, T, n)."""
         records = self.units * self.rows
         part = x if records == x.shape[0] else x[self.start : self.start + records]
         return part.reshape(self.units, -1, x.shape[-1])
 
     def pieces(self, floats_per_unit: int, most: int) -> Iterator["UnitBlock"]:
-        """The block in pieces that need at most so many floats each, but have at least one unit."""
+        """Yield pieces of the block that need at most ``most`` floats each, but have at least one unit."""
         size = max(1, most // max(1, floats_per_unit))
         for first in range(self.first, self.last, size):
             start = self.start + (first - self.first) * self.rows
@@ -86,14 +86,14 @@ class UnitBlock:
 
 @dataclass(frozen=True)
 class RecordLayout:
-    """An order of the records in which each unit is contiguous and units with equally many records are adjacent.
+    """An order of the records: each unit is contiguous, and units with equal numbers of records are adjacent.
 
     Attributes:
-        order: (B,) the caller's row of each record, on the CPU.
-        unit: (B,) the unit of each record, numbered 0, 1, ... in this order, not by the caller's numbers.
-        present: (U,) the caller's number of each unit; units without records are left out.
-        sizes: (U,) records of each unit.
-        blocks: the runs of units with equally many records.
+        order: the caller's row of each record, (B,), on the CPU.
+        unit: unit of each record, (B,), numbered 0, 1, ... in this order, not with the caller's numbers.
+        present: the caller's number of each unit, (U,); units without records are left out.
+        sizes: number of records of each unit, (U,).
+        blocks: the runs of units with equal numbers of records.
     """
 
     order: Tensor
@@ -104,12 +104,12 @@ class RecordLayout:
 
     @property
     def units(self) -> int:
-        """U, without units that have no records."""
+        """U, the number of units with records."""
         return len(self.present)
 
 
 def lay_out(unit: Tensor, units: int, device: torch.device) -> RecordLayout:
-    """The layout for the unit numbers (B,) of the records, for passes on this device."""
+    """Return the layout for the records' unit numbers (B,), for passes on this device."""
     # On the CPU: runs are found by looking at the numbers, for which a GPU would have to be waited for.
     unit = unit.cpu()
     counts = torch.bincount(unit, minlength=units)
@@ -130,7 +130,7 @@ def lay_out(unit: Tensor, units: int, device: torch.device) -> RecordLayout:
 
 
 def one_unit(records: int, device: torch.device) -> RecordLayout:
-    """The layout of one unit with so many records, made on the device without a copy to it."""
+    """Return the layout of one unit with ``records`` records, made on the device without a copy to it."""
     unit, first = torch.zeros(records, dtype=torch.long, device=device), torch.zeros(1, dtype=torch.long, device=device)
     size = torch.full((1,), records, device=device)
     return RecordLayout(torch.arange(records), unit, first, size, (UnitBlock(0, records, 0, 1),))
@@ -145,8 +145,8 @@ class LayerRule:
     """The rule for the gradients of one layer type.
 
     Attributes:
-        read: (layer, arguments, keyword arguments) -> what ``uses`` needs from the forward pass.
-        uses: (layer, what was read, dl/dy) -> (parameter name in the layer, its use).
+        read: (layer, arguments, keyword arguments) -> the values that ``uses`` needs from the forward pass.
+        uses: (layer, values of ``read``, dl/dy) -> (parameter name in the layer, its use).
         weight: "product" or "rows", depending on what ``uses`` yields for ``weight``; "total" if there is no matrix.
     """
 
@@ -156,7 +156,7 @@ class LayerRule:
 
 
 def rule_of(layer: nn.Module) -> LayerRule | None:
-    """The rule for a layer's own parameters, or None."""
+    """Return the rule for a layer's own parameters; None if there is none."""
     # By the forward function, not by class: a subclass with its own forward does not inherit the rule.
     # A function that computes what one of torch does, but for rounding, names it (``models.attention.AlignedHead``).
     forward = getattr(type(layer).forward, "computes", type(layer).forward)
@@ -191,8 +191,8 @@ def watch(
     """Report every use of the layer's trainable parameters to ``report`` during the backward pass.
 
     Args:
-        trainable: its own parameters whose uses are reported, by their names in it.
-        records: B.
+        trainable: the layer's reported parameters, by their names in the layer.
+        records: number B of records.
         anchor: a scalar that requires a gradient, so that the graph begins at the first trainable layer.
         report: called with (parameter, use).
 
@@ -232,7 +232,7 @@ def watch(
 
 
 class _Tap(torch.autograd.Function):
-    """The identity; in the backward pass it reports what it kept, and the gradient."""
+    """The identity. In the backward pass, it reports the kept values and the gradient."""
 
     @staticmethod
     def forward(

@@ -22,8 +22,8 @@ class Layer:
     """A module with trainable parameters of its own.
 
     Attributes:
-        own: its trainable parameters, by their names in it.
-        rule: how its gradients are found; None: there is no rule.
+        own: trainable parameters of the module, by their names in it.
+        rule: rule for its gradients; None: there is no rule.
     """
 
     name: str
@@ -37,9 +37,9 @@ class Parts:
     """The parts of a model.
 
     Attributes:
-        layers: those with trainable parameters of their own.
-        trainable: trainable parameters by name, tied ones once.
-        dropping: (module, what it drops with which probability) of modules with dropout, whether they are on or not.
+        layers: layers with trainable parameters of their own.
+        trainable: trainable parameters by name; tied parameters occur once.
+        dropping: (module, dropped values with their probability) of modules with dropout, active or not.
     """
 
     model: nn.Module
@@ -50,12 +50,12 @@ class Parts:
 
     @property
     def device(self) -> torch.device:
-        """Return the model's device."""
+        """The model's device."""
         return next(iter(self.trainable.values())).device
 
 
 def take_apart(model: nn.Module) -> Parts:
-    """The parts of a model. Raises InputError for a batch norm, or if nothing is trainable."""
+    """Return the parts of a model. Raises InputError for a batch norm, or if nothing is trainable."""
     named = list(model.named_modules())
     trainable: dict[str, nn.Parameter] = {}
     layers = []
@@ -81,14 +81,14 @@ def take_apart(model: nn.Module) -> Parts:
 
 
 def unit_losses(model: nn.Module, batch: TokenBatch, layout: RecordLayout) -> Tensor:
-    """Losses of the units, shape (U,), each the mean over its records; none depends on another unit's records."""
+    """Return the units' losses, shape (U,), each the mean over only the unit's own records."""
     # Every row has the loss of its record, and every record equally many rows.
     rows = batch.losses(model, once=True)
     return torch.zeros_like(rows[: layout.units]).index_add(0, layout.unit, rows / layout.sizes[layout.unit])
 
 
 def even_width(model: nn.Module, batch: TokenBatch) -> TokenBatch:
-    """The batch padded on the right to a multiple of ``WIDTHS`` within the model's context, if it is known."""
+    """Pad the batch on the right to a multiple of ``WIDTHS``, within the model's context if it is known."""
     inputs, targets, reference = batch.tensors
     width = inputs.shape[1]
     config = getattr(model, "config", None)
@@ -102,7 +102,7 @@ def even_width(model: nn.Module, batch: TokenBatch) -> TokenBatch:
 
 @contextlib.contextmanager
 def evaluating(parts: Parts) -> Iterator[bool]:
-    """Put the model into evaluation mode, except for gradient checkpointing; yields whether dropout was on."""
+    """Put the model into evaluation mode, except for gradient checkpointing. Yields whether dropout was on."""
     before = [m for m in parts.modules if m.training]
     checkpointed = [m for m in before if getattr(m, "gradient_checkpointing", False)]
     # transformers checkpoints activations only in training mode, so its modules stay there and must have no dropout.
@@ -128,7 +128,7 @@ def _train(modules: Sequence[nn.Module], *, on: bool) -> None:
 
 
 def _dropout(module: nn.Module) -> str | None:
-    """The module's own positive dropout probability as "name value", or None."""
+    """Return the module's own positive dropout probability as "name value", or None."""
     if isinstance(module, nn.modules.dropout._DropoutNd):
         return f"dropout {module.p}" if module.p > 0 else None
     own = ((key, value) for key, value in vars(module).items() if "drop" in key and isinstance(value, float))
@@ -137,7 +137,7 @@ def _dropout(module: nn.Module) -> str | None:
 
 @contextlib.contextmanager
 def without_gradients(trainable: dict[str, nn.Parameter]) -> Iterator[None]:
-    """Keep autograd from computing gradients of these parameters."""
+    """Prevent autograd from computing gradients of these parameters."""
     try:
         for parameter in trainable.values():
             parameter.requires_grad_(False)
@@ -148,5 +148,5 @@ def without_gradients(trainable: dict[str, nn.Parameter]) -> Iterator[None]:
 
 
 def trainable(model: PreTrainedModel) -> dict[str, torch.nn.Parameter]:
-    """The model's trainable parameters by name."""
+    """Return the model's trainable parameters by name."""
     return {name: p for name, p in model.named_parameters() if p.requires_grad}

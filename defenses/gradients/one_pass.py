@@ -29,10 +29,10 @@ _WORKSPACES: "weakref.WeakKeyDictionary[nn.Module, Workspace]" = weakref.WeakKey
 def one_pass(
     parts: Parts, batch: TokenBatch, layout: RecordLayout, ways: Mapping[str, Way]
 ) -> tuple[list[UnitGradients], Tensor]:
-    """The gradients of all units, and the losses (U,).
+    """Return the gradients of all units, and the losses (U,).
 
     Args:
-        batch: rows of all units, on the model's device.
+        batch: the rows of all units, on the model's device.
         ways: how the gradients of each parameter are held.
 
     Raises:
@@ -67,7 +67,7 @@ def one_pass(
 
 
 def _held(parts: Parts, layout: RecordLayout, ways: Mapping[str, Way]) -> dict[str, UnitGradients]:
-    """Choose a holder for the gradients of each parameter; all vectors share one."""
+    """Choose a holder for the gradients of each parameter. All vectors share one holder."""
     workspace = _WORKSPACES.setdefault(parts.model, Workspace())
     looked_up = {
         id(p) for layer in parts.layers if layer.rule and layer.rule.weight == "rows" for p in layer.own.values()
@@ -95,7 +95,7 @@ def ways_of(parts: Parts, layout: RecordLayout, positions: int, engine: Engine, 
     """Choose how each parameter's gradients are held: "rows" if it is only looked up, "total" if it is a vector.
 
     Args:
-        engine: "auto" chooses for each matrix; any other is used for all.
+        engine: "auto" chooses for each matrix; any other engine is used for all.
         budget: bytes that kept gradients may take under "auto"; None: the default of ``choose_ways``.
     """
     kinds: dict[int, set[str]] = {}
@@ -116,5 +116,5 @@ def ways_of(parts: Parts, layout: RecordLayout, positions: int, engine: Engine, 
 
 
 def release_workspace(model: nn.Module) -> None:
-    """Free the memory of this model's kept gradients; a later call allocates it again."""
+    """Free the memory of this model's kept gradients. A later call allocates it again."""
     _WORKSPACES.pop(model, None)

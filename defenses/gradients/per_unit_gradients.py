@@ -1,22 +1,22 @@
-"""The sum of the clipped gradients of a batch's privacy units: what DP training releases, before noise.
+"""The sum of the clipped gradients of a batch's privacy units, which DP training releases with added noise.
 
-What always holds for ``clipped_gradient_sum``:
+``clipped_gradient_sum`` guarantees:
 
-* a unit's loss is the mean over its own records of the record's mean loss over its own tokens, and its gradient is that
-  loss's full gradient: every trainable tensor, a tied one once, as the sum of its uses, position embeddings included;
+* a unit's loss is the mean over its records of the record's mean loss over its tokens. The unit's gradient is the full
+  gradient of this loss: every trainable tensor, a tied one once, as the sum of its uses, with position embeddings;
 * apart from rounding, a unit's norm and contribution do not depend on the other units of the batch, on padding or on
   the order of the records; the contribution's norm is at most the clip norm (to 1e-4 of it);
 * the norm is that of the numbers that are summed: float32 gradients, whatever the precision of the pass;
 * sums over batches of whole units add up to the sum over all units; a unit must never be split over two calls;
-* products of float32 matrices are made in float32, also where the environment allows TF32.
+* products of float32 matrices are computed in float32, even if the environment allows TF32.
 
 | unit | contribution |
 |---|---|
 | without records, or without any target | zero, loss 0 |
 | with a loss, gradient or squared norm that is not finite | zero, by masking; marked in ``masked`` |
-| whose gradient is zero | itself |
+| with a gradient of zero | zero |
 
-The layer rules are checked on a model's first batch against plain autograd for one unit at a time.
+On a model's first batch, the layer rules are compared with plain autograd for one unit at a time.
 
 Clipping: Abadi et al. 2016; units of several records: Charles et al. 2024, Algorithm 2.
 """
@@ -61,13 +61,13 @@ _CHECKED: "weakref.WeakKeyDictionary[nn.Module, dict[object, str | None]]" = wea
 
 @dataclass(frozen=True)
 class UnitBatch:
-    """One micro-batch of whole units, on any device; a pass on a GPU need not wait for it if they are on the CPU.
+    """One micro-batch of whole units, on any device. If the units are on the CPU, a GPU pass need not wait for them.
 
     Attributes:
-        inputs: (B, L) token ids, one record per row, padded on the right; two rows where two answers are compared.
-        targets: (B, L) token ids, -100 if there is no target.
-        unit: (B,) unit number 0..U-1 of each row, in any order; the rows of a record follow each other.
-        units: U.
+        inputs: token ids, (B, L), one record per row, padded on the right; two rows where two answers are compared.
+        targets: token ids, (B, L), -100 if there is no target.
+        unit: unit number 0..U-1 of each row, (B,), in any order; the rows of a record are consecutive.
+        units: number U of units.
         reference: see ``TokenBatch``; None: zeros.
         objective: see ``TokenBatch``.
     """
@@ -81,7 +81,7 @@ class UnitBatch:
 
     @classmethod
     def of(cls, batch: TokenBatch, unit: Tensor, units: int) -> "UnitBatch":
-        """Return the units of a batch."""
+        """Return a batch with its units."""
         return cls(batch.inputs, batch.targets, unit, units, batch.reference, batch.objective)
 
     @property
@@ -107,12 +107,12 @@ class ClippedSum:
     """The contribution of a batch.
 
     Attributes:
-        gradients: by parameter name, the sum over units of the clipped gradients, float32.
-        norms: (U,) norms before clipping, float32.
-        losses: (U,) losses, float32.
-        masked: (U,) which units were not finite and contribute zero.
-        engine: how it was computed.
-        notice: what the user should know, such as why a slower engine was used; None if nothing.
+        gradients: for each parameter name, the sum over units of the clipped gradients, float32.
+        norms: norms of the units before clipping, (U,), float32.
+        losses: losses of the units, (U,), float32.
+        masked: marks, (U,), of the units that were not finite and contribute zero.
+        engine: the engine that computed the sum.
+        notice: note for the user, such as why a slower engine was used; None if there is none.
     """
 
     gradients: dict[str, Tensor]
@@ -134,23 +134,25 @@ def clipped_gradient_sum(
     parts: Parts | None = None,
     onto: Sums | None = None,
 ) -> ClippedSum:
-    """The sum of the units' clipped gradients, with the guarantees of the module docstring.
+    """Return the sum of the units' clipped gradients, with the guarantees in the module docstring.
 
-    One forward and one backward pass over all records. The model runs in evaluation mode, so without dropout; autocast
-    is left to the caller. Parameters that require no gradient are ignored, in the norm too; no ``.grad`` is changed.
+    One forward and one backward pass cover all records. The model runs in evaluation mode, so without dropout. The
+    caller decides about autocast. Parameters that require no gradient are ignored, in the norm too. No ``.grad`` is
+    changed.
 
     Args:
-        model: a causal language model: model(input_ids=, use_cache=False).logits is (B, L, V).
-        clip_norm: C: a gradient is multiplied by min(1, C / norm); ``math.inf`` for no clipping.
-        engine: "auto": for each weight matrix the fastest way of ``engine_choice``; "materialise", "ghost": that way
-            for all; "loop": one backward pass per unit, which "auto" takes too where ``unit_by_unit`` finds it faster.
-            If a trainable parameter has no rule, or the rules fail their check against plain autograd, the loop is used
-            and ``notice`` says so.
+        model: a causal language model, for which model(input_ids=, use_cache=False).logits is (B, L, V).
+        clip_norm: C; a gradient is multiplied by min(1, C / norm). ``math.inf`` does not clip.
+        engine: "auto" takes the fastest way of ``engine_choice`` for each weight matrix. "materialise" and "ghost" take
+            this way for all. "loop" does one backward pass per unit, as "auto" also does if ``unit_by_unit`` finds it
+            faster. If a trainable parameter has no rule, or the rules fail their check against plain autograd, the loop
+            is used, and ``notice`` reports it.
         memory_budget: bytes that kept gradients may take under "auto"; None: the default of ``choose_ways``.
-        most_records: of one forward pass; if a unit has more, all units are taken one by one, in several passes each,
-            whatever the engine. None: every unit fits.
-        parts: ``take_apart(model)``, for several calls; None: it is taken apart here.
-        onto: ``gradients`` of an earlier call, to which these are added, in place; None: there are none yet.
+        most_records: maximum number of records in one forward pass. If a unit has more, all units are computed one by
+            one, in several passes each, whatever the engine. None: every unit fits.
+        parts: ``take_apart(model)``, to share over several calls; None computes it.
+        onto: ``gradients`` of an earlier call, to which the gradients are added in place; None: there is no earlier
+            call.
 
     Raises:
         InputError: the clip norm is below ``LEAST_CLIP_NORM``, nothing is trainable, or the model mixes records.
@@ -204,7 +206,7 @@ Found = tuple[Sums, Tensor, Tensor, Tensor]  # sums, norms (U,), losses (U,), ma
 
 @dataclass(frozen=True)
 class _Clip:
-    """To which norm, and ``onto`` of ``clipped_gradient_sum``."""
+    """The clip norm, and ``onto`` of ``clipped_gradient_sum``."""
 
     norm: float
     onto: Sums | None
@@ -223,7 +225,7 @@ def _clipped(gradients: Sequence[UnitGradients], losses: Tensor, clip: _Clip) ->
 
 
 def _norms(gradients: Sequence[UnitGradients], none: Tensor) -> Tensor:
-    """(U,) norms over all parameters, float64; ``none`` (U, 0) are the norms of no parameter."""
+    """Return (U,) norms over all parameters, float64; ``none`` (U, 0) are the norms of no parameter."""
     ghosts = [gradient for gradient in gradients if isinstance(gradient, Deferred) and gradient.ghost]
     others = [gradient.norms() for gradient in gradients if gradient not in ghosts]
     squares = torch.cat([*others, none], 1).double().square().sum(1)
@@ -240,11 +242,11 @@ def _norms(gradients: Sequence[UnitGradients], none: Tensor) -> Tensor:
 
 
 def clip_factors(norms: Tensor, masked: Tensor, clip_norm: float | Tensor) -> Tensor:
-    """Factors by which gradients are multiplied, (U,), float32.
+    """Return the factors for the units' gradients, (U,), float32.
 
     Args:
-        norms: (U,), float64.
-        masked: (U,), units whose factor is zero.
+        norms: norms of the units, (U,), float64.
+        masked: marks, (U,), of the units whose factor is zero.
     """
     factors = (clip_norm / norms).clamp_max(1.0)  # a norm of zero gives infinity, and so 1
     # A factor that float32 holds with fewer digits could be rounded up, by a tenth and more.
@@ -253,7 +255,7 @@ def clip_factors(norms: Tensor, masked: Tensor, clip_norm: float | Tensor) -> Te
 
 
 def _loop(parts: Parts, batch: TokenBatch, layout: RecordLayout, clip: _Clip, most_rows: int | None) -> Found:
-    """Plain backward passes, one unit after the other."""
+    """Compute plain backward passes, one unit after the other."""
     starts = [start for b in layout.blocks for start in range(b.start, b.start + b.units * b.rows, b.rows)]
     of_units = [
         _without_padding(batch.rows(slice(start, end))) for start, end in itertools.pairwise([*starts, len(batch)])
@@ -291,7 +293,7 @@ def _loop(parts: Parts, batch: TokenBatch, layout: RecordLayout, clip: _Clip, mo
 
 
 def _add_scaled(total: Sums, gradients: Sequence[Tensor], factor: Tensor, masked: Tensor) -> None:
-    """Add the gradients times a factor unless they are masked; a factor of zero would not do: NaN times zero is NaN."""
+    """Add the gradients times a factor unless they are masked. A factor of zero is no mask: NaN times 0 is NaN."""
     if masked.device.type == "cuda":
         # Adds or does nothing without the host's knowing, in a few kernels.
         sums = [total[name] for name in total]
@@ -315,14 +317,14 @@ def _add_scaled(total: Sums, gradients: Sequence[Tensor], factor: Tensor, masked
 
 
 def _without_padding(unit: TokenBatch) -> TokenBatch:
-    """A unit's rows (R, L) without the padding that other units cause; on the CPU, or a GPU is waited for."""
+    """Return a unit's rows (R, L) without padding for other units. On the CPU, to avoid waiting for a GPU."""
     asked = (unit.targets != IGNORED).any(0).nonzero()
     longest = int(asked.max()) + 1 if len(asked) else 1
     return unit.with_tensors(unit.inputs[:, :longest], unit.targets[:, :longest], unit.reference)
 
 
 def _spread(values: Tensor, layout: RecordLayout, units: int) -> Tensor:
-    """Values (U,) of the present units at the caller's unit numbers; zero for units without records."""
+    """Return values (U,) of the present units at the caller's unit numbers; zero for units without records."""
     out = torch.zeros(units, dtype=values.dtype, device=values.device)
     out[layout.present] = values
     return out
@@ -338,12 +340,12 @@ def _nothing(parts: Parts, units: UnitBatch, onto: Sums | None) -> ClippedSum:
 
 
 def plain_gradient(parts: Parts, unit: TokenBatch, most_rows: int | None = None) -> tuple[Tensor, list[Tensor]]:
-    """Loss and float32 gradients of one unit, by plain autograd, on the model's device.
+    """Return loss and float32 gradients of one unit, by plain autograd, on the model's device.
 
     Args:
         unit: the unit's rows, on the model's device.
-        most_rows: of a forward pass, a multiple of the rows of a record; the gradients of several passes add up. None:
-            all.
+        most_rows: maximum number of rows in a forward pass, a multiple of the rows of a record; the gradients of
+            several passes are added. None: all rows.
     """
     count, device = len(unit), parts.device
     parameters = list(parts.trainable.values())
@@ -369,7 +371,7 @@ def plain_gradient(parts: Parts, unit: TokenBatch, most_rows: int | None = None)
 
 
 def why_not_rules(parts: Parts, inputs: Tensor, targets: Tensor) -> str | None:
-    """Why the one-pass engines cannot be used on this model, or None; checked once for each set of parameters.
+    """Return why the one-pass engines cannot be used on this model, or None. Checked once per parameter set.
 
     Raises InputError if a record's loss depends on the other records of its batch.
     """

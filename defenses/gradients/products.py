@@ -1,4 +1,4 @@
-"""Products with float32 results of operands that stay in half precision, and how much is held at a time for them."""
+"""Products of half-precision operands with float32 results, and the amount of memory that they may hold."""
 
 from collections.abc import Iterator
 
@@ -18,7 +18,7 @@ EVEN = 8  # numbers of half precision in the 16 bytes that a GPU reads at a time
 
 
 def piece_floats(device: torch.device) -> int:
-    """Floats of a piece on this device."""
+    """Return the number of floats in a piece on this device."""
     if kind_of(device) != "cuda":
         return PIECE["cpu"]
     # Of the whole memory, not of what is free: pieces, and so roundings, are the same in every step.
@@ -26,7 +26,7 @@ def piece_floats(device: torch.device) -> int:
 
 
 def product(left: Tensor, right: Tensor) -> Tensor:
-    """left (U, M, T) times right (U, T, N), float32."""
+    """Return left (U, M, T) times right (U, T, N), float32."""
     if _stays_half(left, right):
         # Products of two half-precision numbers are exact in float32: copies of the factors would only take memory.
         return torch.bmm(left, right, out_dtype=torch.float32)
@@ -34,13 +34,13 @@ def product(left: Tensor, right: Tensor) -> Tensor:
 
 
 def multiply_into(out: Tensor, left: Tensor, right: Tensor, *, keep: bool) -> None:
-    """Set out (U, M, N), float32, to left^T right, or add it if keep.
+    """Set out (U, M, N), float32, to left^T right, or add the product to out with ``keep``.
 
     Args:
-        out: where the products go.
-        left: (U, T, M).
-        right: (U, T, N).
-        keep: whether to add.
+        out: tensor for the products.
+        left: left operand, (U, T, M).
+        right: right operand, (U, T, N).
+        keep: whether to add to ``out``.
     """
     if _stays_half(left, right):
         # Of an odd number of columns cuBLAS has slow kernels alone: the last of them go apart.
@@ -59,10 +59,10 @@ def add_scaled(total: Tensor, left: Tensor, right: Tensor, factors: Tensor) -> N
     """Add the sum over records and positions of factor times left^T right to total (M, N), float32.
 
     Args:
-        total: what is added to.
-        left: (B, ..., M).
-        right: (B, ..., N).
-        factors: (B,), float32.
+        total: tensor to which the sum is added.
+        left: left operand, (B, ..., M).
+        right: right operand, (B, ..., N).
+        factors: factors of the records, (B,), float32.
     """
     # The factors scale the narrower side, which costs less.
     narrow, other = (left, right) if left.shape[-1] < right.shape[-1] else (right, left)
@@ -77,7 +77,7 @@ def add_scaled(total: Tensor, left: Tensor, right: Tensor, factors: Tensor) -> N
 
 
 def terms(scaled: Tensor, dtype: torch.dtype) -> Iterator[Tensor]:
-    """Terms of this type whose sum is the float32 operand; the operand itself unless the type is bfloat16."""
+    """Yield terms of this type that sum to the float32 operand; the operand unless the type is bfloat16."""
     if dtype != torch.bfloat16:
         yield scaled
         return

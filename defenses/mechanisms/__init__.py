@@ -1,1 +1,1 @@
-"""Mechanisms of training: a module for each kind, with its settings, its checks, its plan and its guarantee."""
+"""Mechanisms of training: one module per kind, with its settings, its checks, its plan and its guarantee."""

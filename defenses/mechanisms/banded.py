@@ -1,7 +1,7 @@
-"""Banded noise for users: ULS whose noise partly cancels over steps (docs/theory.md#banded-noise).
+"""Banded noise for users: ULS with noise that partly cancels over steps (docs/theory.md#banded-noise).
 
-Users are divided into groups, and each step draws from the next group. So a user takes part at most once in as many
-steps as there are groups, and the noise of these steps may be correlated at no cost in epsilon.
+Users are divided into groups, and each step draws from the next group. So a user is in at most one of as many
+consecutive steps as there are groups. The noise of these steps may be correlated at no cost in epsilon.
 """
 
 from collections.abc import Mapping, Sequence
@@ -62,7 +62,7 @@ class BandedDefense(SampledDefense, UserRecords):
 
     @property
     def settled_bands(self) -> int:
-        """Return the number of bands, which follows from public constants."""
+        """The number of bands, which follows from public constants."""
         if self.bands != "auto":
             return self.bands
         assert self.target_epsilon is not None
@@ -71,25 +71,25 @@ class BandedDefense(SampledDefense, UserRecords):
 
     @property
     def carries_noise(self) -> bool:
-        """With more than one band."""
+        """Whether there is more than one band."""
         return self.settled_bands > 1
 
     @property
     def records_of_a_unit(self) -> int | None:
-        """``group_size``, or all."""
+        """``group_size``; None if all records are used."""
         return None if self.record_selection == "all" else self.group_size
 
     def sampled_by(self) -> BandedPoissonSampler:
-        """Poisson coins of the users of a step's group."""
+        """Return Poisson coins for the users of a step's group."""
         return BandedPoissonSampler.of(self.population, self.cohort, self.settled_bands)
 
     def plan(self, given: Given) -> dict[str, Any]:
-        """Users are sampled."""
+        """Return the plan's fields; users are sampled."""
         return {**super().plan(given), "sampled": "user"}
 
 
 class BandedLevel(UserLevel):
-    """Every user, as under ULS with as many rounds as a user's group has steps."""
+    """The level of every user, as under ULS with as many rounds as a user's group has steps."""
 
     method: ClassVar[str] = "banded"
 
@@ -99,7 +99,7 @@ class BandedLevel(UserLevel):
         return isinstance(mechanism.sampler, BandedPoissonSampler)
 
     def check(self) -> None:
-        """Raise InputError also for anything that the proof does not cover."""
+        """Raise InputError also for combinations that the proof does not cover."""
         plan = self.mechanism
         if plan.unit != "user" or not plan.samples_users:
             raise InputError(
@@ -117,5 +117,5 @@ class BandedLevel(UserLevel):
             raise InputError("banded noise is heldin's own: the step of a package adds noise of its own")
 
     def conditions(self, refilling: Sequence[Statement]) -> Sequence[Statement]:
-        """The groups."""
+        """Return the condition about the groups, with those of the user level."""
         return (*super().conditions(refilling), GuaranteeCondition.BANDED(bands=self.mechanism.sampler.groups))

@@ -1,4 +1,4 @@
-"""Clipping without noise (Kandpal et al., D.3): a heuristic, and no guarantee."""
+"""Clipping without noise (Kandpal et al., D.3): a heuristic without a guarantee."""
 
 from typing import Any, Literal
 
@@ -17,7 +17,7 @@ class ClippingDefense(DefenseConfig):
     """Clip norm; null: the smallest gradient norm of a plain run, which is done first."""
 
     def plan(self, given: Given) -> dict[str, Any]:
-        """With the norm of the config, or the measured one."""
+        """Return the plan's fields, with the norm of the config, or the measured norm."""
         norm = self.clip_norm or given.clip_norm
         assert norm is not None
         kinds = {"batch": BatchClip, "example": FlatClip}
@@ -25,21 +25,21 @@ class ClippingDefense(DefenseConfig):
 
     @property
     def clips_plainly(self) -> Literal["example", "batch"]:
-        """As the config says."""
+        """The unit in the config."""
         return self.unit
 
     @property
     def measured_clip(self) -> Literal["example", "batch"] | None:
-        """Those that are clipped, without a norm in the config."""
+        """The clipped unit, if the config has no norm."""
         return self.unit if self.clip_norm is None else None
 
     @property
     def needs_whole_models(self) -> tuple[str, ...]:
-        """Gradients are clipped in one piece."""
+        """The defense's key, because gradients are clipped as a whole."""
         return (f"defense.kind {self.kind}",)
 
     def retraining_problem(self, documents: int | None) -> str | None:
-        """A measured norm."""
+        """Return a problem for a measured norm."""
         if self.clip_norm is None:
             return "give defense.clip_norm: a norm measured in each training would differ between them"
         return None

@@ -1,7 +1,7 @@
-"""What a mechanism is: a section of a config that gives a plan, and a level that says what the plan protects.
+"""The interface of a mechanism: a config section that gives a plan, and a level, which states the protection.
 
-The section is what ``defense`` in a config is read into; all its numbers are public constants. The level holds what
-follows from a plan's fields: which combinations have an accountant, the event, the reasons and conditions.
+``defense`` in a config is read into the section, whose numbers are all public constants. The level contains everything
+that follows from a plan's fields: combinations with an accountant, the event, the reasons and conditions.
 """
 
 from abc import ABC, abstractmethod
@@ -28,15 +28,15 @@ Checkpoint: TypeAlias = Literal["last_step", "public_validation", "protected_val
 
 @dataclass(frozen=True)
 class Given:
-    """What a plan takes from the rest of a config.
+    """The inputs of a plan from the rest of a config.
 
     Attributes:
-        plain_steps: optimizer steps of plain training, which follow from the data.
-        batch_size: of plain training.
-        clip_norm: measured in a plain run, for a defense that names none.
+        plain_steps: number of optimizer steps of plain training, which follows from the data.
+        batch_size: batch size of plain training.
+        clip_norm: norm measured in a plain run, for a defense that sets no norm.
         checkpoint: how the released checkpoint is chosen.
-        data_steps: steps on the data before training.
-        assumptions: what the guarantee assumes, whatever the mechanism.
+        data_steps: data-side steps before training.
+        assumptions: assumptions of the guarantee, whatever the mechanism.
     """
 
     plain_steps: int
@@ -48,7 +48,7 @@ class Given:
 
 
 class DefenseConfig(Section, ABC):
-    """A kind of ``defense``. What it does not say is as for plain training."""
+    """A kind of ``defense``. Anything that it does not set is as in plain training."""
 
     kind: str
     """Its name, or "package.module:Class"."""
@@ -66,7 +66,7 @@ class DefenseConfig(Section, ABC):
 
     @abstractmethod
     def plan(self, given: Given) -> dict[str, Any]:
-        """Return the fields of the ``Mechanism``, with a stand-in for noise that is to be calibrated."""
+        """Return the fields of the ``Mechanism``, with a placeholder for noise that is to be calibrated."""
 
     @property
     def promises_users(self) -> bool:
@@ -75,7 +75,7 @@ class DefenseConfig(Section, ABC):
 
     @property
     def calibrated_to(self) -> float | None:
-        """Epsilon that the noise is to meet; None if the plan has the noise."""
+        """Target epsilon of the noise; None if the plan sets the noise."""
         return None
 
     def noise_generator(self) -> NoiseGenerator | None:
@@ -84,42 +84,42 @@ class DefenseConfig(Section, ABC):
 
     @property
     def pass_records(self) -> int:
-        """Most records in one backward pass of a private step."""
+        """Maximum number of records in one backward pass of a private step."""
         return 1
 
     @property
     def records_of_a_unit(self) -> int | None:
-        """Records that a sampled unit adds to a step; None: all that a user has."""
+        """Number of records that a sampled unit adds to a step; None: all records of a user."""
         return 1
 
     @property
     def cohort_size(self) -> int | None:
-        """Expected number of units in a step; None: all of them, or plain batches."""
+        """Expected number of units in a step; None: all units, or plain batches."""
         return None
 
     @property
     def local_updates(self) -> LocalUpdates | None:
-        """A drawn user's own steps; None if gradients are clipped."""
+        """A drawn user's local steps; None if gradients are clipped."""
         return None
 
     @property
     def carries_noise(self) -> bool:
-        """Whether the noise of a step depends on that of earlier ones."""
+        """Whether the noise of a step depends on the noise of earlier steps."""
         return False
 
     @property
     def clips_plainly(self) -> Literal["example", "batch"] | None:
-        """What is clipped without noise; None: nothing, or a private step's units."""
+        """The unit that is clipped without noise; None: no unit, or a private step's units."""
         return None
 
     @property
     def measured_clip(self) -> Literal["example", "batch"] | None:
-        """Whose gradient norms a plain run measures first, for the clip norm; None: no plain run comes first."""
+        """The unit whose gradient norms a plain run measures for the clip norm; None: no plain run comes first."""
         return None
 
     @property
     def needs_whole_models(self) -> tuple[str, ...]:
-        """Keys of the config that cannot go with a model spread over processes."""
+        """Keys of the config that do not allow a model spread over processes."""
         return ()
 
     @property
@@ -129,31 +129,31 @@ class DefenseConfig(Section, ABC):
 
     @property
     def searched_by(self) -> EntitySourceConfig | None:
-        """What finds whom a record names, for the mechanism; None if nothing is searched."""
+        """The source that finds whom a record names, for the mechanism; None if nothing is searched."""
         return None
 
     @property
     def entity_categories(self) -> tuple[Category, ...]:
-        """Categories of names that ``searched_by`` finds."""
+        """Categories of the names that ``searched_by`` finds."""
         return ()
 
     @property
     def caps(self) -> tuple[int, int] | None:
-        """(G, k): most records of a user, and most that name an entity; None without caps."""
+        """(G, k): maximum number of a user's records, and of records that name an entity; None without caps."""
         return None
 
     @property
     def capped_as(self) -> Statement | None:
-        """The step on the data that the caps are; None without caps."""
+        """The data step that applies the caps; None without caps."""
         return None
 
     @property
     def pool_settings(self) -> dict[str, Any] | None:
-        """The settings that decide which entities can be audited; None if it knows of no entities."""
+        """The settings that decide which entities can be audited; None if the mechanism has no entities."""
         return None
 
     def assumptions(self, made_of_texts: frozenset[str]) -> tuple[Statement, ...]:
-        """Return what the guarantee assumes because of this mechanism.
+        """Return the assumptions of the guarantee that come from this mechanism.
 
         Args:
             made_of_texts: kinds of entity sources that may come from the protected people's texts.
@@ -161,25 +161,25 @@ class DefenseConfig(Section, ABC):
         return ()
 
     def require_model(self, model: Any) -> None:
-        """Raise InputError for a model for which the steps are not right."""
+        """Raise InputError for a model for which the steps would be wrong."""
 
     def retraining_problem(self, documents: int | None) -> str | None:
-        """Return why independent trainings cannot be run with it, and what to do; None if they can.
+        """Return why independent trainings are impossible with the mechanism, and what to do; None if possible.
 
         Args:
-            documents: of the worst-case user, if given.
+            documents: number of documents of the worst-case user, if given.
         """
         return None
 
     @property
     def worst_case_documents(self) -> int | None:
-        """Documents of a worst-case user, of whom training uses all; None: any number."""
+        """Number of a worst-case user's documents of which training uses all; None: any number."""
         return None
 
 
 @dataclass(frozen=True)
 class Level(ABC):
-    """What the plan of a mechanism protects, and what follows from that."""
+    """The protection that the plan of a mechanism gives, and what follows from it."""
 
     mechanism: "Mechanism"
 
@@ -202,7 +202,7 @@ class Level(ABC):
 
     @classmethod
     def covers(cls, mechanism: "Mechanism") -> bool:
-        """Return whether this is the level of a plan."""
+        """Return whether this is the level of the plan."""
         return mechanism.unit == cls.unit
 
     def check(self) -> None:
@@ -213,53 +213,53 @@ class Level(ABC):
 
     @property
     def members(self) -> int:
-        """Sampled members of the protected unit."""
+        """Number of sampled members of the protected unit."""
         return 1
 
     @property
     def event(self) -> Event:
-        """One round's event as accounting assumes it: for shuffled cohorts that is Poisson sampling."""
+        """One round's event as accounting assumes it: for shuffled cohorts, Poisson sampling."""
         plan = self.mechanism
         return plan.sampler.event(plan.noise_multiplier, self.members, plan.clip)
 
     @property
     def user_event(self) -> Event | None:
-        """One round's event for all of a user's records; None where nothing bounds how many there are."""
+        """One round's event for all of a user's records; None if nothing bounds their number."""
         return None
 
     @property
     def fallback_event(self) -> Event | None:
-        """An event that holds where the plan's only reason voids the assumed one; None if none does."""
+        """An event that still holds if the plan's only reason voids the assumed event; None if there is none."""
         plan = self.mechanism
         return plan.sampler.fallback_event(plan.noise_multiplier, self.members, plan.adjacency, plan.steps)
 
     def assumed_epsilon(self) -> float:
-        """Return what accounting would give if no reason held."""
+        """Return the epsilon of the accounting if no reason held."""
         assert self.mechanism.delta is not None
         return accounting.epsilon(self.event, self.mechanism.rounds, self.mechanism.delta)
 
     def reasons(self) -> Sequence[Statement]:
-        """Return the reasons for no guarantee that are the level's own."""
+        """Return this level's own reasons for no guarantee."""
         return ()
 
     def conditions(self, refilling: Sequence[Statement]) -> Sequence[Statement]:
-        """Return the conditions that are the level's own.
+        """Return this level's own conditions.
 
         Args:
-            refilling: steps on the data in which another record of the user takes a missing record's place.
+            refilling: data steps in which another record of the user takes a missing record's place.
         """
         return ()
 
     def fewest_units(self, population: int) -> int:
-        """Return the fewest protected units that a population of sampled ones can have."""
+        """Return the smallest number of protected units in a population of sampled units."""
         return -(-population // self.members)
 
     def exposure(self) -> Exposure | None:
-        """Return epsilon by how exposed a person is; None where it is one for everybody."""
+        """Return epsilon by a person's exposure; None if one epsilon holds for everybody."""
         return None
 
     def exposed_event(self, exposed: int) -> Event | None:
-        """Return one step's event for a person in so many records; None where records are not what is counted."""
+        """Return one step's event for a person in ``exposed`` records; None if exposure does not count records."""
         return None
 
     def exposure_marks(self) -> list[int]:
@@ -267,12 +267,12 @@ class Level(ABC):
         raise InputError(f"the guarantee of unit {self.mechanism.unit} does not depend on exposure")
 
     def epsilon_at(self, exposed: int) -> float:
-        """Return epsilon of a person so exposed; ``reasons`` void it."""
+        """Return epsilon of a person with this exposure; ``reasons`` void it."""
         raise InputError(f"the guarantee of unit {self.mechanism.unit} does not depend on exposure")
 
 
 def looks_across(mechanism: "Mechanism") -> tuple[Statement, ...]:
-    """Return the reason that data steps look at several users' records, which voids a user-level epsilon."""
+    """Return the reason that data steps use several users' records, which voids a user-level epsilon."""
     leaky = [step.name for step in mechanism.data_steps if not step.user_local]
     return (NoGuaranteeReason.LOOKS_ACROSS_USERS(steps=leaky),) if leaky else ()
 
@@ -280,7 +280,7 @@ def looks_across(mechanism: "Mechanism") -> tuple[Statement, ...]:
 def compares_texts(mechanism: "Mechanism") -> tuple[Statement, ...]:
     """Return the reason that data steps compare texts.
 
-    Without one text, others' texts are kept or changed differently, whose number nothing bounds.
+    Without one text, other texts may be kept or changed differently, and nothing bounds their number.
     """
     comparing = [step.name for step in mechanism.data_steps if not (step.record_local or step.slots_only)]
     return (NoGuaranteeReason.COMPARES_TEXTS(steps=comparing),) if comparing else ()

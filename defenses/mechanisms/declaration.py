@@ -1,4 +1,4 @@
-"""Whose word a plan rests on, where another package takes its steps."""
+"""The declaration of a package that does the steps of a plan."""
 
 from pydantic import JsonValue
 
@@ -9,15 +9,15 @@ from heldin.words.guarantee import Watched
 
 
 class Declared(Choice):
-    """Who declares what a plan's steps do.
+    """The package that declares a plan's steps.
 
     Attributes:
-        kind: of ``defense``, as the config names it.
-        package: distribution; the top-level module, if none has it.
-        version: of the distribution; None for modules that were not installed.
-        sha256: of the package's Python files.
-        settings: the section of the config, from which the step is made.
-        audit: what a white-box audit of the step found.
+        kind: kind of ``defense`` in the config.
+        package: name of the distribution; the top-level module if no distribution has it.
+        version: version of the distribution; None for modules that were not installed.
+        sha256: hash of the package's Python files.
+        settings: the config section that the step is made from.
+        audit: result of a white-box audit of the step.
     """
 
     kind: str
@@ -29,7 +29,7 @@ class Declared(Choice):
 
     @property
     def failed(self) -> bool:
-        """Whether a white-box audit contradicts what is declared."""
+        """Whether a white-box audit contradicts the declaration."""
         return self.audit == "failed"
 
     @property
@@ -39,7 +39,7 @@ class Declared(Choice):
 
     @property
     def origin(self) -> Origin:
-        """The code that takes the steps."""
+        """The code that does the steps."""
         return Origin(
             family="mechanisms", kind=self.kind, package=self.package, version=self.version, sha256=self.sha256
         )

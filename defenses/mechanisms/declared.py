@@ -1,8 +1,8 @@
-"""Mechanisms of other packages: the package's step clips and adds noise, and epsilon is that of the event it declares.
+"""Mechanisms of other packages. The package's step clips and adds noise; epsilon is that of its declared event.
 
-heldin draws the units of each step, by the rate of the declared event, runs the step in its own loop, and accounts for
-the event with its own accountant. That the step does what the event says is the package's word: plan, report and model
-card say whose, and whether a white-box audit looked at it.
+heldin draws the units of each step at the rate of the declared event, runs the step in its own loop, and accounts for
+the event with its own accountant. Only the package vouches that the step does what the event says. Plan, report and
+model card name the package, and say whether a white-box audit tested the step.
 """
 
 from abc import ABC, abstractmethod
@@ -42,12 +42,12 @@ _OUTCOMES: dict[str, Watched] = {"consistent": "passed", "inconclusive": "inconc
 
 @dataclass(frozen=True)
 class DrawnUnit:
-    """A unit that takes part in a step.
+    """A unit that is in a step.
 
     Attributes:
-        records: what it is trained on; none for an auditor's canary.
-        gradient: of an auditor's canary by parameter name, to be clipped and summed like that of records; None for
-            records.
+        records: records to train on; empty for an auditor's canary.
+        gradient: an auditor's canary gradient by parameter name, to be clipped and summed like a record's gradient;
+            None for records.
     """
 
     records: Sequence["Tokens"]
@@ -56,18 +56,19 @@ class DrawnUnit:
 
 @dataclass(frozen=True)
 class StepGiven:
-    """What a step gets besides the model. It takes its numbers from here: an audit changes them.
+    """The inputs of a step in addition to the model. The step must use these numbers, because an audit changes them.
 
     Attributes:
-        step: its number, from 0.
-        units: those that were drawn, possibly none: a step without a unit releases pure noise.
+        step: number of the step, from 0.
+        units: the drawn units, possibly none: a step without a unit releases pure noise.
         clip_norm: L2 norm to which each unit's gradient is clipped, all trainable parameters together.
         noise_multiplier: standard deviation of the noise on the sum, over ``clip_norm``.
-        divisor: public constant by which the noised sum is divided.
-        pass_records: most records in one forward pass.
-        seed: secret number of this step, for a generator of the package's own.
-        losses: from a model (or one that wraps it) and records, at least one, to the mean loss of each record's tokens
-            that count, shape (records,). A record has a token more than a model reads: the last one is only asked for.
+        divisor: public constant that divides the noised sum.
+        pass_records: maximum number of records in one forward pass.
+        seed: secret number of this step, for the package's own generator.
+        losses: function from a model (or a wrapper of it) and at least one record to the mean loss of each record's
+            tokens that count, shape (records,). A record has one token more than a model reads: the last token is only
+            predicted.
     """
 
     step: int
@@ -81,17 +82,17 @@ class StepGiven:
     source: "NoiseSource"
 
     def gaussian(self, name: str, parameter: "torch.Tensor") -> "torch.Tensor":
-        """Return heldin's noise for the sum of a parameter's gradients, in its shape; the same on resume.
+        """Return heldin's noise for the sum of a parameter's gradients, in its shape; identical after a resume.
 
         Args:
-            name: of the parameter; each has noise of its own.
+            name: name of the parameter; each parameter has separate noise.
         """
         deviation = self.noise_multiplier * self.clip_norm
         return self.source.gaussian(self.step, name, parameter.shape, deviation, parameter.device)
 
 
 class DeclaredDefense(NoisedDefense, ABC):
-    """A mechanism of another package, whose epsilon is as the package declares."""
+    """A mechanism of another package, with the epsilon that follows from the package's declaration."""
 
     unit: ClassVar[Literal["user", "example"]]
     """What is sampled, clipped and protected: a user with all records, or a record."""
@@ -108,49 +109,49 @@ class DeclaredDefense(NoisedDefense, ABC):
 
     @abstractmethod
     def dp_event(self) -> "DpEvent":
-        """Return the event of the whole run, as dp-accounting describes it, for one ``unit``."""
+        """Return the event of the whole run for one ``unit``, as a dp-accounting event."""
 
     @abstractmethod
     def step(self, model: "PreTrainedModel", given: StepGiven) -> float | None:
-        """Leave the noised mean gradient of a step in ``.grad`` of every trainable parameter.
+        """Put the noised mean gradient of a step into ``.grad`` of every trainable parameter.
 
-        Return the units' mean loss, which is not private; None without a unit.
+        Returns the units' mean loss, which is not private; None without a unit.
         """
 
     @property
     def promises_users(self) -> bool:
-        """Where users are the unit."""
+        """Whether users are the unit."""
         return self.protects_users
 
     @property
     def protects_users(self) -> bool:
-        """Whether users are the unit, not records."""
+        """Whether users are the unit, and not records."""
         return self.unit == "user"
 
     @property
     def pass_records(self) -> int:
-        """As the config says."""
+        """The number in the config."""
         return self.micro_records
 
     @property
     def records_of_a_unit(self) -> int | None:
-        """All of a user's records, or one."""
+        """None for all records of a user; 1 if records are the unit."""
         return None if self.protects_users else 1
 
     @property
     def worst_case_documents(self) -> int | None:
-        """One where records are protected."""
+        """1 if records are protected."""
         return None if self.protects_users else 1
 
     @property
     def needs_whole_models(self) -> tuple[str, ...]:
-        """The package's step sees whole models."""
+        """The defense's key, because the package's step sees whole models."""
         return (f"defense.kind {self.kind}",)
 
     def plan(self, given: Given) -> dict[str, Any]:
-        """What the declared event says of sampling and noise.
+        """Return the plan's fields, with sampling and noise from the declared event.
 
-        Raises InputError for an event, a unit or a relation that heldin's accountant does not read.
+        Raises InputError for an event, a unit or a relation that heldin's accountant cannot read.
         """
         if getattr(self, "unit", None) not in _UNITS:
             raise InputError(f"defense '{self.kind}' declares no unit of heldin: set unit to 'user' or 'example'")
@@ -175,7 +176,7 @@ class DeclaredDefense(NoisedDefense, ABC):
         }
 
     def declared(self) -> Declared:
-        """Return whose word the plan rests on. Raises InputError for a white-box audit of something else."""
+        """Return the package's declaration. Raises InputError for a white-box audit of something else."""
         origin = MECHANISMS.origin(self.kind)
         assert origin is not None  # each of ours has an accountant of its own
         settings = self.model_dump(mode="json", exclude={"white_box"})
@@ -186,9 +187,9 @@ class DeclaredDefense(NoisedDefense, ABC):
 
 
 def require_declared(defense: DefenseConfig, mechanism: "Mechanism") -> None:
-    """Check that the plan of a package's mechanism says whose it is, whatever the package's own code says.
+    """Check that the plan of a package's mechanism names the package, whatever the package's own code returns.
 
-    Raises InputError for a plan that protects somebody and names no package, or another than the one that made it.
+    Raises InputError for a plan that protects somebody and names no package, or not the package that made it.
     """
     if not mechanism.protects or defense.kind in MECHANISMS.ours:
         return
@@ -203,12 +204,12 @@ def require_declared(defense: DefenseConfig, mechanism: "Mechanism") -> None:
 
 
 def _of_step(settings: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """Return the settings that decide what a step does, not how many steps there are, on how many people."""
+    """Return the settings that decide what a step does, without the numbers of steps and people."""
     return {name: value for name, value in settings.items() if name not in _SIZES}
 
 
 def _audit_of(path: Path, stated: Mapping[str, object]) -> Watched:
-    """Return what a white-box audit found. Raises InputError unless it is one of this step, by this code."""
+    """Return the result of a white-box audit. Raises InputError unless it tested this step with this code."""
     try:
         document = read_json(path)
         plan = document["mechanism"]

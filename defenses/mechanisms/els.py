@@ -1,4 +1,4 @@
-"""Example-level sampling for users (ELS; Charles et al., Algorithm 1): records are drawn, at most G of each user."""
+"""Example-level sampling for users (ELS; Charles et al., Algorithm 1): draws records, at most G per user."""
 
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 class ElsDefense(ShuffledDefense, UserRecords):
-    """Example-level sampling with at most ``group_size`` records of each user, whom it protects."""
+    """Example-level sampling with at most ``group_size`` records per user. It protects users."""
 
     kind: Literal["els"]
 
     @property
     def units(self) -> int | None:
-        """Return the public number of users."""
+        """The public number of users."""
         return self.protected_users
 
     @model_validator(mode="after")
@@ -29,20 +29,22 @@ class ElsDefense(ShuffledDefense, UserRecords):
         return self
 
     def plan(self, given: Given) -> dict[str, Any]:
-        """Records are sampled, users protected: the guarantee is that of up to G sampled members
-        (docs/theory.md#poisson-accounting)."""
+        """Return the plan's fields: records are sampled, and users are protected.
+
+        The guarantee is that of up to G sampled members (docs/theory.md#poisson-accounting).
+        """
         return {**super().plan(given), "sampled": "example"}
 
 
 class CappedUserLevel(UserLevel):
-    """A user is protected, whose up to ``group_size`` records are sampled one by one."""
+    """The level of users whose up to ``group_size`` records are sampled one by one."""
 
     method: ClassVar[str] = "els"
     caps_users: ClassVar[bool] = True
 
     @classmethod
     def covers(cls, mechanism: "Mechanism") -> bool:
-        """Users, of whom records are sampled."""
+        """Return whether users are protected and records are sampled."""
         return super().covers(mechanism) and not mechanism.samples_users
 
     @property

@@ -1,4 +1,4 @@
-"""Example-level DP: each record is sampled, clipped and protected by itself."""
+"""Example-level DP: each record is sampled, clipped and protected separately."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
@@ -12,22 +12,22 @@ from heldin.words.statement import Statement
 
 
 class ExampleDefense(ShuffledDefense):
-    """Example-level DP: the guarantee is of each record."""
+    """Example-level DP. The guarantee covers single records."""
 
     kind: Literal["example"]
 
     @property
     def worst_case_documents(self) -> int:
-        """One: nothing is promised about more."""
+        """1, because the guarantee covers no more documents."""
         return 1
 
     def plan(self, given: Given) -> dict[str, Any]:
-        """Records are sampled and protected."""
+        """Return the plan's fields: records are sampled and protected."""
         return {**super().plan(given), "unit": "example", "sampled": "example"}
 
 
 class ExampleLevel(Level):
-    """A record is protected."""
+    """The level of single records."""
 
     unit: ClassVar[Unit | Literal["none"]] = "example"
     method: ClassVar[str] = "example"
@@ -45,6 +45,6 @@ class ExampleLevel(Level):
             )
 
     def conditions(self, refilling: Sequence[Statement]) -> Sequence[Statement]:
-        """It is about the data after preprocessing, and about no user."""
+        """Return conditions: the guarantee is about the data after preprocessing, and not about users."""
         after = [GuaranteeCondition.AFTER_PREPROCESSING(steps=list(refilling))] if refilling else []
         return [*after, GuaranteeCondition.NOT_OF_USERS()]

@@ -1,4 +1,4 @@
-"""Filtered descent (Asi & Liu; Chua et al., Algorithm 3): full batches; it may halt and release no model."""
+"""Filtered descent (Asi & Liu; Chua et al., Algorithm 3) with full batches; it may halt and release no model."""
 
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class FilterDefense(UserRecords):
-    """Asi & Liu's filtered descent (Chua et al., Algorithm 3): full batches; it may halt and release no model."""
+    """Asi & Liu's filtered descent (Chua et al., Algorithm 3) with full batches; it may halt and release no model."""
 
     may_halt: ClassVar[bool] = True
 
@@ -27,23 +27,26 @@ class FilterDefense(UserRecords):
 
     @property
     def calibrated_to(self) -> float:
-        """The target."""
+        """The target epsilon."""
         return self.target_epsilon
 
     @property
     def needs_whole_models(self) -> tuple[str, ...]:
-        """All users' gradients are compared in one piece."""
+        """The defense's key, because all users' gradients are compared as a whole."""
         return (f"defense.kind {self.kind}",)
 
     def retraining_problem(self, documents: int | None) -> str:
-        """Trainings are add/remove neighbours, and its epsilon is for replace (docs/theory.md#filtered-descent)."""
+        """Return the problem: trainings are add/remove neighbours, but epsilon is for replace.
+
+        See docs/theory.md#filtered-descent.
+        """
         return (
             "defense 'filter' promises for a user who is replaced, and may halt; independent trainings add or leave"
             " out a user: choose another defense"
         )
 
     def plan(self, given: Given) -> dict[str, Any]:
-        """All users take part in every step."""
+        """Return the plan's fields: all users are in every step."""
         return {
             **super().plan(given),
             "adjacency": "replace",
@@ -58,13 +61,13 @@ class FilterDefense(UserRecords):
 
 
 class FilteredLevel(UserLevel):
-    """A user is protected, who takes part in every step and may be replaced by another."""
+    """The level of users who are in every step and may be replaced by another user."""
 
     method: ClassVar[str] = "filter"
 
     @classmethod
     def covers(cls, mechanism: "Mechanism") -> bool:
-        """Whatever unit a plan with a filter or with full batches states: ``check`` refuses all but one."""
+        """Return whether a plan has a filter or full batches, whatever its unit; ``check`` refuses all but one."""
         return mechanism.clip.filters or mechanism.sampler.full_batch
 
     def check(self) -> None:

@@ -1,4 +1,4 @@
-"""The level of a plan: what its fields say that it protects."""
+"""The level of a plan: the protection that follows from its fields."""
 
 from typing import TYPE_CHECKING
 

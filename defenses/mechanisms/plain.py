@@ -15,7 +15,7 @@ class NoDefense(DefenseConfig):
     kind: Literal["none"] = "none"
 
     def plan(self, given: Given) -> dict[str, Any]:
-        """Nothing is clipped."""
+        """Return the plan's fields without clipping."""
         return plain_plan(given, NoClip())
 
 
@@ -37,7 +37,7 @@ def plain_plan(given: Given, clip: Clip) -> dict[str, Any]:
 
 
 class PlainLevel(Level):
-    """Nobody is protected: a plan needs no accountant, whatever its sampler and clip."""
+    """The level of plans that protect nobody. They need no accountant, whatever their sampler and clip."""
 
     unit: ClassVar[Unit | Literal["none"]] = "none"
     method: ClassVar[str] = "none"
@@ -45,4 +45,4 @@ class PlainLevel(Level):
     counts_users: ClassVar[bool] = True
 
     def check(self) -> None:
-        """Anything goes."""
+        """Accept every plan."""

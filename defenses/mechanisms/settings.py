@@ -50,16 +50,16 @@ class NoisedDefense(DefenseConfig, ABC):
 
     @property
     def units(self) -> int | None:
-        """Return the public number of protected units; None if the config has none."""
+        """The public number of protected units; None if the config has none."""
         return self.population
 
     @property
     def relies_on_base(self) -> bool:
-        """Unless the config says that the base model has seen them."""
+        """True unless the config says that the base model has seen the protected people."""
         return not self.base_model_saw_protected
 
     def settled_delta(self) -> tuple[float, Statement | None]:
-        """Return delta, and the statement of its rule; None for a number."""
+        """Return delta, and the statement of its rule; the statement is None for a number."""
         return settled_delta(self.delta, self.units, self.examples)
 
     @model_validator(mode="after")
@@ -77,7 +77,7 @@ class NoisedDefense(DefenseConfig, ABC):
         return NoiseGenerator.SECURE if self.secure_noise else NoiseGenerator.PHILOX
 
     def plan(self, given: Given) -> dict[str, Any]:
-        """The fields of every mechanism with noise."""
+        """Return the plan's fields that every mechanism with noise has."""
         delta, rule = self.settled_delta()
         return {
             "steps": self.steps,
@@ -122,22 +122,22 @@ class SampledDefense(NoisedDefense, ABC):
 
     @property
     def calibrated_to(self) -> float | None:
-        """The target, if one is given."""
+        """The target epsilon, if one is given."""
         return self.target_epsilon
 
     @property
     def pass_records(self) -> int:
-        """As the config says."""
+        """The number in the config."""
         return self.micro_records
 
     @property
     def cohort_size(self) -> int:
-        """The cohort."""
+        """The cohort in the config."""
         return self.cohort
 
     @property
     def followed_quantile(self) -> ClipQuantile | None:
-        """What the clip norm follows; None: it stays."""
+        """The quantile that the clip norm follows; None: the clip norm is constant."""
         return None
 
     def sampled_by(self) -> Sampler:
@@ -145,7 +145,7 @@ class SampledDefense(NoisedDefense, ABC):
         return PoissonSampler.of(self.population, self.cohort)
 
     def plan(self, given: Given) -> dict[str, Any]:
-        """The fields of every mechanism that samples, clips and adds noise in each step."""
+        """Return the plan's fields that every mechanism with sampling, clipping and noise in each step has."""
         clip = FlatClip if self.clip_kind == "flat" else NormalisedClip
         return {
             **super().plan(given),
@@ -172,12 +172,12 @@ class ShuffledDefense(SampledDefense, ABC):
 
     @property
     def followed_quantile(self) -> ClipQuantile | None:
-        """As the config says."""
+        """The quantile in the config."""
         return self.clip_quantile
 
     @property
     def needs_whole_models(self) -> tuple[str, ...]:
-        """A clip norm that follows a quantile."""
+        """The key of the clip quantile, if the clip norm follows one."""
         return ("defense.clip_quantile",) if self.clip_quantile is not None else ()
 
     @property
@@ -186,13 +186,13 @@ class ShuffledDefense(SampledDefense, ABC):
         return self.sampler == "shuffled"
 
     def sampled_by(self) -> Sampler:
-        """Poisson sampling, or shuffled cohorts."""
+        """Return Poisson sampling, or shuffled cohorts."""
         if self.cuts_a_list:
             return ShuffledSampler(population=self.population, cohort=self.cohort)
         return super().sampled_by()
 
     def plan(self, given: Given) -> dict[str, Any]:
-        """With the adjacency of the sampler."""
+        """Return the plan's fields, with the adjacency of the sampler."""
         # A fixed cohort out of a fixed population: an absent unit keeps its place (docs/theory.md#conventions).
         return {**super().plan(given), "adjacency": "zero_out" if self.cuts_a_list else "add_remove"}
 
@@ -209,16 +209,16 @@ class UserRecords(NoisedDefense, ABC):
 
     @property
     def promises_users(self) -> bool:
-        """Every user."""
+        """True, because every user has a guarantee."""
         return True
 
     @property
     def worst_case_documents(self) -> int:
-        """As many as are used."""
+        """The number of used records per user."""
         return self.group_size
 
     def plan(self, given: Given) -> dict[str, Any]:
-        """With which of a user's records are used."""
+        """Return the plan's fields, with the selection of a user's records."""
         return {
             **super().plan(given),
             "unit": "user",
@@ -228,7 +228,7 @@ class UserRecords(NoisedDefense, ABC):
 
 
 class NamedPeopleDefense(SampledDefense, ABC):
-    """The settings of defenses that know whom a record names."""
+    """The settings of defenses that use the names of people in records."""
 
     protects_named: ClassVar[bool] = True
 
@@ -239,26 +239,26 @@ class NamedPeopleDefense(SampledDefense, ABC):
 
     @property
     def promises_users(self) -> bool:
-        """Every user."""
+        """True, because every user has a guarantee."""
         return True
 
     @property
     def searched_by(self) -> EntitySourceConfig | None:
-        """The source of entities, if any."""
+        """The source of entities; None if there is none."""
         return self.entities
 
     @property
     def entity_categories(self) -> tuple[Category, ...]:
-        """As the config says."""
+        """The categories in the config."""
         return self.categories
 
     @property
     def counts_as_entity(self) -> str:
-        """Describe the entities in words; "" without a source."""
+        """The entities in words; "" without a source."""
         return entities_named(self.entities.kind, self.categories) if self.entities else ""
 
     def entity_assumptions(self, made_of_texts: frozenset[str]) -> tuple[Statement, ...]:
-        """Return what is assumed where entities decide what may be used."""
+        """Return the assumptions if entities decide which records may be used."""
         if self.entities is None:
             return ()
         finder = [Assumption.FINDER_UNSEEN()] if self.entities.kind in made_of_texts else []

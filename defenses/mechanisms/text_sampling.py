@@ -1,7 +1,7 @@
-"""Text sampling: each record has a coin of its own and is clipped alone (docs/theory.md#text-sampling).
+"""Text sampling: each record has a separate coin and is clipped alone (docs/theory.md#text-sampling).
 
-It protects whoever wrote a record or is named in one: under caps every user and recognised entity, without caps whoever
-is in so many records.
+It protects anyone who wrote a record or is named in one. Under caps, these are every user and recognised entity.
+Without caps, these are people in at most a stated number of records.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class UserEntityDefense(NamedPeopleDefense):
-    """Text sampling: each record has a coin of its own and is clipped alone, whatever its authors and named people."""
+    """Text sampling: each record has a separate coin and is clipped alone, whatever its authors and named people."""
 
     kind: Literal["user-entity"]
     group_size: Few | None = None
@@ -41,7 +41,7 @@ class UserEntityDefense(NamedPeopleDefense):
 
     @property
     def units(self) -> int | None:
-        """Return the public number of users."""
+        """The public number of users."""
         return self.protected_users
 
     @property
@@ -51,7 +51,7 @@ class UserEntityDefense(NamedPeopleDefense):
 
     @property
     def capped_as(self) -> Statement | None:
-        """The caps, as a step on the data."""
+        """The caps, as a data step."""
         if self.caps is None:
             return None
         records, per_entity = self.caps
@@ -59,16 +59,16 @@ class UserEntityDefense(NamedPeopleDefense):
 
     @property
     def pool_settings(self) -> dict[str, Any]:
-        """Entities, and the caps that keep their records."""
+        """The entities, and the caps that limit their records."""
         return self.model_dump(mode="json", include={"entities", "categories", "group_size", "entity_cap"})
 
     @property
     def worst_case_documents(self) -> int:
-        """As many as the stated epsilon is for."""
+        """The number of documents that the stated epsilon covers."""
         return self.group_size or self.exposed or 1
 
     def retraining_problem(self, documents: int | None) -> str | None:
-        """More documents than the caps leave."""
+        """Return a problem for more documents than the caps allow."""
         if self.caps and (documents or 0) > self.caps[0]:
             return (
                 f"--documents {documents} is above defense.group_size = {self.caps[0]}, the most records that"
@@ -89,11 +89,11 @@ class UserEntityDefense(NamedPeopleDefense):
         return self
 
     def assumptions(self, made_of_texts: frozenset[str]) -> tuple[Statement, ...]:
-        """Entities decide what caps keep."""
+        """Return the assumptions about entities, which decide what the caps keep."""
         return self.entity_assumptions(made_of_texts) if self.caps else ()
 
     def plan(self, given: Given) -> dict[str, Any]:
-        """Records are sampled, and whoever is in them protected."""
+        """Return the plan's fields: records are sampled, and the people in them are protected."""
         return {
             **super().plan(given),
             "unit": "user-entity",
@@ -109,7 +109,7 @@ class UserEntityDefense(NamedPeopleDefense):
 
 
 class TextLevel(Level):
-    """A person is protected, by the number of records that the person wrote or is named in."""
+    """The level of a person, by the number of records that the person wrote or is named in."""
 
     unit: ClassVar[Unit | Literal["none"]] = "user-entity"
     method: ClassVar[str] = "user-entity"
@@ -117,7 +117,7 @@ class TextLevel(Level):
 
     @classmethod
     def covers(cls, mechanism: "Mechanism") -> bool:
-        """Users and entities, without coins of entities."""
+        """Return whether users and entities are protected, without coins for entities."""
         return super().covers(mechanism) and mechanism.two_level is None
 
     def check(self) -> None:
@@ -146,40 +146,40 @@ class TextLevel(Level):
 
     @property
     def user_event(self) -> Event | None:
-        """Of a user's own records, under caps."""
+        """The event of a user's own records; None without caps."""
         return self.exposed_event(self.mechanism.group_size) if self._capped else None
 
     def exposed_event(self, exposed: int) -> PoissonGaussian:
-        """One record's event, of so many records."""
+        """Return the event of ``exposed`` sampled records."""
         return PoissonGaussian(self.mechanism.noise_multiplier, self.mechanism.sampler.rate, exposed)
 
     def reasons(self) -> Sequence[Statement]:
-        """Steps that compare texts."""
+        """Return the reason of data steps that compare texts."""
         return compares_texts(self.mechanism)
 
     def conditions(self, refilling: Sequence[Statement]) -> Sequence[Statement]:
-        """Under caps, a choice that looks at slots is the same for both neighbours, who have the same slots."""
+        """Return conditions. Under caps, a choice by slots is equal for both neighbours, which have equal slots."""
         if self._capped:
             return [GuaranteeCondition.SAME_SLOTS(), GuaranteeCondition.NAMES_NOT_RECOGNISED()]
         return [GuaranteeCondition.AFTER_PREPROCESSING(steps=list(refilling))] if refilling else []
 
     def fewest_units(self, population: int) -> int:
-        """The fewest users who can hold the records: at most G each, or all of them."""
+        """Return the fewest users who can have the records: at most G each, or all of them."""
         return -(-population // self.mechanism.group_size)
 
     def exposure(self) -> Exposure:
-        """By records."""
+        """Return epsilon by number of records."""
         plan = self.mechanism
         curve = tuple(EpsilonAtExposure(m, self.epsilon_at(m)) for m in self.exposure_marks())
         group_size = plan.group_size if self._capped else None
         return Exposure("records", self.members, curve, group_size, plan.entity_cap)
 
     def exposure_marks(self) -> list[int]:
-        """Some numbers of records, and those of the caps."""
+        """Return some numbers of records, and the numbers of the caps."""
         caps = (self.mechanism.group_size, self.mechanism.entity_cap) if self.mechanism.entity_cap else ()
         return sorted({*EXPOSED, self.members, *caps})
 
     def epsilon_at(self, exposed: int) -> float:
-        """epsilon of a person in so many records."""
+        """Return epsilon of a person in ``exposed`` records."""
         assert self.mechanism.delta is not None
         return accounting.epsilon(self.exposed_event(exposed), self.mechanism.steps, self.mechanism.delta)

@@ -1,4 +1,4 @@
-"""Two-level sampling (UeDP-Alg of Lai et al., 2021): users and entities are drawn, a drawn user's update is clipped.
+"""Two-level sampling (UeDP-Alg of Lai et al., 2021): draws users and entities, and clips a drawn user's update.
 
 It protects a user and an entity (docs/theory.md#two-level-sampling).
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class UedpDefense(NamedPeopleDefense):
-    """UeDP-Alg of Lai et al. (2021): users and entities are sampled, a drawn user's model difference is clipped."""
+    """UeDP-Alg of Lai et al. (2021): users and entities are sampled, and a drawn user's model difference is clipped."""
 
     kind: Literal["uedp"]
     entities: EntitySourceConfig
@@ -73,26 +73,26 @@ class UedpDefense(NamedPeopleDefense):
 
     @property
     def local_updates(self) -> LocalUpdates | None:
-        """As the config says."""
+        """The local updates in the config."""
         return self.local
 
     @property
     def needs_whole_models(self) -> tuple[str, ...]:
-        """Local updates."""
+        """The key of the local updates, if there are any."""
         return ("defense.local",) if self.local is not None else ()
 
     @property
     def records_of_a_unit(self) -> int | None:
-        """``group_size``, or all usable ones."""
+        """``group_size``; None for all usable records."""
         return self.group_size
 
     @property
     def pool_settings(self) -> dict[str, Any]:
-        """Entities, and how many records of a user are used."""
+        """The entities, and the number of a user's records that are used."""
         return self.model_dump(mode="json", include={"entities", "categories", "group_size"})
 
     def retraining_problem(self, documents: int | None) -> str | None:
-        """Records that name nobody must be used in every step."""
+        """Return a problem unless every step uses the records that name nobody."""
         if self.extended_rate < 1:
             return (
                 "the worst-case user's documents name nobody, and would not always be used: set defense.extended_rate"
@@ -101,11 +101,11 @@ class UedpDefense(NamedPeopleDefense):
         return None
 
     def assumptions(self, made_of_texts: frozenset[str]) -> tuple[Statement, ...]:
-        """Entities decide what a step may use."""
+        """Return the assumptions about entities, which decide what a step may use."""
         return self.entity_assumptions(made_of_texts)
 
     def plan(self, given: Given) -> dict[str, Any]:
-        """Users and entities are sampled."""
+        """Return the plan's fields: users and entities are sampled."""
         assert self.noise_multiplier is not None
         # Algorithm 1, line 14, with weights of at most 1: z (q_u |U| + 1) beta on the sum.
         on_sum = self.noise_multiplier * (self.cohort + 1 if self.noise_scale == "cohort" else 1)
@@ -130,7 +130,7 @@ class UedpDefense(NamedPeopleDefense):
 
 
 class PairLevel(Level):
-    """A user and an entity are protected, by the number of other users who name the entity, its holders."""
+    """The level of a user and an entity, by the number of other users who name the entity (its holders)."""
 
     unit: ClassVar[Unit | Literal["none"]] = "user-entity"
     method: ClassVar[str] = "uedp"
@@ -141,7 +141,7 @@ class PairLevel(Level):
 
     @classmethod
     def covers(cls, mechanism: "Mechanism") -> bool:
-        """Users and entities, with coins of entities."""
+        """Return whether users and entities are protected, with coins for entities."""
         return super().covers(mechanism) and mechanism.two_level is not None
 
     @property
@@ -150,7 +150,7 @@ class PairLevel(Level):
         return self.mechanism.two_level
 
     def check(self) -> None:
-        """Raise InputError for two-level sampling that nothing here trains or accounts for."""
+        """Raise InputError for two-level sampling that heldin cannot train or account for."""
         plan = self.mechanism
         if not plan.samples_users or not plan.sampler.by_coins or plan.adjacency != "add_remove":
             raise InputError("two-level sampling draws users by Poisson coins, under add_remove adjacency")
@@ -161,7 +161,7 @@ class PairLevel(Level):
 
     @property
     def event(self) -> TwoLevelGaussian:
-        """For an entity with as many holders as the plan says."""
+        """The event for an entity with the plan's number of holders."""
         return self._event_of(self._settings.holders)
 
     def _event_of(self, holders: int) -> TwoLevelGaussian:
@@ -170,16 +170,16 @@ class PairLevel(Level):
 
     @property
     def user_event(self) -> Event:
-        """Of a user alone."""
+        """The event of a user alone."""
         return PoissonGaussian(self.mechanism.noise_multiplier, self.mechanism.sampler.rate)
 
     @property
     def fallback_event(self) -> Event | None:
-        """What holds makes good for the paper's claim."""
+        """The event of the actual guarantee, if the plan states the paper's claim."""
         return None if self._settings.claimed_noise is None else self.event
 
     def assumed_epsilon(self) -> float:
-        """The paper's claim, that of a random record's rate (docs/theory.md#claims-of-user-entity-dp)."""
+        """Return the paper's claim, at the rate of a random record (docs/theory.md#claims-of-user-entity-dp)."""
         plan, settings = self.mechanism, self._settings
         if settings.claimed_noise is None:
             return super().assumed_epsilon()
@@ -189,31 +189,31 @@ class PairLevel(Level):
         return moments_epsilon(settings.claimed_noise, rate, plan.steps, plan.delta)
 
     def reasons(self) -> Sequence[Statement]:
-        """Steps that compare texts, the paper's claim, and weights that count records."""
+        """Return reasons: data steps that compare texts, the paper's claim, and weights that count records."""
         claimed = [NoGuaranteeReason.RANDOM_RECORD_RATE()] if self._settings.claimed_noise is not None else []
         weighted = [NoGuaranteeReason.WEIGHTS_COUNT_RECORDS()] if self._settings.weight_caps is not None else []
         return [*compares_texts(self.mechanism), *claimed, *weighted]
 
     def conditions(self, refilling: Sequence[Statement]) -> Sequence[Statement]:
-        """Records are compared after preprocessing; names that were missed have no coin under rule "all"."""
+        """Return conditions: data are compared after preprocessing; under rule "all", missed names have no coin."""
         after = [GuaranteeCondition.AFTER_PREPROCESSING(steps=list(refilling))] if refilling else []
         return [*after, *([GuaranteeCondition.NAMES_MISSED()] if self._settings.rule == "all" else [])]
 
     def fewest_units(self, population: int) -> int:
-        """The users are the population."""
+        """Return the population, because the sampled units are users."""
         return population
 
     def exposure(self) -> Exposure:
-        """By holders."""
+        """Return epsilon by number of holders."""
         curve = tuple(EpsilonAtExposure(m, self.epsilon_at(m)) for m in self.exposure_marks())
         return Exposure("holders", self._settings.holders, curve)
 
     def exposure_marks(self) -> list[int]:
-        """No holder, some numbers of holders, and that of the plan."""
+        """Return 0, some numbers of holders, and the plan's number."""
         return [0, *(k for k in HOLDERS if k < self._settings.holders), self._settings.holders]
 
     def epsilon_at(self, exposed: int) -> float:
-        """epsilon of a user and an entity with so many holders."""
+        """Return epsilon of a user and an entity with ``exposed`` holders."""
         assert self.mechanism.delta is not None
         event = self._event_of(exposed)
         return two_level_epsilon(event, self.mechanism.steps, self.mechanism.delta, self._settings.rule)

@@ -1,4 +1,4 @@
-"""User-level sampling (ULS; Charles et al., Algorithm 2): users are drawn, and a user's mean gradient is clipped."""
+"""User-level sampling (ULS; Charles et al., Algorithm 2): draws users, and clips a user's mean gradient."""
 
 from typing import Any, Literal, Self
 
@@ -33,25 +33,25 @@ class UlsDefense(ShuffledDefense, UserRecords):
 
     @property
     def local_updates(self) -> LocalUpdates | None:
-        """As the config says."""
+        """The local updates in the config."""
         return self.local
 
     @property
     def needs_whole_models(self) -> tuple[str, ...]:
-        """Local updates too."""
+        """The keys of a clip quantile and of local updates."""
         return (*(("defense.local",) if self.local is not None else ()), *super().needs_whole_models)
 
     @property
     def records_of_a_unit(self) -> int | None:
-        """``group_size``, or all."""
+        """``group_size``; None if all records are used."""
         return None if self.record_selection == "all" else self.group_size
 
     def sampled_by(self) -> Sampler:
-        """With the cap, if any."""
+        """Return the sampler, with the cap if there is one."""
         if self.cap is not None:
             return CappedPoissonSampler.of(self.population, self.cohort, self.cap)
         return super().sampled_by()
 
     def plan(self, given: Given) -> dict[str, Any]:
-        """Users are sampled."""
+        """Return the plan's fields: users are sampled."""
         return {**super().plan(given), "sampled": "user", "local": self.local}

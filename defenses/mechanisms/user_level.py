@@ -1,4 +1,4 @@
-"""The level of plans that protect users and sample them as such: of ULS, and of others that build on it."""
+"""The level of plans that protect and sample users: ULS, and mechanisms that build on it."""
 
 from collections.abc import Sequence
 from typing import ClassVar, Literal
@@ -10,9 +10,9 @@ from heldin.words.statement import Statement
 
 
 class UserLevel(Level):
-    """A user is protected, who is sampled as such: one member, however many records.
+    """The level of users who are sampled as one member, however many records they have.
 
-    Their mean gradient is clipped as one.
+    A user's mean gradient is clipped as a whole.
     """
 
     unit: ClassVar[Unit | Literal["none"]] = "user"
@@ -21,9 +21,9 @@ class UserLevel(Level):
 
     @property
     def user_event(self) -> Event:
-        """The event: a user is the unit."""
+        """The event, because a user is the unit."""
         return self.event
 
     def reasons(self) -> Sequence[Statement]:
-        """Steps that look at several users' records."""
+        """Return the reason of data steps that use several users' records."""
         return looks_across(self.mechanism)

@@ -1,7 +1,7 @@
-"""Greedy caps: at most so many records of a user, and at most so many that name an entity.
+"""Greedy caps: a maximum number of records of a user, and of records that name an entity.
 
-A record is kept by what its slot holds: who wrote it, whom it names, and its place in a keyed order. Texts are not
-looked at (docs/theory.md#caps-and-fixed-incidence).
+A record is kept or dropped by its slot: its author, the people it names, and its place in a keyed order. The texts have
+no influence (docs/theory.md#caps-and-fixed-incidence).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,13 +19,13 @@ from heldin.corpus.entities.spans import CATEGORIES, Category
 
 @dataclass(frozen=True)
 class CapsOutcome:
-    """The part of a corpus that caps would leave.
+    """The part of a corpus that would remain under caps.
 
     Attributes:
-        group_size: G, most records of a user.
-        entity_cap: k, most records that name an entity.
-        kept: records left under both caps, in one keyed order; another order keeps about as many.
-        kept_by_group_size: records left under the cap of users alone.
+        group_size: G, maximum number of a user's records.
+        entity_cap: k, maximum number of records that name an entity.
+        kept: number of records under both caps, in one keyed order; another order keeps about as many.
+        kept_by_group_size: number of records under the cap of users alone.
     """
 
     group_size: int
@@ -42,10 +42,10 @@ def caps_outcome(
     categories: Sequence[Category] = CATEGORIES,
     aliases: Mapping[str, str] | None = None,
 ) -> CapsOutcome:
-    """Try caps on what was found in a corpus, in the order of public seed 0.
+    """Apply caps to the mentions in a corpus, in the order of public seed 0.
 
     Raises:
-        InputError: a cap below 1.
+        InputError: a cap is below 1.
     """
     store = mentions.store
     named = incidence(mentions, categories=categories, aliases=aliases)
@@ -56,12 +56,12 @@ def caps_outcome(
 
 
 def slot_order(key: bytes, ids: Iterable[str], records: int) -> npt.NDArray[np.int64]:
-    """The places of records in a keyed order, which does not depend on the order in which they are given.
+    """Return the places of records in a keyed order, which does not depend on their input order.
 
     Args:
-        key: public or secret; who knows it knows the order.
+        key: public or secret key; anyone with the key knows the order.
         ids: unique id of each record.
-        records: how many.
+        records: number of records.
     """
     # As numbers of 64 bits: 16 bytes a record, where sorting digests as objects takes some 80.
     halves = np.empty((records, 2), dtype=np.uint64)
@@ -79,18 +79,18 @@ def kept_under_caps(
     group_size: int,
     entity_cap: int,
 ) -> npt.NDArray[np.bool_]:
-    """Go through the slots in order; keep one if its author and every entity that it names have room left.
+    """Mark the records to keep, in order, while their author and every entity they name are below the caps.
 
-    Afterwards no user has more than ``group_size`` records and no entity stands in more than ``entity_cap``.
+    Afterwards, no user has more than ``group_size`` records and no entity is in more than ``entity_cap``.
 
     Args:
-        order: shape (records,): places of records, first come first served.
-        authors: shape (records,): number of each record's user.
-        starts: shape (records + 1,): the entities of record i are ``entities[starts[i]:starts[i + 1]]``.
-        entities: numbers of entities, each at most once a record.
+        order: places of the records, shape (records,), in order of precedence.
+        authors: number of each record's user, shape (records,).
+        starts: offsets, shape (records + 1,); the entities of record i are ``entities[starts[i]:starts[i + 1]]``.
+        entities: numbers of the entities, each at most once per record.
 
     Raises:
-        InputError: a cap below 1.
+        InputError: a cap is below 1.
     """
     for name, cap in (("group size", group_size), ("entity cap", entity_cap)):
         if cap < 1:

@@ -1,11 +1,11 @@
-"""Near-duplicates in the order of the texts: MinHash sketches by rensa, and an index with little memory.
+"""Near-duplicates in text order: MinHash sketches by rensa, and an index with little memory.
 
-A text is removed if its estimated Jaccard similarity to an earlier text that stayed reaches the threshold. A small
-number of texts is compared directly. For many, locality-sensitive hashing proposes the pairs (Leskovec, Rajaraman,
-Ullman, "Mining of Massive Datasets", section 3.4): sketches and band hashes are in a temporary folder (TMPDIR), and
-only the bands that texts share are in memory. That takes 0.2 KB per text if there are few copies, 0.8 KB if every text
-has one at a threshold of 0.8, and more at lower thresholds, which have more bands. Texts that share most of their
-words, such as the same disclaimer under all of them, are compared pair by pair.
+A text is removed if its estimated Jaccard similarity to an earlier kept text reaches the threshold. A small number of
+texts is compared directly. For many texts, locality-sensitive hashing proposes the pairs (Leskovec, Rajaraman, Ullman,
+"Mining of Massive Datasets", section 3.4). Sketches and band hashes are in a temporary folder (TMPDIR), and only the
+bands that texts share are in memory. This takes 0.2 KB per text if there are few copies, 0.8 KB if every text has one
+at a threshold of 0.8, and more at lower thresholds, which have more bands. Texts that share most of their words, such
+as the same disclaimer, are compared pair by pair.
 """
 
 import os
@@ -34,12 +34,13 @@ Sketches: TypeAlias = npt.NDArray[np.uint32]  # (texts, PERMUTATIONS)
 def first_of_similar(
     shingles: Iterable[Sequence[str]], threshold: float, fixed: int | None = None
 ) -> npt.NDArray[np.bool_]:
-    """Mark the texts that stay, shape (texts,): those that are not similar to an earlier text that stays.
+    """Mark the texts to keep, shape (texts,): those that are not similar to an earlier kept text.
 
     Args:
-        shingles: those of each text; iterated once.
-        threshold: of the estimated Jaccard similarity, in (0, 1].
-        fixed: number of texts, the first ones, that all stay and that alone remove others; None: every text may.
+        shingles: shingles of each text; iterated once.
+        threshold: threshold of the estimated Jaccard similarity, in (0, 1].
+        fixed: number of first texts that are all kept, and that alone remove others; None: every text may remove
+            others.
     """
     source = iter(shingles)
     first = list(islice(source, DIRECT + 1))
@@ -50,7 +51,7 @@ def first_of_similar(
 
 
 def rows_of_a_band(threshold: float) -> int:
-    """The most rows per band for which pairs at the threshold share a band with probability at least RECALL."""
+    """Return the most rows per band at which pairs at the threshold share a band with probability RECALL or more."""
     enough = [r for r in range(1, PERMUTATIONS + 1) if 1 - (1 - threshold**r) ** (PERMUTATIONS // r) >= RECALL]
     return max(enough, default=1)
 
@@ -86,11 +87,11 @@ def _by_bands(
 
 @dataclass(frozen=True)
 class _Buckets:
-    """Texts that share a bucket of a band with another.
+    """Texts that share a bucket of a band with another text.
 
     Attributes:
-        members: texts, bucket by bucket, ascending within each.
-        starts: where in ``members`` the bucket of each member begins.
+        members: the texts, bucket by bucket, ascending within each bucket.
+        starts: index in ``members`` at which the bucket of each member begins.
     """
 
     members: npt.NDArray[np.int32]
@@ -144,7 +145,7 @@ def _first_of_buckets(
 
 
 def _low_bytes(path: Path, texts: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
-    """The low byte of every entry of these texts' sketches, shape (texts, PERMUTATIONS)."""
+    """Return the low byte of every entry in these texts' sketches, shape (texts, PERMUTATIONS)."""
     low = np.empty((len(texts), PERMUTATIONS), dtype=np.uint8)
     first = 0
     with path.open("rb") as stream:
@@ -157,7 +158,7 @@ def _low_bytes(path: Path, texts: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8
 
 
 def _equal_bytes(row: npt.NDArray[np.uint8], others: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint64]:
-    """Number of equal bytes in each of the others."""
+    """Return, for each of the others, the number of bytes that equal the byte of the row."""
     # Eight counts per 64-bit word; the multiplication sums them in the top byte, which holds at most 128.
     counts = np.einsum("ij->i", (others == row).view(np.uint64))
     return np.asarray(counts * np.uint64(0x0101010101010101) >> np.uint64(56))
@@ -170,7 +171,7 @@ def _any_like(file: int, text: int, others: Sequence[int], threshold: float) -> 
 
 
 def _hashes(rows: Sketches) -> npt.NDArray[np.uint64]:
-    """One 64-bit hash of each row (FNV-1a over its entries); a collision only costs a comparison."""
+    """Return one 64-bit hash of each row (FNV-1a over its entries). A collision only costs a comparison."""
     hashes = np.full(len(rows), 0xCBF29CE484222325, dtype=np.uint64)
     for column in rows.T:
         hashes = (hashes ^ column) * np.uint64(0x100000001B3)
