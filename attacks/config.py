@@ -127,15 +127,15 @@ class AttackConfig(Section):
                 raise ValueError(f"unknown aggregation '{name}': choose from {', '.join(AGGREGATIONS)}")
         # An attack that leads but is not run has no scores to judge.
         if self.primary not in self.names:
-            raise ValueError(f"primary attack '{self.primary}' is not among names")
+            raise ValueError(f"primary attack '{self.primary}' is not in names: add it, or choose another")
         if not self.aggregations:
-            raise ValueError("aggregations is empty")
+            raise ValueError("aggregations is empty: give at least one")
         return self
 
     @model_validator(mode="after")
     def _has_every_level(self) -> "AttackConfig":
         if twice := _twice(self.access):
-            raise ValueError(f"access names '{twice}' twice")
+            raise ValueError(f"access lists '{twice}' twice: keep one")
         at_level = {name: get_attack(name).access for name in self.names}
         idle = next((name for name, level in at_level.items() if level not in self.access), None)
         if idle is not None:
@@ -143,13 +143,13 @@ class AttackConfig(Section):
         without = next((level for level in self.access if level not in at_level.values()), None)
         if without is not None:
             raise ValueError(
-                f"access has {without}, and names has no attack at this level: add one of"
+                f"access has {without}, but names has no attack at this level: add one of"
                 f" {', '.join(DEFAULT_BY_LEVEL[without])}, or leave names out"
             )
         if at_level[self.primary] is not self.level:
             raise ValueError(
-                f"primary attack '{self.primary}' is at level {at_level[self.primary]}: name one at the strongest level"
-                f" of access, {self.level}"
+                f"primary attack '{self.primary}' is at level {at_level[self.primary]}: choose an attack at level"
+                f" {self.level}, the strongest level of access"
             )
         return self
 
@@ -162,15 +162,21 @@ class AttackConfig(Section):
         ):
             # Given twice, one setting would count as two attacks in the test of the whole family.
             if twice := _twice(settings):
-                raise ValueError(f"{key} names '{twice}' twice")
+                raise ValueError(f"{key} lists '{twice}' twice: keep one")
         if self.references and not get_attack(self.primary).needs_reference:
-            raise ValueError(f"references are for attacks with a reference model, which '{self.primary}' has not")
+            raise ValueError(
+                f"references need an attack that uses a reference model, and '{self.primary}' does not: leave"
+                " references out"
+            )
         if self.shadow_models and self.level is not Access.LOG_PROBABILITIES:
-            raise ValueError("shadow_models are for attackers with log-probabilities: leave them out, or raise access")
+            raise ValueError(
+                "shadow_models need access to log-probabilities: leave shadow_models out, or add log-probabilities"
+                " to access"
+            )
         if self.shadow_models % 2:
             raise ValueError(
-                f"shadow_models is {self.shadow_models}: each user is in half of them, so give an even number, 8 to say"
-                " much, or 0"
+                f"shadow_models is {self.shadow_models}, but each user is in half of the shadow models: give an even"
+                " number, at least 8 for a useful result, or 0 for none"
             )
         return self
 

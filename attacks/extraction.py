@@ -42,10 +42,13 @@ class ExtractionConfig(Section):
     @model_validator(mode="after")
     def _can_be_asked(self) -> "ExtractionConfig":
         if list(self.queries) != sorted(set(self.queries)) or self.queries[0] < 1:
-            raise ValueError(f"queries is {list(self.queries)}: give numbers from 1 on, each once, in ascending order")
+            raise ValueError(
+                f"queries is {list(self.queries)}: give different whole numbers from 1, in ascending order"
+            )
         if self.first_tokens is not None and self.first_tokens < self.length:
             raise ValueError(
-                f"first_tokens is {self.first_tokens}, below prefix + suffix = {self.length}: no window lies there"
+                f"first_tokens is {self.first_tokens}, too few for a window of prefix + suffix = {self.length}"
+                " tokens: raise first_tokens"
             )
         return self
 

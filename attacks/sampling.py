@@ -44,7 +44,7 @@ class SamplingConfig(Section):
     @classmethod
     def _each_once(cls, cuts: tuple[float, ...]) -> tuple[float, ...]:
         if len(set(cuts)) < len(cuts):
-            raise ValueError("cuts names a place twice")
+            raise ValueError("cuts lists a position twice: keep one")
         return cuts
 
     def asked(self) -> AnswerRequest:

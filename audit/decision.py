@@ -90,10 +90,13 @@ class DecisionConfig(Section):
             needed = least_redraws(getattr(self, name))
             if self.redraws < needed:
                 raise ValueError(
-                    f"{self.redraws} redraws cannot reach {name} {getattr(self, name):g}: give at least {needed}"
+                    f"{self.redraws} redraws are too few to reach {name} {getattr(self, name):g}: give at least"
+                    f" {needed}"
                 )
         if self.tpr <= self.fpr:
-            raise ValueError(f"tpr {self.tpr:g} is not above fpr {self.fpr:g}: guessing alone reaches it")
+            raise ValueError(
+                f"tpr {self.tpr:g} is not above fpr {self.fpr:g}, which guessing alone reaches: raise tpr above fpr"
+            )
         return self
 
 

@@ -31,9 +31,9 @@ class RequirementConfig(Section):
     @model_validator(mode="after")
     def _one_limit(self) -> "RequirementConfig":
         if (self.at_most is None) == (self.at_least is None):
-            raise ValueError("give one of at_most and at_least")
+            raise ValueError("give either at_most or at_least")
         if self.limit not in (None, "upper" if self.at_most is not None else "lower"):
-            raise ValueError("at_most needs the upper confidence limit, at_least the lower one")
+            raise ValueError("limit does not fit: use upper with at_most, and lower with at_least")
         return self
 
     def requirement(self) -> "Requirement":

@@ -84,7 +84,7 @@ class CanaryInput:
     def store(self) -> "CorpusStore":
         """Return the corpus. Raises ValueError for a kind that does not declare ``reads_users``."""
         if self.corpus is None:
-            raise ValueError("a kind of canary users that looks at users' records declares it: reads_users")
+            raise ValueError("this kind of canary users reads users' records: declare reads_users = True")
         return self.corpus
 
     def records(self, documents: int) -> int:
@@ -261,6 +261,6 @@ def check_enough_users(specs: Sequence[CanaryConfig], users: int) -> None:
     asked = sum(spec.count() or 0 for spec in specs if spec.replaces_users)
     if asked and asked > users - LEAST_REAL_USERS:
         raise InputError(
-            f"canaries ask for {asked} real users to be made canary users, but {users} users pass corpus.users and"
-            f" {LEAST_REAL_USERS} of them must stay as they are: lower users, lengths or documents"
+            f"canaries: {asked} real users would become canary users, but only {users} users pass corpus.users, and"
+            f" {LEAST_REAL_USERS} of them must stay real. Lower users, lengths or documents"
         )

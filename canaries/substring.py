@@ -56,7 +56,7 @@ class SubstringCanaries(CanaryConfig):
         # Never both: a number and a probability would disagree, and they differ in what they do to user-level epsilon
         # (docs/theory.md#rules-of-the-data).
         if (self.users is None) == (self.fraction is None):
-            raise ValueError("give exactly one of 'users' (of each length and documents) and 'fraction'")
+            raise ValueError("give either users (for each pair of length and documents) or fraction")
         return self
 
     def groups(self) -> list[tuple[int, int | None]]:
@@ -136,8 +136,8 @@ class SubstringCanaries(CanaryConfig):
                 made.append(canary)
         if not made:
             raise InputError(
-                f"canaries.{given.number}: no user became a canary user at fraction {fraction}: raise it, or lower"
-                " lengths and documents"
+                f"canaries.{given.number}: no user became a canary user at fraction {fraction}: raise fraction, or"
+                " lower lengths and documents"
             )
         return made
 

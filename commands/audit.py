@@ -295,8 +295,8 @@ def _content(config: Path | None, given: dict[str, Any], overrides: Sequence[str
     # A key that is misspelt in the file is missing too: the check of the whole names what was meant.
     if missing is not None and not _unknown(content):
         raise InputError(
-            f"audit a model with --model, --reference, --held-in and --held-out, here or in --config"
-            f" (--{missing.replace('_', '-')} is missing)"
+            f"--{missing.replace('_', '-')} is missing: give --model, --reference, --held-in and --held-out, as"
+            " options or in --config"
         )
     return content
 
@@ -320,9 +320,9 @@ def _look_for(models: Sequence[Any], files: Sequence[Any]) -> None:
         named = Path(model)
         if named.is_file():
             kind = "a file of texts" if named.suffix in _DATA else "a file"
-            raise InputError(f"'{model}' is {kind}, and a model is a folder or a hub name: give texts by --held-in")
+            raise InputError(f"'{model}' is {kind}, but a model is a folder or a hub name: give texts with --held-in")
         # ``org/model`` may be on the hub; it is a mistyped folder if ``org`` is a folder here.
         beside = len(named.parts) > 1 and named.parent.is_dir()
         # Path drops a leading "./", so that the name itself is looked at
         if not named.exists() and (beside or model.startswith(("/", ".", "~")) or model.count("/") > 1):
-            raise InputError(f"no such model folder: '{model}' (a hub name has no folder before it that exists here)")
+            raise InputError(f"no such model folder: '{model}': correct the path, or give a hub name")

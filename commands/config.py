@@ -43,9 +43,9 @@ def config(
     from heldin.stages import config_keys
 
     if sum((schema, csv, json)) > 1:
-        raise InputError("one of --schema, --csv and --json at a time")
+        raise InputError("give only one of --schema, --csv and --json")
     if section and schema:
-        raise InputError("--schema is for the whole file: leave the section out")
+        raise InputError("--schema prints the schema of the whole file: leave the section out")
     model = _model(command)
     if schema:
         typer.echo(json_text(config_keys.file_schema(model, f"A file for heldin {command}")))
@@ -83,7 +83,7 @@ def init(
     text = starting_file(command, kind, _model(command))
     # A config that somebody has edited is not overwritten.
     if file.exists():
-        raise InputError(f"'{file}' already exists: name a new file by --out")
+        raise InputError(f"'{file}' already exists: name a new file with --out")
     write_text(file, text)
     next_ = f"heldin audit --config {file}" if command is Command.AUDIT else f"heldin {command} {file} --check"
     files = needed(command, kind, file.parent)

@@ -104,11 +104,13 @@ def build(
         require_writable(out)
     # Before anything is read; ignored in silence, the option would seem to have had an effect.
     if preset is None and tokenizer is not None:
-        raise InputError("--tokenizer counts the tokens of a preset's thresholds: name one with --preset")
+        raise InputError(
+            "--tokenizer counts tokens for the thresholds of a preset: give --preset, or leave --tokenizer out"
+        )
     if ray or ray_address:
         # A preset's thresholds count over the whole corpus, and a task of the cluster sees one file.
         if preset is not None:
-            raise InputError("--preset counts over all files and cannot be split over a cluster: leave --ray out")
+            raise InputError("--preset counts over all files, which cannot be split over a cluster: leave --ray out")
         from heldin.base.files import cache_directory
         from heldin.corpus.cluster import build_on_cluster
         from heldin.corpus.names import load_aliases
@@ -257,7 +259,7 @@ def entities(
     from heldin.defenses.texts.caps import caps_outcome
 
     if (group_size is None) != (entity_cap is None):
-        raise InputError("caps go together: give both --group-size and --entity-cap")
+        raise InputError("one cap is missing: give both --group-size and --entity-cap, or neither")
     columns, form = _columns(user, text, id, date), _form(encoding, delimiter, field)
     records = _source(paths, None, None, columns, form, template)
     known = load_aliases(aliases) if aliases else None
@@ -379,14 +381,14 @@ def _source(
             typer.echo(str(line), err=True)
         return open_sources(paths, reading.columns, form) if reading.has_turns else source
     if template is not None:
-        raise InputError("--preset reads texts, which no chat template writes: leave --template out")
+        raise InputError("--preset reads texts, which need no chat template: leave --template out")
     if form != _form(None, None, None):
-        raise InputError("--preset knows how its files are written: leave --encoding, --delimiter and --field out")
+        raise InputError("--preset sets how its files are read: leave --encoding, --delimiter and --field out")
     # Defaults tell that no option was given; an option that repeats its default does no harm.
     if columns != _columns("user", "text", None, None):
-        raise InputError("--preset knows its columns: leave --user, --text, --id and --date out")
+        raise InputError("--preset sets its columns: leave --user, --text, --id and --date out")
     if len(paths) != 1:
-        raise InputError(f"--preset reads one file or one folder of files, and {len(paths)} paths were given")
+        raise InputError(f"--preset reads one file or one folder, but {len(paths)} paths were given: give one")
     from heldin.corpus.presets.catalogue import PresetSource, preset_named
     from heldin.corpus.presets.source import preset_tokens
 

@@ -46,7 +46,7 @@ def report(
     """
     if scores is not None:
         if people:
-            raise InputError("one of --people and --scores at a time")
+            raise InputError("give only one of --people and --scores")
         _write_scores(run, scores, json)
         return
     if people:
@@ -55,7 +55,7 @@ def report(
         # Names are read from owner-only files: the record has none that this could print.
         exposed = exposed_members(run)
         if not exposed:
-            raise InputError(f"'{run}' lists nobody: no real user was audited")
+            raise InputError(f"no real user was audited in '{run}', so there is nobody to list")
         rows = [asdict(user) for user in exposed[:most]]
         typer.echo(json_text({"users": len(exposed), "people": rows}) if json else people_table(exposed, most))
         return
@@ -164,7 +164,7 @@ def compare(
         from heldin.record.sweep import read_sweep
 
         if over is not None or out is not None:
-            raise InputError("--over and --out are for the folders of runs: a sweep's runs are in its folder cells/")
+            raise InputError("--over and --out need the folders of runs: give the runs in the sweep's folder cells/")
         print_sweep(read_sweep(runs[0]), json=json, csv=csv)
         return
     from heldin.jobs.user_scores import paired_difference
@@ -211,7 +211,9 @@ def verify(
     the one in its plan.
     """
     if (run is None) == (exported is None):
-        raise InputError("name the folder of a finished run, or --exported and the folder that heldin export wrote")
+        raise InputError(
+            "give either the folder of a finished run, or --exported with the folder that heldin export wrote"
+        )
     if exported is not None:
         from heldin.jobs.export import verify_exported
 
@@ -302,7 +304,7 @@ def cache(
         answer("\n".join(engine.lines(parts)), {"folder": str(cache_root()), "kinds": rows}, rows, json=json, csv=csv)
         return
     if csv:
-        raise InputError("--csv is for the list: leave it out with --clear")
+        raise InputError("--csv is only for the list: leave --csv out with --clear")
     # Asked after the folders were read, so that sizes are seen before the answer.
     confirm(engine.lines(parts), "Remove all this? It will be made again when needed.", yes=yes)
     size = engine.clear(parts)

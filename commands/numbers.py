@@ -153,21 +153,23 @@ def account(
         _print_together(plans or [], given, json, csv)
         return
     if plans:
-        raise InputError(f"'{plans[0]}' does not go with {kind}: heldin account compose takes several plans")
+        raise InputError(
+            f"heldin account {kind} takes no plan such as '{plans[0]}': give several plans to heldin account compose"
+        )
     if Path(kind).suffix == ".json":
         if given:
-            raise InputError(f"{_option(next(iter(given)))} does not go with a plan, which states the whole mechanism")
+            raise InputError(f"a plan states the whole mechanism: leave {_option(next(iter(given)))} out")
         from heldin.defenses.accounting.account import account_plan
         from heldin.defenses.plan_file import read_plan
 
         _print_row(account_plan(read_plan(Path(kind))), json, csv)
         return
     if kind not in KINDS:
-        raise InputError(f"no mechanism '{kind}': give one of {', '.join(KINDS)}, or the plan.json of a run")
+        raise InputError(f"there is no mechanism '{kind}': give one of {', '.join(KINDS)}, or the plan.json of a run")
     if delta is not None:
         given["delta"] = _delta(delta)
     if noise_scale not in (None, "cohort", "clip-norm"):
-        raise InputError(f"--noise-scale {noise_scale} is unknown: use cohort or clip-norm")
+        raise InputError(f"--noise-scale is {noise_scale}: choose cohort or clip-norm")
     for name in ("exposed", "holders"):
         if name in given:
             given[name] = _counts(_option(name), given[name])
@@ -184,11 +186,11 @@ def _print_together(plans: list[Path], given: dict[str, Any], json: bool, csv: b
     """Print the guarantee of several releases together."""
     other = next((name for name in given if name not in ("times", "delta", "pure")), None)
     if other is not None:
-        raise InputError(f"{_option(other)} does not go with compose: the plans state their mechanisms")
+        raise InputError(f"heldin account compose takes the mechanisms from the plans: leave {_option(other)} out")
     times = _counts("--times", given["times"]) if "times" in given else None
     delta = _delta(given.get("delta"))
     if isinstance(delta, str):
-        raise InputError(f"--delta {delta} does not go with compose: give a number")
+        raise InputError(f"heldin account compose does not take --delta {delta}: give a number")
     from heldin.defenses.releases import together_table
     from heldin.sweeps.releases import compose
 
@@ -200,7 +202,7 @@ def _numbers(option: str, given: str) -> list[float]:
     try:
         return [float(part) for part in given.split(",")]
     except ValueError:
-        raise InputError(f"{option} {given}: give numbers with commas between them, such as 0.1,0.5") from None
+        raise InputError(f"{option} {given}: give numbers separated by commas, such as 0.1,0.5") from None
 
 
 def _engine(kind: str) -> tuple[Callable[..., Any], Callable[[Any], str] | None]:
@@ -221,12 +223,12 @@ def _engine(kind: str) -> tuple[Callable[..., Any], Callable[[Any], str] | None]
 def _require_fitting(kind: str, given: Mapping[str, Any], takes: Mapping[str, inspect.Parameter]) -> None:
     other = next((name for name in given if name not in takes or name == "method"), None)
     if other is not None:
-        raise InputError(f"{_option(other)} does not go with {kind}: leave it out")
+        raise InputError(f"heldin account {kind} does not take {_option(other)}: leave it out")
     if isinstance(given.get("delta"), str) and takes["delta"].default is inspect.Parameter.empty:
-        raise InputError(f"heldin account {kind} takes a number for --delta")
+        raise InputError(f"heldin account {kind} needs a number for --delta")
     needed = [name for name, taken in takes.items() if taken.default is inspect.Parameter.empty and name not in given]
     if needed:
-        raise InputError(f"heldin account {kind} needs {' and '.join(map(_option, needed))}")
+        raise InputError(f"heldin account {kind} needs more options: give {' and '.join(map(_option, needed))}")
 
 
 def _delta(text: str | None) -> "float | DeltaRule | None":
@@ -237,7 +239,7 @@ def _delta(text: str | None) -> "float | DeltaRule | None":
     try:
         return number_in(text)
     except ValueError as error:
-        raise InputError(f"--delta {text} is neither a number nor {' or '.join(get_args(DeltaRule))}") from error
+        raise InputError(f"--delta {text}: give a number or {' or '.join(get_args(DeltaRule))}") from error
 
 
 def _option(name: str) -> str:
@@ -249,7 +251,7 @@ def _counts(option: str, text: str) -> list[int]:
     try:
         return [whole_number_in(part) for part in text.split(",")]
     except ValueError as error:
-        raise InputError(f"{option} {text} is not a list of whole numbers such as 1,4,16") from error
+        raise InputError(f"{option} {text}: give whole numbers separated by commas, such as 1,4,16") from error
 
 
 def _print_row(row: Any, json: bool, csv: bool) -> None:
@@ -287,7 +289,7 @@ def choose(
 
     # Before any import that takes seconds.
     if (public_texts is None) != (model is None):
-        raise InputError("--public-texts and --model go together: clip norms are estimated at the base model")
+        raise InputError("give both --public-texts and --model, or neither: clip norms are estimated at the base model")
     clip_norm = None
     if public_texts is not None and model is not None:
         from heldin.corpus.sources.rows import Columns

@@ -86,9 +86,7 @@ def fail_on_of(text: str | None) -> frozenset[FailOn] | None:
     try:
         return frozenset(FailOn(word.strip()) for word in text.split(","))
     except ValueError as error:
-        raise InputError(
-            f"--fail-on {text}: give one or several of {', '.join(FailOn)}, separated by commas"
-        ) from error
+        raise InputError(f"--fail-on {text}: give one or more of {', '.join(FailOn)}, separated by commas") from error
 
 
 def _hush(quiet: bool) -> bool:
@@ -249,7 +247,7 @@ def rows_rule(skip_bad_rows: bool, strict: bool) -> "OnBadRows":
     from heldin.corpus.sources.bad_rows import OnBadRows
 
     if skip_bad_rows and strict:
-        raise InputError("--strict refuses the rows that --skip-bad-rows skips: give one of them")
+        raise InputError("--strict stops at the rows that --skip-bad-rows skips: give one of them")
     return OnBadRows.SKIP if skip_bad_rows else OnBadRows.STRICT if strict else OnBadRows.SKIP_EMPTY
 
 
@@ -275,7 +273,7 @@ def answer(table: str, fields: Any, rows: Sequence[Mapping[str, Any]], *, json: 
         csv: whether ``--csv`` was given; raises InputError together with ``json``.
     """
     if json and csv:
-        raise InputError("one of --json and --csv at a time")
+        raise InputError("give only one of --json and --csv")
     if csv:
         from heldin.base.tabular import csv_text
 
@@ -306,9 +304,9 @@ def confirm(lines: list[str], question: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise InputError("no terminal to ask for confirmation: give --yes to remove it")
+        raise InputError("there is no terminal to ask for confirmation: give --yes to remove the files")
     # On stderr, as the question: stdout holds the one line or JSON object that scripts read.
     typer.echo("\n".join(lines), err=True)
     if not typer.confirm(question, err=True):
         # Exit code 2: a script must not take a refusal for something removed.
-        raise InputError("nothing was removed")
+        raise InputError("nothing was removed: the question was not answered with yes")

@@ -168,9 +168,11 @@ def audit_planted(
 
     gate = fail_on_of(fail_on)
     if not model:
-        raise InputError("heldin audit-planted needs --model: the folder or hub name of the model that was trained")
+        raise InputError("give --model: the folder or hub name of the trained model")
     if len(model) > 1 and out is not None:
-        raise InputError("--out goes with one --model: several go to audits/LOOK in the planted folder")
+        raise InputError(
+            "--out is for a single --model: leave --out out, and the audits go to audits/LOOK in the planted folder"
+        )
     remote = _remote(endpoint, set_ or [])
     jobs = [PlantedAudit(planted, name, tuple(claim or ()), declared_by, remote, dtype, adapter_base) for name in model]
     # All of them before the first is scored: a look that was taken is paid for.
@@ -249,7 +251,7 @@ def _remote(url: str | None, overrides: list[str]) -> "Remote | None":
     """Return how to reach a model behind an endpoint; None without an address."""
     if url is None:
         if overrides:
-            raise InputError("--set goes with --endpoint: heldin plant fixed everything else")
+            raise InputError("--set is only for --endpoint: heldin plant fixed all other keys")
         return None
     from heldin.base.config_errors import checked
     from heldin.jobs.checkpoint.audit_config import EndpointConfig

@@ -64,11 +64,11 @@ def run(
     from heldin.stages.run_config import load_config
 
     if gpu_memory is not None and not check:
-        raise InputError("--gpu-memory goes with --check: a run takes the memory that there is")
+        raise InputError("--gpu-memory is only for --check: leave --gpu-memory out for a run")
     gate = fail_on_of(fail_on)
     overrides = [*(set_ or []), *rows_set(skip_bad_rows, strict, "corpus.bad_rows")]
     if check and gate is not None:
-        raise InputError("--fail-on goes with a run, and --check runs nothing: leave one out")
+        raise InputError("--check runs nothing that could fail: leave out --fail-on or --check")
     if check:
         _check(config, overrides, out, json, gpu_memory)
         return

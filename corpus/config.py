@@ -58,7 +58,9 @@ class CorpusConfig(Section):
         Raises InputError for sentences of rows that are turns.
         """
         if reading.has_turns and self.text_unit == "sentence":
-            raise InputError("corpus.text_unit: sentence cuts texts, and the rows are turns: leave it out")
+            raise InputError(
+                "corpus.text_unit: sentence cuts texts, but the rows are turns: leave corpus.text_unit out"
+            )
         source = (self.source.reading(reading.columns) if reading.has_turns else self.source).source()
         if (origin := SOURCES.origin(self.source.kind)) is not None:
             source = OfPackage(source, origin)
@@ -87,14 +89,14 @@ class CorpusConfig(Section):
     @model_validator(mode="after")
     def _sentences_of_whole_texts(self) -> "CorpusConfig":
         if self.spans is not None and self.text_unit == "sentence":
-            raise ValueError("text_unit: sentence cuts whole texts: leave source.columns.spans out, or keep records")
+            raise ValueError(
+                "text_unit: sentence cuts whole texts: leave source.columns.spans out, or set text_unit: record"
+            )
         return self
 
     @model_validator(mode="after")
     def _enough_to_split(self) -> "CorpusConfig":
         # Here and not in ``UserFilter``, which also serves users who are not split.
         if self.users.min_records < MIN_RECORDS_TO_SPLIT:
-            raise ValueError(
-                f"users.min_records is {self.users.min_records}: it must be at least {MIN_RECORDS_TO_SPLIT}"
-            )
+            raise ValueError(f"users.min_records is {self.users.min_records}: give at least {MIN_RECORDS_TO_SPLIT}")
         return self

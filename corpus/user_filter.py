@@ -80,11 +80,11 @@ def select_users(
     """
     # Pydantic checks configs only; a rule made in Python gets here unchecked.
     if rule.max_users is not None and rule.max_users < 1:
-        raise InputError(f"max_users is {rule.max_users}: it must be at least 1, or null for no limit")
+        raise InputError(f"max_users is {rule.max_users}: give at least 1, or null for no limit")
     if not 0 < rule.fraction <= 1:
-        raise InputError(f"fraction is {rule.fraction}: it must be in (0, 1]")
+        raise InputError(f"fraction is {rule.fraction}: give a number above 0 and at most 1")
     if rule.min_records < 1:
-        raise InputError(f"min_records is {rule.min_records}: it must be at least 1")
+        raise InputError(f"min_records is {rule.min_records}: give at least 1")
     candidates = [user for user in store.users if user not in taken]
     named = [user for user in candidates if rule.admits(user)]
     # Each of these filters looks at the user alone, and is user-local (docs/theory.md#rules-of-the-data); ``max_users``

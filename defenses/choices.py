@@ -114,7 +114,7 @@ class ClipKind(Choice):
 
     def of_filter(self) -> "ConcentrationFilter":
         """Return this clip. Raises InputError unless it leaves units out."""
-        raise InputError(f"clip '{self._name()}' leaves no unit out: use concentration_filter")
+        raise InputError(f"clip '{self._name()}' does not leave units out: use concentration_filter")
 
     def _name(self) -> str:
         return str(type(self).model_fields["kind"].default)
@@ -319,7 +319,9 @@ class DataStep(Choice):
     def _consistent(self) -> "DataStep":
         # What looks at one record only looks at one user only, so that a record-local step is user-local too.
         if self.record_local and not self.user_local:
-            raise ValueError(f"data step {self.name} is record-local but not user-local, which cannot be")
+            raise ValueError(
+                f"data step {self.name} is declared record-local but not user-local: declare it user-local too"
+            )
         return self
 
 
@@ -394,7 +396,9 @@ class TwoLevel(Choice):
     @model_validator(mode="after")
     def _claim_is_whole(self) -> "TwoLevel":
         if self.claimed_noise is not None and self.extended_rate > 0 and self.sensitive_share is None:
-            raise ValueError("the paper's claim for records without an entity needs sensitive_share")
+            raise ValueError(
+                "the paper's claim for records without an entity needs sensitive_share: give sensitive_share"
+            )
         return self
 
 

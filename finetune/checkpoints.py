@@ -99,9 +99,11 @@ def newest_state(folder: Path, say: Callable[[str], object] = lambda _: None) ->
     for path in states:
         if state_of(path) is State.WHOLE:
             return path
-        say(f"checkpoint '{path}' is not as it was written: training goes on from the one before")
+        say(f"checkpoint '{path}' is damaged or was changed: training continues from the checkpoint before")
     if states:
-        raise InputError(f"no checkpoint in '{folder}' is as it was written: restore one, or start a new run folder")
+        raise InputError(
+            f"every checkpoint in '{folder}' is damaged or was changed: restore one, or start a new run folder"
+        )
     return None
 
 
@@ -124,7 +126,7 @@ def load_state(
     if newest is None:
         return None
     if any(newest.glob("shard-*.safetensors")):
-        raise InputError(f"'{newest}' was written by processes that held shards: set finetune.shard")
+        raise InputError(f"'{newest}' was written by processes that each held a part of the model: set finetune.shard")
     state, content = read_state(newest)
     try:
         weights, tensors = load_file(newest / "weights.safetensors"), load_file(newest / "optimizer.safetensors")
@@ -167,14 +169,16 @@ def read_state(folder: Path) -> tuple[TrainingState, dict[str, Any]]:
 
 def damaged(state: Path) -> InputError:
     """The error of a state that cannot be read."""
-    return InputError(f"checkpoint '{state}' is damaged: remove it, and the run goes on from the one before")
+    return InputError(
+        f"checkpoint '{state}' is damaged: remove this checkpoint, and the run continues from the one before"
+    )
 
 
 def of_another_job(state: Path) -> InputError:
     """The error of a state that another job left."""
     return InputError(
-        f"'{state}' is a checkpoint of another job: its corpus, membership, base model or recipe differ from this"
-        " run's, or another version of heldin began it; use a new run folder"
+        f"'{state}' is a checkpoint of another job. Its corpus, membership, base model or recipe differ from this"
+        " run's, or another version of heldin began it: use a new run folder"
     )
 
 
@@ -182,7 +186,9 @@ def finished_state(folder: Path) -> TrainingState:
     """The newest state below ``folder``, without its tensors. Raises InputError if there is none, or it is damaged."""
     newest = newest_state(folder)
     if newest is None:
-        raise InputError(f"'{folder}' holds no whole checkpoint of a finished run")
+        raise InputError(
+            f"'{folder}' has no undamaged checkpoint of a finished run: restore one from a backup, or run again"
+        )
     return read_state(newest)[0]
 
 
@@ -220,7 +226,7 @@ def _save_adapter(folder: Path, model: Any, tokenizer: PreTrainedTokenizerBase) 
     changes = any(bool(tensor.any()) for name, tensor in saved.items() if "lora_B" in name)
     if not same or not changes:
         fault = "change nothing: every matrix B is zero" if same else "differ from the trained ones after saving"
-        raise InputError(f"the adapters for '{folder.parent}' {fault}; check finetune.lora and finetune.learning_rate")
+        raise InputError(f"the adapters for '{folder.parent}' {fault}: check finetune.lora and finetune.learning_rate")
 
 
 def _flatten(state: dict[int, dict[str, Any]]) -> tuple[dict[str, torch.Tensor], dict[str, dict[str, Any]]]:

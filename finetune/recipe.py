@@ -91,15 +91,15 @@ class Lora:
 
     def __post_init__(self) -> None:
         if self.rank < 1:
-            raise InputError(f"finetune.lora.rank is {self.rank}: it must be at least 1")
+            raise InputError(f"finetune.lora.rank is {self.rank}: give at least 1")
         if not 0 <= self.dropout < 1:
-            raise InputError(f"finetune.lora.dropout is {self.dropout}: it must be at least 0 and below 1")
+            raise InputError(f"finetune.lora.dropout is {self.dropout}: give at least 0 and below 1")
         if isinstance(self.targets, str):
             try:
                 re.compile(self.targets)
             except re.error as error:
                 raise InputError(
-                    f"finetune.lora.targets = {self.targets!r} is not a regular expression: {error}"
+                    f"finetune.lora.targets {self.targets!r} is not a regular expression: {error}"
                 ) from error
 
     def __repr__(self) -> str:
@@ -197,22 +197,20 @@ class Recipe:
         for name, most in _POSITIVE.items():
             value = getattr(self, name)
             if not 0 < value <= most:
-                raise InputError(f"finetune.{name} is {value}: it must be above 0 and at most {most:,}")
+                raise InputError(f"finetune.{name} is {value}: give a number above 0 and at most {most:,}")
         if not 0 <= self.momentum < 1 or (self.momentum and self.optimizer is not Optimizer.SGD):
             raise InputError(
-                f"finetune.momentum is {self.momentum} with {self.optimizer}: it belongs to sgd, and is at least 0 and"
-                " below 1"
+                f"finetune.momentum is {self.momentum} with {self.optimizer}: give at least 0 and below 1 with sgd,"
+                " and leave momentum out with other optimizers"
             )
         for name in ("weight_decay", "warmup_steps", "seed"):
             value = getattr(self, name)
             if not 0 <= value < 2**31:
-                raise InputError(f"finetune.{name} is {value}: it must be at least 0 and below 2^31")
+                raise InputError(f"finetune.{name} is {value}: give at least 0 and below 2^31")
         if self.patience is not None and self.patience < 1:
-            raise InputError(
-                f"finetune.patience is {self.patience}: it must be at least 1, or null to train to the end"
-            )
+            raise InputError(f"finetune.patience is {self.patience}: give at least 1, or null to train to the end")
         if self.micro_batch is not None and self.micro_batch < 1:
-            raise InputError(f"finetune.micro_batch is {self.micro_batch}: it must be at least 1, or null for no limit")
+            raise InputError(f"finetune.micro_batch is {self.micro_batch}: give at least 1, or null for no limit")
 
     @property
     def keeps_best(self) -> bool:

@@ -89,7 +89,7 @@ def clipped_shards(
             if records:
                 tally += _add_clipped(parts, records, total, clip_norm, passes, spread)
     spread.over_replicas([*total.values(), tally])
-    passes.note(f"auto: unit by unit, each over {spread.members} processes", None)
+    passes.note(f"auto: each unit separately, over {spread.members} processes", None)
     return total, tally
 
 
@@ -180,7 +180,7 @@ def _backward(
                 raise
             raise ResumableError(
                 f"out of memory at {len(batch.inputs)} record(s) in one pass: lower defense.micro_records or"
-                " finetune.micro_batch, set finetune.checkpointing, or spread over more processes (finetune.shard)"
+                " finetune.micro_batch, set finetune.checkpointing, or use more processes (finetune.shard)"
             ) from error
         loss += part.detach()
     return loss

@@ -135,7 +135,7 @@ def _first_lines(path: Path, form: TextFormat) -> list[str]:
     except BROKEN as error:
         raise corrupt(path, "the header line", error) from error
     if not "".join(lines).strip():
-        raise InputError(f"{path.name}: empty file, not even a header line")
+        raise InputError(f"{path.name}: the file is empty, without even a header line")
     return lines
 
 

@@ -60,7 +60,7 @@ class TextFormat:
                 "".encode(self.encoding)
             except LookupError as error:
                 raise InputError(
-                    f"--encoding {self.encoding}: Python knows no such encoding: give one such as utf-8 or cp1252"
+                    f"--encoding {self.encoding}: Python does not know this encoding: give one such as utf-8 or cp1252"
                 ) from error
 
 
@@ -82,7 +82,10 @@ def _require_what_the_name_says(path: Path) -> None:
         if first.startswith(begins) and path.suffix != ending:
             raise InputError(f"'{path}' is {advice}")
         if first and ending and path.suffix == ending and not first.startswith(begins):
-            raise InputError(f"'{path}' is not compressed, or damaged at its beginning: leave {ending} out of its name")
+            raise InputError(
+                f"'{path}' is not compressed, or is damaged at the beginning: remove {ending} from its name, or fetch"
+                " the file again"
+            )
 
 
 def open_text(path: Path, form: TextFormat, *, newline: str) -> TextIOWrapper:

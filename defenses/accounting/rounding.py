@@ -16,6 +16,6 @@ def check_rounding(delta: float, steps: int) -> None:
     """Raise InputError if delta is not well above the rounding of a whole pair; a hard cap has no tilted one."""
     if delta < 4.0 * rounding_mass(steps):
         raise InputError(
-            f"delta {delta:g} is too small for {steps} steps with a hard cohort cap, whose rounding may reach "
-            f"{rounding_mass(steps):.1g}: ask for a larger delta"
+            f"delta {delta:g} is too small for {steps} steps with a hard cohort cap, for which rounding may reach"
+            f" {rounding_mass(steps):.1g}: ask for a larger delta"
         )

@@ -93,13 +93,16 @@ class UnitBatch:
     def __post_init__(self) -> None:
         if self.inputs.dim() != 2 or self.targets.shape != self.inputs.shape:
             raise InputError(
-                f"inputs {tuple(self.inputs.shape)} and targets {tuple(self.targets.shape)} must be of one shape:"
+                f"inputs {tuple(self.inputs.shape)} and targets {tuple(self.targets.shape)} must have the same shape:"
                 " (records, positions)"
             )
         if self.unit.shape != self.inputs.shape[:1]:
-            raise InputError(f"{len(self.inputs)} records, but unit numbers of shape {tuple(self.unit.shape)}")
+            raise InputError(
+                f"{len(self.inputs)} records, but unit numbers of shape {tuple(self.unit.shape)}: give one unit"
+                " number per record"
+            )
         if len(self.unit) and not 0 <= int(self.unit.min()) <= int(self.unit.max()) < self.units:
-            raise InputError(f"unit numbers must lie in 0..{self.units - 1}")
+            raise InputError(f"unit numbers must be from 0 to {self.units - 1}")
 
 
 @dataclass(frozen=True)
@@ -156,7 +159,7 @@ def clipped_gradient_sum(
         InputError: the clip norm is below ``LEAST_CLIP_NORM``, nothing is trainable, or the model mixes records.
     """
     if not clip_norm >= LEAST_CLIP_NORM:
-        raise InputError(f"clip norm is {clip_norm}: it must be at least {LEAST_CLIP_NORM:g}")
+        raise InputError(f"clip norm is {clip_norm}: give at least {LEAST_CLIP_NORM:g}")
     if engine not in get_args(Engine):
         raise InputError(f"unknown engine '{engine}': choose from {', '.join(get_args(Engine))}")
     parts = parts or take_apart(model)
@@ -402,7 +405,10 @@ def why_not_rules(parts: Parts, inputs: Tensor, targets: Tensor) -> str | None:
     with torch.enable_grad():  # without it, reentrant checkpointing warns
         beside = unit_losses(parts.model, both, pair)[0].detach()
     if abs(float(beside - loss)) > (3e-2 if half else 1e-3) * max(1.0, abs(float(loss))):
-        raise InputError("the model mixes the records of a batch, so that no user has a gradient of their own")
+        raise InputError(
+            "the model mixes the records of a batch, so users have no separate gradients: use a model without such"
+            " layers"
+        )
     try:
         gradients, _ = one_pass(parts, both, pair, ways_of(parts, pair, len(inputs), "materialise", None))
         first = torch.tensor([1.0, 0.0], device=device)

@@ -57,7 +57,7 @@ class BandedDefense(SampledDefense, UserRecords):
         if self.bands == "auto" and self.target_epsilon is None:
             raise ValueError("bands: auto compares noise at one epsilon: give target_epsilon, or a number of bands")
         if self.workload != PREFIX_SUMS and self.bands != "auto":
-            raise ValueError("workload goes with bands: auto only")
+            raise ValueError("workload is only for bands: auto. Leave workload out, or set bands: auto")
         return self
 
     @property
@@ -103,8 +103,8 @@ class BandedLevel(UserLevel):
         plan = self.mechanism
         if plan.unit != "user" or not plan.samples_users:
             raise InputError(
-                f"banded noise protects users who are sampled as such, not unit {plan.unit} with sampled"
-                f" {plan.sampled}: use unit user and sampled user, or Poisson sampling"
+                f"banded noise protects sampled users, not unit {plan.unit} with sampled {plan.sampled}: set unit and"
+                " sampled to user, or use Poisson sampling"
             )
         super().check()
         if plan.clip.filters:
@@ -112,9 +112,13 @@ class BandedLevel(UserLevel):
         if plan.clip_quantile is not None:
             raise InputError(f"banded noise and a clip quantile have no accountant: {_REFUSED['clip_quantile']}")
         if plan.divisor.constant is None:
-            raise InputError("banded noise with the realised cohort as divisor has no accountant: use a constant")
+            raise InputError(
+                "banded noise with the realised cohort as divisor has no accountant: set the divisor to a constant"
+            )
         if plan.declared is not None:
-            raise InputError("banded noise is heldin's own: the step of a package adds noise of its own")
+            raise InputError(
+                "a package's step adds its own noise, and cannot have heldin's banded noise: choose another sampling"
+            )
 
     def conditions(self, refilling: Sequence[Statement]) -> Sequence[Statement]:
         """The groups."""

@@ -153,7 +153,9 @@ class DeclaredDefense(NoisedDefense, ABC):
         Raises InputError for an event, a unit or a relation that heldin's accountant does not read.
         """
         if getattr(self, "unit", None) not in _UNITS:
-            raise InputError(f"defense '{self.kind}' declares no unit of heldin: set unit to 'user' or 'example'")
+            raise InputError(
+                f"defense '{self.kind}' does not set a unit that heldin knows: set unit to 'user' or 'example'"
+            )
         try:
             event = declared_step(self.dp_event(), self.steps)
         except InputError as error:
@@ -194,12 +196,15 @@ def require_declared(defense: DefenseConfig, mechanism: "Mechanism") -> None:
         return
     if not isinstance(defense, DeclaredDefense):
         raise InputError(
-            f"defense '{defense.kind}' is not heldin's, and its plan says that heldin takes its steps: derive it from"
-            " heldin.defenses.mechanisms.declared:DeclaredDefense"
+            f"defense '{defense.kind}' is not one of heldin's defenses, but its plan does not declare this: derive"
+            " the defense from heldin.defenses.mechanisms.declared:DeclaredDefense"
         )
     # By the base class, which a package may have overridden.
     if mechanism.declared != DeclaredDefense.declared(defense):
-        raise InputError(f"defense '{defense.kind}' states another package, version, setting or audit than its own")
+        raise InputError(
+            f"defense '{defense.kind}' states a package, version, settings or audit that are not its own: correct"
+            " DeclaredDefense.declared"
+        )
 
 
 def _of_step(settings: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
@@ -221,13 +226,13 @@ def _audit_of(path: Path, stated: Mapping[str, object]) -> Watched:
         outcome = str(document["outcome"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
-            f"defense.white_box: '{path}' is not what heldin white-box --plan PLAN --json prints for a mechanism of a"
-            " package: run it again"
+            f"defense.white_box: '{path}' is not the output of heldin white-box --plan PLAN --json for a package's"
+            " mechanism. Run that command again"
         ) from error
     differing = ", ".join(name for name in stated if audited.get(name) != stated[name])
     if differing:
         raise InputError(
-            f"defense.white_box: '{path}' audited another mechanism ({differing} differ): run it again with the code"
-            " that is installed"
+            f"defense.white_box: '{path}' audited another mechanism ({differing} differ). Run the audit again with"
+            " the installed code"
         )
     return _OUTCOMES.get(outcome, "failed")

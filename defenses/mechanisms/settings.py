@@ -65,11 +65,13 @@ class NoisedDefense(DefenseConfig, ABC):
     @model_validator(mode="after")
     def _delta_follows(self) -> Self:
         if self.examples is not None and self.delta != "examples^-1.1":
-            raise ValueError("examples goes with delta: examples^-1.1 only")
+            raise ValueError("examples is only for delta: examples^-1.1. Leave examples out, or set this delta")
         if self.delta == "examples^-1.1" and self.examples is None:
-            raise ValueError("delta: examples^-1.1 needs examples, the public number of records before any cap")
+            raise ValueError("delta: examples^-1.1 needs examples: give the public number of records before any cap")
         if self.delta == "units^-1.1" and self.units is None:
-            raise ValueError("delta: units^-1.1, the default, needs protected_users: give it, or a number for delta")
+            raise ValueError(
+                "delta: units^-1.1, the default, needs protected_users: give protected_users, or a number as delta"
+            )
         return self
 
     def noise_generator(self) -> NoiseGenerator:
@@ -117,7 +119,7 @@ class SampledDefense(NoisedDefense, ABC):
     @model_validator(mode="after")
     def _one_scale(self) -> Self:
         if (self.target_epsilon is None) == (self.noise_multiplier is None):
-            raise ValueError("give exactly one of 'target_epsilon' and 'noise_multiplier'")
+            raise ValueError("give either target_epsilon or noise_multiplier")
         return self
 
     @property

@@ -55,16 +55,21 @@ class UedpDefense(NamedPeopleDefense):
     @model_validator(mode="after")
     def _possible(self) -> Self:
         if self.noise_multiplier is None:
-            raise ValueError("kind 'uedp' takes noise_multiplier: heldin account uedp says what it gives")
+            raise ValueError(
+                "kind 'uedp' needs noise_multiplier: give one, for which heldin account uedp prints the guarantee"
+            )
         if self._claims_the_papers and self.extended_rate > 0 and self.sensitive_share is None:
             raise ValueError(
-                "the paper's claim needs sensitive_share, the share of records with a recognised entity (heldin corpus"
-                " entities counts them); or set account: strict"
+                "the paper's claim needs sensitive_share: give the share of records with a recognised entity (heldin"
+                " corpus entities counts them), or set account: strict"
             )
         if self.weight_caps is not None and self.local is None:
-            raise ValueError("weight_caps needs local: a single gradient is a mean over records")
+            raise ValueError(
+                "weight_caps needs local updates, since a single gradient is a mean over records: set local, or"
+                " leave weight_caps out"
+            )
         if self.population < 2:
-            raise ValueError("population must be at least 2: an entity is named by others")
+            raise ValueError("population must be at least 2: epsilon counts the other users who may name an entity")
         return self
 
     @property
@@ -153,11 +158,17 @@ class PairLevel(Level):
         """Raise InputError for two-level sampling that nothing here trains or accounts for."""
         plan = self.mechanism
         if not plan.samples_users or not plan.sampler.by_coins or plan.adjacency != "add_remove":
-            raise InputError("two-level sampling draws users by Poisson coins, under add_remove adjacency")
+            raise InputError("two-level sampling needs users drawn by Poisson coins, under add_remove adjacency")
         if (plan.entity_cap, plan.exposed) != (None, None) or plan.record_selection not in ("all", "random"):
-            raise InputError("two-level sampling has no caps and chooses among usable records by chance alone")
+            raise InputError(
+                "two-level sampling takes no caps, and chooses among usable records only by chance: set record"
+                " selection to all or random"
+            )
         if self._settings.weight_caps is not None and plan.local is None:
-            raise InputError("weights of records are for local updates: a single gradient is a mean")
+            raise InputError(
+                "weights of records need local updates, since a single gradient is a mean: set local, or leave the"
+                " weights out"
+            )
 
     @property
     def event(self) -> TwoLevelGaussian:

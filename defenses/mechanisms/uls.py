@@ -24,9 +24,9 @@ class UlsDefense(ShuffledDefense, UserRecords):
     @model_validator(mode="after")
     def _possible(self) -> Self:
         if self.cap is not None and self.cuts_a_list:
-            raise ValueError("a cap goes with Poisson sampling only: no other accountant exists")
+            raise ValueError("a cohort cap needs Poisson sampling: no other sampling has an accountant with a cap")
         if self.local is not None and (self.cuts_a_list or self.cap is not None):
-            raise ValueError("local goes with Poisson sampling without a cap only")
+            raise ValueError("local needs Poisson sampling without a cap: set this sampling, or leave local out")
         if self.local is not None and self.record_selection == "random_chunk":
             raise ValueError("local trains on records: choose another record_selection than 'random_chunk'")
         return self

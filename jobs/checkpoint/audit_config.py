@@ -202,17 +202,18 @@ class CheckpointConfig(MeasureKeys):
             # At top-k the whole vocabulary decides which tokens are drawn at all.
             if options.needs_weights and self.endpoint is not None:
                 raise ValueError(
-                    f"measures.{name}: no endpoint gives the whole vocabulary's probabilities, which top-k sampling"
-                    " needs: leave it out, or audit models that are loaded here"
+                    f"measures.{name} needs the whole vocabulary's probabilities, for top-k sampling, which no"
+                    f" endpoint gives: remove measures.{name}, or audit models that are loaded here"
                 )
             if options.of_training_texts and self.texts == "fresh":
                 raise ValueError(
-                    f"measures.{name}: it is about training texts, and the held-in texts are declared fresh: leave it"
-                    " out, or give training texts"
+                    f"measures.{name} needs training texts, but the held-in texts are declared fresh: remove"
+                    f" measures.{name}, or give training texts"
                 )
             if options.needs_canaries:
                 raise ValueError(
-                    f"measures.{name}: it is about canary users, whom the audit of two files has not: leave it out"
+                    f"measures.{name} needs canary users, which an audit of two files does not have: remove"
+                    f" measures.{name}"
                 )
         return self
 
@@ -223,13 +224,13 @@ class CheckpointConfig(MeasureKeys):
         levels, by_probabilities = self.attack.access, Access.LOG_PROBABILITIES in self.attack.access
         if by_probabilities and self.endpoint.chat:
             raise ValueError(
-                "attack.access (--access): a chat endpoint returns no log-probabilities of a given text: name top-k or"
-                " text, or leave endpoint.chat (--chat) out"
+                "attack.access (--access) includes log-probabilities, but a chat endpoint gives none for a given"
+                " text: choose top-k or text, or leave endpoint.chat (--chat) out"
             )
         if by_probabilities and len(levels) > 1:
             raise ValueError(
-                "attack.access (--access): behind an endpoint log-probabilities are a level of their own, and those who"
-                " see less are audited apart: name log-probabilities alone, or leave that level out"
+                "attack.access (--access) lists log-probabilities with other levels, but behind an endpoint each is"
+                " a separate audit: give log-probabilities alone, or leave log-probabilities out"
             )
         return self
 
@@ -243,7 +244,8 @@ class CheckpointConfig(MeasureKeys):
         served = self.endpoint is not None and all(name.startswith(AT_ENDPOINT) for name in self.reference)
         if served and self.attack.precision not in (None, "fp32"):
             raise ValueError(
-                "attack.precision (--dtype): every model is behind the endpoint, and none is loaded here: leave it out"
+                "attack.precision (--dtype) is for models that are loaded here, but every model is behind the"
+                " endpoint: leave it out"
             )
         return self
 
@@ -265,7 +267,7 @@ class CheckpointConfig(MeasureKeys):
         # A column that is missing altogether is named with those that are there, when the file is looked at.
         if row is not None and differs and its_column in row and column not in row:
             raise InputError(
-                f"'{path}' has rows of format {other} (column '{its_column}'), and '{self.held_in}' of format {form}"
+                f"'{path}' has rows of format {other} (column '{its_column}'), but '{self.held_in}' has format {form}"
                 f" (column '{column}'): write all files in one format, with the same columns"
             )
 

@@ -42,7 +42,7 @@ def best_level(remote: Remote, name: str, attack: AttackConfig, reporter: Report
             try:
                 open_endpoint_model(connection, name, tokenizer=remote.tokenizer, context=remote.context)
             except InputError as error:
-                reporter.say(f"no log-probabilities of a given text: {error}")
+                reporter.say(f"the endpoint gives no log-probabilities of a given text: {error}")
                 _say_if_lifted(connection, name, remote, reporter)
             else:
                 return attack
@@ -50,7 +50,7 @@ def best_level(remote: Remote, name: str, attack: AttackConfig, reporter: Report
     # A chat that cannot be begun has no place inside a text at which a next token could be asked for.
     placed = model.manner is not Manner.CHAT
     level = Access.TOP_K if model.offers.top_k and placed else Access.TEXT
-    reporter.say(f"level: {level}, the best that this endpoint offers (--access names another)")
+    reporter.say(f"level: {level}, the best that this endpoint offers (--access chooses another)")
     kept = attack.model_dump(exclude={"names", "primary", "access"})
     return AttackConfig.model_validate({**kept, "access": [level]})
 
@@ -61,8 +61,8 @@ def _say_if_lifted(connection: Connection, name: str, remote: Remote, reporter: 
         with contextlib.suppress(InputError):
             open_lifted(connection, name, tokenizer=remote.tokenizer, context=remote.context)
             reporter.say(
-                "logit_bias gives the log-probability of every token of a text here, with one or two requests a token:"
-                " name --access log-probabilities to pay for that"
+                "logit_bias gives the log-probability of every token of a text here, with one or two requests per"
+                " token: choose --access log-probabilities to pay for these requests"
             )
 
 
@@ -181,12 +181,13 @@ def _require_offered(model: TextEndpoint, attack: AttackConfig, reporter: Report
     """Check what the levels need, before any text of a person is sent."""
     if Access.TOP_K in attack.access and not model.offers.top_k:
         raise InputError(
-            f"endpoint model '{model.name}' lists no likeliest next tokens, which level top-k needs: name level text"
+            f"endpoint model '{model.name}' does not list the most probable next tokens, which level top-k needs:"
+            " choose level text"
         )
     if Access.TEXT in attack.access and attack.sampling.samples > 1 and not model.offers.temperature:
         reporter.say(
-            f"endpoint model '{model.name}' gave the same text with other seeds: it seems to ignore the temperature, so"
-            " that more samples say no more (attack.sampling.samples 1 costs less)"
+            f"endpoint model '{model.name}' gave the same text with other seeds, so it seems to ignore the"
+            " temperature and more samples add nothing: set attack.sampling.samples to 1, which costs less"
         )
 
 
@@ -221,8 +222,8 @@ def _say_cost(
     if Access.TEXT in attack.access:
         reaches = sampled_auroc(_STRONG, asked.samples)
         reporter.say(
-            f"power: with {asked.samples} samples of each cut an attack reaches AUROC {reaches:.2f} that would reach"
-            f" {_STRONG:g} with unlimited ones (heldin power --access text says what that shows)"
+            f"power: with {asked.samples} samples of each cut, an attack reaches AUROC {reaches:.2f} that would reach"
+            f" {_STRONG:g} with unlimited samples (heldin power --access text explains this limit)"
         )
     require_within_limits(remote, load)
 
