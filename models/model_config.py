@@ -40,4 +40,4 @@ class TinyModel:
     def __post_init__(self) -> None:
         for name in ("vocabulary", "context", "hidden", "layers", "heads", "window"):
             if getattr(self, name) < 1:
-                raise InputError(f"model.pretrain.shape.{name} is {getattr(self, name)}: it must be at least 1")
+                raise InputError(f"model.pretrain.shape.{name} is {getattr(self, name)}: give at least 1")

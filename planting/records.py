@@ -171,7 +171,7 @@ def _copied_before(path: Path, sha256: str, ledger: Path) -> Copied | None:
     if kept is None or kept.sha256 == sha256:
         return kept
     if (ledger / "ledger.json").is_file():
-        raise InputError(f"'{path}' was changed after coins were drawn for it: restore it, or plant anew")
+        raise InputError(f"'{path}' was changed after coins were drawn for it: restore it, or plant again")
     return None
 
 
@@ -185,7 +185,7 @@ def _require_usable(path: Path, rows: int, skipped: Skipped, telling: Telling | 
     """Raise InputError if no row can be used, or a column names people."""
     if not rows:
         why = f"; the first: {skipped.first}" if skipped.first else ""
-        raise InputError(f"'{path}' has no row that can be used{why}")
+        raise InputError(f"'{path}' has no usable row{why}")
     if telling is not None and (problem := telling.problem()):
         raise InputError(f"'{path}': {problem}")
 

@@ -32,7 +32,9 @@ class Release(Section):
         # Before the types are tried, of which each would have an error of its own.
         whole = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST
         if not (whole or value is None or (isinstance(value, str) and value.strip())):
-            raise ValueError("rate_limit is a number of queries a day, 1 or more, or says in words what the limit is")
+            raise ValueError(
+                "rate_limit must be a number of queries per day of at least 1, or a text that describes the limit"
+            )
         return value
 
 

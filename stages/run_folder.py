@@ -103,7 +103,7 @@ def require_folder(config: "RunConfig", out: Path) -> bool:
             lost = ", or remove the folder, for which no coin was drawn yet" if bare else ""
             works = ", and a process works on it" if held else ""
             raise InputError(
-                f"'{out}' holds a run of another config ('{changed}' differs){works}: choose another --out{lost}"
+                f"'{out}' contains a run of another config ('{changed}' differs){works}: choose another --out{lost}"
             )
         return True
     _require_empty(out, "run")

@@ -36,22 +36,25 @@ def load_sweep(
     """
     content = read_config(path)
     if "corpus" in content and "variants" not in content:
-        raise InputError(f"{path}: it is the config of a run: heldin run {path}; a sweep's file names one as its base")
+        raise InputError(
+            f"{path}: the file is the config of a run. Run it with heldin run {path}, or name it as base in the file"
+            " of a sweep"
+        )
     if scale is not None:
         scales = content.get("scales") or {}
         if not isinstance(scales, dict) or scale not in scales:
             known = f"it has {', '.join(map(str, scales))}" if scales else "it has none"
-            raise InputError(f"{path}: no scale '{scale}'; {known}")
+            raise InputError(f"{path}: there is no scale '{scale}'; {known}")
         over = {} if scales[scale] is None else scales[scale]
         if not isinstance(over, dict):
-            raise InputError(f"{path}: scales.{scale}: write the keys that it changes, and not {over!r}")
+            raise InputError(f"{path}: scales.{scale} is {over!r}. Write the keys that this scale changes")
         # A sweep of another size is another sweep, with a folder of its own.
         name = {"name": f"{content['name']}-{scale}"} if "name" in content else {}
         content = _scaled(content, {**name, **over})
     config = checked(SweepConfig, with_overrides(content, overrides), str(path))
     base = path.parent / config.base
     if not base.is_file():
-        raise InputError(f"{path}: base: no such config: '{base}'")
+        raise InputError(f"{path}: base: there is no config '{base}'")
     return sweep_of(config, with_overrides(read_config(base), of_base), str(path))
 
 
@@ -153,7 +156,10 @@ def _tuned(
                 label = _named(name, chosen, grid)
                 label = label if re.match(NAME, label) else f"{name}-try-{i + 1}"
                 if label in tried:
-                    raise InputError(f"tune.over: two tries are called '{label}': a value stands twice in a grid")
+                    raise InputError(
+                        f"tune.over: two tries have the name '{label}', because a value appears twice in a grid."
+                        " Remove one"
+                    )
                 tried[label] = (name, chosen)
     return changed, tried
 

@@ -94,7 +94,7 @@ class SweepConfig(Section):
         counts["tune.blocks x tries"] = (self.tune.blocks if self.tune else 0) * sum(tried)
         for product, cells in counts.items():
             if cells > FEW:
-                raise ValueError(f"{product} are {cells:,} cells: at most {FEW:,} are run, so take values out of axes")
+                raise ValueError(f"{product} are {cells:,} cells, but at most {FEW:,} are run: remove values from axes")
         return self
 
 

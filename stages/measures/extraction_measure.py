@@ -49,7 +49,7 @@ class ExtractionOptions(ExtractionConfig, MeasureOptions):
         for name, limit in limits.items():
             if self.length > limit:
                 raise ValueError(
-                    f"measures.extraction: prefix + suffix = {self.length} tokens is above {name} = {limit}: lower"
+                    f"measures.extraction: prefix + suffix = {self.length} tokens is above {name} = {limit}. Lower"
                     " prefix or suffix"
                 )
 
@@ -113,7 +113,7 @@ class Extraction(Measure[TextProbabilities]):
                 for model in models
             ]
         if not compared:
-            reporter.say(f"extraction: '{reference.name}' has other tokens than the target and is left out")
+            reporter.say(f"extraction: '{reference.name}' has other tokens than the target, and is left out")
         others = in_public = None
         if self.subjects.training is not None:
             others = windows.marked(found_in_others(windows, self.subjects.training(), target.tokenizer, config))

@@ -59,8 +59,8 @@ def require_marks(subjects: MeasuredUsers) -> None:
     """Raise InputError if no canary user has a mark."""
     if not any(canary.mark for canary in subjects.canaries.values()):
         raise InputError(
-            "measures.marks: no canary user has a mark, which all texts of a user share: plant another kind, or leave"
-            " marks out"
+            "measures.marks needs a canary user whose texts all share a mark, but there is none: plant another kind,"
+            " or remove measures.marks"
         )
 
 

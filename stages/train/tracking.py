@@ -80,8 +80,8 @@ def require_trackers(config: RunConfig) -> None:
     for name in config.finetune.report_to:
         if importlib.util.find_spec(name.value) is None:
             raise InputError(
-                f"finetune.report_to: {name} is not installed: pip install '.[trackers]' in a clone of heldin, or leave"
-                " it out"
+                f"{name}, in finetune.report_to, is not installed: pip install '.[trackers]' in a clone of heldin, or"
+                f" leave {name} out"
             )
 
 
@@ -104,12 +104,15 @@ def run_trackers(config: RunConfig, out: Path, say: Callable[[str], None]) -> It
         try:
             tracker = _opened(name, config.name, out, kept.get(name.value))
         except Exception as error:
-            say(f"{name}: {error}; the run goes on without this tracker")
+            say(f"{name}: {error}. The run continues without this tracker")
             continue
         receives = not _is_private(config) or config.finetune.report_unnoised or not is_remote(name)
         opened[name] = tracker, receives
         if not receives:
-            say(f"{name}: receives no un-noised number of this private run; finetune.report_unnoised: true sends them")
+            say(
+                f"{name} receives no un-noised number of this private run. Set finetune.report_unnoised: true to send"
+                " them"
+            )
     write_text(out / TRACKERS, json.dumps({**kept, **{n.value: _id(n, tracker) for n, (tracker, _) in opened.items()}}))
     trackers = RunTrackers(opened, say)
     try:
