@@ -121,7 +121,9 @@ class Mechanism(Choice):
             raise InputError("delta is missing: give a public constant below 1 / population, for example n^-1.1")
         check_delta(self.delta, self.steps)
         if self.local is not None and not (self.samples_users and self.sampler.by_coins):
-            raise InputError("local updates need sampled users: sample users, by Poisson coins in every step")
+            raise InputError(
+                "local updates are computed for each sampled user: sample users, by Poisson coins in every step"
+            )
         self.level.check()
         self.sampler.check(self.adjacency, self.members, self.delta, self.steps)
         _ = self.assumed_event  # the event's own checks: cap below the expected cohort, cohort above the population

@@ -89,7 +89,7 @@ def clipped_shards(
             if records:
                 tally += _add_clipped(parts, records, total, clip_norm, passes, spread)
     spread.over_replicas([*total.values(), tally])
-    passes.note(f"auto: each unit separately, over {spread.members} processes", None)
+    passes.note(f"auto: unit by unit, each over {spread.members} processes", None)
     return total, tally
 
 

@@ -206,7 +206,7 @@ def open_lifted(connection: Connection, name: str, *, tokenizer: str, context: i
         try:
             answer = _tops(connection.post(COMPLETIONS, _body_of(name, [start, *ids], count, lifted)))
         except RefusedRequest as error:
-            raise InputError(f"the endpoint rejects logit_bias ({error})") from error
+            raise InputError(f"the endpoint refuses logit_bias ({error})") from error
         found.append(answer)
     try:
         value = logprob_beside(first, tops[first], found[0])

@@ -150,9 +150,7 @@ def body_again(out: Path, reporter: Reporter) -> Body:
     scores = out / "scores.csv"
     # Compared as text: ``scores_text`` writes every bit of a score.
     if kept_text(scores) != scores_text(trainings):
-        raise InputError(
-            f"'{scores}' is missing or lacks the scores of its trainings: run the command of this audit again"
-        )
+        raise InputError(f"'{scores}' is missing or lacks the scores of its trainings: restore it")
     return _body(audit, ready, trainings)
 
 

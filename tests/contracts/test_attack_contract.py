@@ -171,7 +171,7 @@ def test_what_it_needs_and_does_not_get_is_one_line(attack):
         with pytest.raises(InputError, match=f"attack '{attack.name}' needs a reference model"):
             attack.statistic(TEXT, target, None)
     if attack.needs_moments:
-        with pytest.raises(InputError, match="needs mean and deviation over the vocabulary"):
+        with pytest.raises(InputError, match="needs the mean and deviation of log-probabilities"):
             attack.statistic(TEXT, target, None)
 
 

@@ -237,5 +237,5 @@ def test_a_row_that_names_a_key_twice_is_a_bad_row(tmp_path):
 
 
 def test_a_folder_without_data_says_what_can_be_named(tmp_path):
-    with pytest.raises(InputError, match="is a folder without data that can be read: name a file in it"):
+    with pytest.raises(InputError, match="is a folder without readable data: name a file in this folder"):
         open_source(tmp_path, Columns())

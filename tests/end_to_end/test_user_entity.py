@@ -254,7 +254,7 @@ def test_independent_trainings_of_the_papers_algorithm_add_a_user_whom_it_uses(c
 @pytest.mark.parametrize(
     ("defense", "said"),
     [
-        ({"noise_multiplier": None, "target_epsilon": 4}, "takes noise_multiplier"),
+        ({"noise_multiplier": None, "target_epsilon": 4}, "needs noise_multiplier"),
         ({"sensitive_share": None}, "the paper's claim needs sensitive_share"),
         ({"weight_caps": {"user": 10, "entity": 10}}, "weight_caps needs local"),
         ({"entity_rate": 1.5}, "entity_rate"),

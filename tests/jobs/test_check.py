@@ -135,7 +135,7 @@ def test_errors_of_the_config_are_told_alone(call, small_config):
         ),
         ({"kind": "maildir", "path": "gone"}, ["no such file or folder: 'gone'"]),
         ({"kind": "preset", "name": "reddit", "path": "gone"}, ["no such file or folder: 'gone'"]),
-        ({"kind": "huggingface", "name": "org/data", "streaming": True}, ["name its revision"]),
+        ({"kind": "huggingface", "name": "org/data", "streaming": True}, ["give its revision"]),
     ],
 )
 def test_files_that_are_missing_are_told(call, small_config, tmp_path, source, said):
@@ -211,7 +211,7 @@ def test_what_a_run_would_hold_on_a_gpu_is_said_and_refused_where_it_cannot_fit(
     # Without a GPU's size nothing is rehearsed.
     assert "memory" not in call("run", small_config, "--check")[1]
     code, _, err = call("run", small_config, "--gpu-memory", 16)
-    assert (code, "--gpu-memory goes with --check" in err) == (2, True)
+    assert (code, "--gpu-memory is only for --check" in err) == (2, True)
 
 
 GPU = Planned("cuda", 2**34)
