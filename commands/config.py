@@ -31,13 +31,13 @@ def config(
     section: Annotated[
         str | None, typer.Argument(metavar="NAME", help="Only this section or key, such as finetune.epochs.")
     ] = None,
-    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema, for editors.")] = False,
+    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema that editors use.")] = False,
     json: AsJson = False,
     csv: AsCsv = False,
 ) -> None:
     """Print every key of a config file, with default and meaning.
 
-    Kinds of installed packages are listed by name, and are not imported.
+    heldin lists the kinds of installed packages by name, without importing them.
     """
     # Without torch: keys are printed in a moment (tests/jobs/test_config_keys.py).
     from heldin.stages import config_keys
@@ -71,7 +71,8 @@ def init(
         ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", dir_okay=False, help="New file (default: run.yaml and so on).")
+        Path | None,
+        typer.Option("--out", "-o", dir_okay=False, help="New file to write (default: run.yaml for run, and so on)."),
     ] = None,
     json: AsJson = False,
 ) -> None:

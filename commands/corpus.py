@@ -46,7 +46,7 @@ app = typer.Typer(
 Paths = Annotated[
     list[Path],
     typer.Argument(
-        help="Files or folders; heldin corpus formats lists the formats. If several, each is appended to the store of"
+        help="Files or folders; heldin corpus formats lists the formats. Each further one is appended to the store of"
         " those before it."
     ),
 ]
@@ -71,7 +71,7 @@ def build(
     delimiter: Delimiter = None,
     field: RowsField = None,
     template: TemplateFile = None,
-    ray: Annotated[bool, typer.Option("--ray", help="Build with Ray, one task per file.")] = False,
+    ray: Annotated[bool, typer.Option("--ray", help="Build on a Ray cluster, one task per file.")] = False,
     ray_address: Annotated[
         str | None,
         typer.Option(
@@ -84,14 +84,14 @@ def build(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", dir_okay=False, help="Also write all records to this .parquet or .jsonl."),
+        typer.Option("--out", "-o", dir_okay=False, help="Also write all records to this .parquet or .jsonl file."),
     ] = None,
     json: AsJson = False,
 ) -> None:
     """Read texts, check them, and write them to the cache.
 
-    Prints where the store is, or reuses the one in the cache. The corpus may be larger than memory. With --ray-address
-    the cache ($HELDIN_CACHE_DIR) must be on a file system that all machines share.
+    Prints the place of the store; if the cache already has this store, heldin uses it. The corpus may be larger than
+    memory. With --ray-address the cache ($HELDIN_CACHE_DIR) must be on a file system that all machines share.
     """
     from heldin.corpus.store import require_writable, write_corpus
 
@@ -195,13 +195,16 @@ def stats(
 def entities(
     paths: Paths,
     gold: Annotated[
-        bool, typer.Option("--gold", help="The last column of a CoNLL file.", rich_help_panel=ENTITIES)
+        bool,
+        typer.Option(
+            "--gold", help="Take the entities from the last column of a CoNLL file.", rich_help_panel=ENTITIES
+        ),
     ] = False,
     words: Annotated[
         Path | None,
         typer.Option(
             dir_okay=False,
-            help="Names, one on each line; after a tab the category (default: person).",
+            help="File with one name per line; after a tab the category (default: person).",
             rich_help_panel=ENTITIES,
         ),
     ] = None,
@@ -209,13 +212,14 @@ def entities(
         list[str] | None,
         typer.Option(
             metavar="WORD",
-            help="Addresses and numbers by presidio: email, phone (slow), credit_card, iban, ip_address, us_ssn,"
+            help="Find addresses and numbers by presidio: email, phone (slow), credit_card, iban, ip_address, us_ssn,"
             " crypto or url. Repeatable.",
             rich_help_panel=ENTITIES,
         ),
     ] = None,
     pipeline: Annotated[
-        str | None, typer.Option(help="spaCy pipeline, by name or folder.", rich_help_panel=ENTITIES)
+        str | None,
+        typer.Option(help="Find entities by this spaCy pipeline (name or folder).", rich_help_panel=ENTITIES),
     ] = None,
     category: Annotated[
         list[str] | None,
@@ -224,13 +228,13 @@ def entities(
         ),
     ] = None,
     group_size: Annotated[
-        int | None, typer.Option(help="Also try caps: at most this many records of a user.", rich_help_panel=CAPS)
+        int | None, typer.Option(help="Also try caps: keep at most this many records per user.", rich_help_panel=CAPS)
     ] = None,
     entity_cap: Annotated[
-        int | None, typer.Option(help="At most this many records that name an entity.", rich_help_panel=CAPS)
+        int | None, typer.Option(help="Keep at most this many records that name an entity.", rich_help_panel=CAPS)
     ] = None,
     sentences: Annotated[
-        bool, typer.Option("--sentences", help="Count sentences as records.", rich_help_panel=ENTITIES)
+        bool, typer.Option("--sentences", help="Make every sentence a record.", rich_help_panel=ENTITIES)
     ] = False,
     user: UserColumn = "user",
     text: TextColumn = "text",
@@ -250,7 +254,7 @@ def entities(
     """Count names and numbers in texts. Prints none of them.
 
     Counts entities for each category, and records and authors for each entity. Give one of --gold, --words, --pattern
-    and --pipeline. For a CoNLL file recall and precision are printed too.
+    and --pipeline. For a CoNLL file it also prints recall and precision.
     """
     from heldin.base.progress import reporter_for_this_terminal
     from heldin.corpus.entities.study import chosen_source, entity_table, known_categories, study_entities
@@ -310,19 +314,19 @@ def formats(json: AsJson = False) -> None:
 
 @app.command()
 def example(
-    out: Annotated[Path, typer.Option("--out", "-o", file_okay=False, help="New folder.")],
+    out: Annotated[Path, typer.Option("--out", "-o", file_okay=False, help="New folder for the files.")],
     users: Annotated[int, typer.Option(help="Number of made-up users; every other one is public.")] = 400,
-    seed: Annotated[int, typer.Option(min=0, help="Equal seeds give equal files.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the texts: equal seeds give equal files.")] = 0,
     models: Annotated[
         bool,
         typer.Option("--models", help="Also train a small base model and a fine-tuned one (two minutes on two cores)."),
     ] = False,
-    chat: Annotated[bool, typer.Option("--chat", help="Rows are chats of two turns instead of texts.")] = False,
-    pairs: Annotated[bool, typer.Option("--pairs", help="Rows are preference pairs.")] = False,
+    chat: Annotated[bool, typer.Option("--chat", help="Write chats of two turns instead of texts.")] = False,
+    pairs: Annotated[bool, typer.Option("--pairs", help="Write preference pairs.")] = False,
     quiet: Quiet = False,
     json: AsJson = False,
 ) -> None:
-    """Write example files for all commands, and print their use."""
+    """Write example files for all commands, and print a command to try on each file."""
     from heldin.base.progress import reporter_for_this_terminal
     from heldin.jobs.example import lines, write_example
 

@@ -139,7 +139,8 @@ def beginning(
         bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_say_version)
     ] = False,
     quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="No progress: print only the answer and errors.", callback=be_quiet)
+        bool,
+        typer.Option("--quiet", "-q", help="Print only the answer and errors, without progress.", callback=be_quiet),
     ] = False,
     device: DeviceOption = None,
     help_all: HelpAll = False,
@@ -149,7 +150,9 @@ def beginning(
 
 Out = Annotated[
     Path | None,
-    typer.Option("--out", "-o", file_okay=False, help="For the results (default: runs/ and the name in the config)."),
+    typer.Option(
+        "--out", "-o", file_okay=False, help="Folder for the results (default: runs/ and the name in the config)."
+    ),
 ]
 Set = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a key of the config. Repeatable.")
@@ -162,7 +165,7 @@ FailOnOption = Annotated[
     typer.Option(
         "--fail-on",
         metavar="WORD",
-        help="Words for exit code 8: leaks, inconclusive, not-valid, contradicted.",
+        help="Answers that give exit code 8: leaks, inconclusive, not-valid, contradicted.",
     ),
 ]
 BatchSize = Annotated[
@@ -170,7 +173,7 @@ BatchSize = Annotated[
     typer.Option(
         "--batch-size",
         min=1,
-        help="Texts per forward pass.",
+        help="Number of texts per forward pass.",
         callback=_set_batch,
         rich_help_panel=RUNNING,
         hidden=True,
@@ -187,7 +190,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON; null is unknow
 AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV; an empty cell is unknown.")]
 AsHtml = Annotated[
     bool,
-    typer.Option("--html", help="Also write report.html, which needs no network.", rich_help_panel=RUNNING),
+    typer.Option("--html", help="Also write report.html, which works offline.", rich_help_panel=RUNNING),
 ]
 Quiet = Annotated[
     bool,
@@ -203,31 +206,33 @@ Verbose = Annotated[
     ),
 ]
 SkipBad = Annotated[
-    bool, typer.Option("--skip-bad-rows", help="Skip and count all rows that cannot be used.", rich_help_panel=READING)
+    bool, typer.Option("--skip-bad-rows", help="Skip and count unusable rows.", rich_help_panel=READING)
 ]
 AdapterBase = Annotated[
     str | None,
     typer.Option(
         "--adapter-base",
         metavar="MODEL",
-        help="Base of adapters (default: the one that their config names).",
+        help="Base of adapters (default: the base in their config).",
         rich_help_panel=RUNNING,
         hidden=True,
     ),
 ]
 _reading = partial(typer.Option, rich_help_panel=READING, hidden=True)
-Strict = Annotated[bool, _reading("--strict", help="Refuse rows without text, which are skipped otherwise.")]
-Encoding = Annotated[str | None, _reading("--encoding", metavar="NAME", help="Of text files, such as cp1252.")]
-Delimiter = Annotated[str | None, _reading("--delimiter", metavar="WORD", help="Sign between the fields of CSV.")]
+Strict = Annotated[bool, _reading("--strict", help="Stop at rows without text, which are skipped by default.")]
+Encoding = Annotated[str | None, _reading("--encoding", metavar="NAME", help="Encoding of text files, such as cp1252.")]
+Delimiter = Annotated[str | None, _reading("--delimiter", metavar="WORD", help="Character between the fields of CSV.")]
 TemplateFile = Annotated[
-    Path | None, typer.Option("--template", dir_okay=False, hidden=True, help="Chat template (default: the model's).")
+    Path | None,
+    typer.Option("--template", dir_okay=False, hidden=True, help="File with a chat template (default: the model's)."),
 ]
-RowsField = Annotated[str | None, _reading("--field", metavar="NAME", help="Key of the list of rows in a JSON object.")]
+RowsField = Annotated[str | None, _reading("--field", metavar="NAME", help="Key of a JSON object's list of rows.")]
 ExcludeAuroc = Annotated[
     float | None, typer.Option(help="Answer 'no leak found' only if it rules out a larger AUROC (default: 0.60).")
 ]
 ExcludeTpr = Annotated[
-    float | None, typer.Option(help="Likewise for the true-positive rate at 5 % FPR (default: 0.15).")
+    float | None,
+    typer.Option(help="Answer 'no leak found' only if it rules out a larger TPR at 5 % FPR (default: 0.15)."),
 ]
 Aliases = Annotated[Path | None, typer.Option(dir_okay=False, help="YAML file that lists each person's aliases.")]
 

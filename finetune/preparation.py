@@ -81,8 +81,8 @@ def _check_tied(adapted: nn.Module, tied: Tensor | None) -> None:
         changed = isinstance(module, BaseTunerLayer | ModulesToSaveWrapper)
         if changed and any(parameter is tied for parameter in module.parameters()):
             raise InputError(
-                f"finetune.lora trains '{name}', whose weight is tied: embedding and head share it, and training would separate"
-                " the two. Leave this layer out of finetune.lora.targets and finetune.lora.modules_to_save"
+                f"finetune.lora trains '{name}', whose weight is tied: embedding and head share it, and training would"
+                " separate them. Leave this layer out of finetune.lora.targets and finetune.lora.modules_to_save"
             )
 
 
