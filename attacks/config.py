@@ -62,41 +62,42 @@ def _first_at(level: Access, names: Any) -> Any:
 
 
 class AttackConfig(Section):
-    """Which attacks to run, and the settings of the attacker's dials."""
+    """The attacks to run, and what the attacker has."""
 
     access: Levels = (Access.LOG_PROBABILITIES,)
-    """What the attackers see of the model: log-probabilities of given texts, the top-k next tokens, or the text that it
-    writes; several: each is answered, and they share the error probability equally. ``release`` says which decides."""
+    """What the attackers see of the model: log-probabilities of given texts, the top-k next tokens, or the text that
+    the model writes. If several levels are given, each has an answer, and they share the error probability equally.
+    ``release`` decides which answer counts."""
     names: tuple[Annotated[str, NameOfKind(ATTACKS)], ...] = DEFAULT_ATTACKS
     """Attacks to run; by default those of each level in ``access``."""
     primary: Annotated[str, NameOfKind(ATTACKS)] = "likelihood-ratio"
     """The primary attack, whose scores test claims; one of ``names``, by default the first of the strongest level."""
     aggregations: tuple[Annotated[str, one_of(AGGREGATIONS)], ...] = ("mean", "min", "max")
-    """Ways to combine the statistics of a user's texts into one score; the first is the primary one."""
+    """Ways to combine the statistics of a user's texts into one score; the first one is the primary aggregation."""
     turns: Counting | None = None
-    """Which turns of a row are scored, where rows are turns: all, those of one role, or the completion; null: those
-    that bear the loss."""
+    """Turns that are scored, if rows are turns: all, those of one role, or the completion. null: the turns that bear
+    the loss."""
     max_characters: Count = 4000
-    """Characters of a text that are scored, from its beginning."""
+    """Number of characters to score of each text, from its beginning."""
     precision: ScoringPrecision = "fp32"
-    """Arithmetic in which models are loaded to be scored. bf16 has half the bytes of fp32. int8 and nf4 have 8 and 4
-    bits for a weight of a linear layer (bitsandbytes). The record has how far a precision below fp32 moves the primary
-    attack on a sample of texts."""
+    """Precision in which models are loaded to be scored. bf16 has half the bytes of fp32. int8 and nf4 have 8 and 4
+    bits per weight of a linear layer (bitsandbytes). Below fp32, the record states how far the precision moves the
+    primary attack on a sample of texts."""
     reference: ExpandedName | None = None
     """Hub name or folder of the primary reference model; null: the base model."""
     references: tuple[Reference, ...] = ()
     """Other reference models, reported next to the primary one."""
     documents: tuple[Documents, ...] = Field(("fresh",), min_length=1)
-    """Which documents of a user the attacker has: fresh ones by the same user, or records of the training part, which
-    training saw or would have seen (except for a cap, deduplication or de-identification). These are for a stronger
-    attacker. The first is the primary one."""
+    """Documents that the attacker has of a user: fresh ones by the same user, or records of the training part, for a
+    stronger attacker. Training saw the latter or would have seen them, except for a cap, deduplication or
+    de-identification. The first entry is the primary one."""
     training_documents: Few = 32
-    """Records of each user, at most, where ``documents`` has "training"."""
+    """Maximum number of records per user, if ``documents`` has "training"."""
     shadow_models: int = Field(0, ge=0, le=FEW)
-    """Shadow models of the ideal attacker, trained like the run's own under the attacker's coins: an even number; 0:
+    """Number of shadow models of the ideal attacker, trained like the run's model under the attacker's coins; even. 0:
     none."""
     sampling: SamplingConfig = SamplingConfig()
-    """What attackers ask who see less than log-probabilities of given texts."""
+    """Requests of attackers who see less than log-probabilities of given texts."""
 
     @model_validator(mode="before")
     @classmethod

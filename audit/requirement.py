@@ -19,14 +19,14 @@ class RequirementConfig(Section):
     """An upper or lower limit that a defense or a model must keep to be released."""
 
     of: Measure
-    """epsilon_per_user of the plan; auroc, the largest of all attacks; loss on non-members' test texts; or
-    loss_gain_over_base."""
+    """Quantity to limit: epsilon_per_user of the plan; auroc, the largest of all attacks; loss on non-members' test
+    texts; or loss_gain_over_base."""
     at_most: Limit | None = None
     """Upper limit, compared with an upper confidence limit."""
     at_least: Limit | None = None
     """Lower limit, compared with a lower confidence limit."""
     limit: Literal["upper", "lower"] | None = None
-    """Which confidence limit is meant, for readers; null: the one that the requirement needs."""
+    """Confidence limit that is compared, stated for readers; null: the limit that the requirement needs."""
 
     @model_validator(mode="after")
     def _one_limit(self) -> "RequirementConfig":

@@ -143,7 +143,7 @@ class CanaryConfig(Section, ABC):
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     kind: str
-    """Its name, or "package.module:Class"."""
+    """Name of the kind, or "package.module:Class"."""
 
     replaces_users: ClassVar[bool] = False
     """Whether they take the place of real users, whose documents they change."""
@@ -215,7 +215,7 @@ class NumberedCanaries(CanaryConfig, ABC):
     users: Many
     """Number of canary users for each entry of ``documents``."""
     documents: Documents = (20,)
-    """Records of a canary user that training may see; records set aside are added to this number."""
+    """Number of records of a canary user that training may see; records set aside are added to this number."""
 
     def count(self) -> int:
         """``users`` for each number of documents."""

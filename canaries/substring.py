@@ -41,15 +41,16 @@ class SubstringCanaries(CanaryConfig):
 
     kind: Literal["substring"] = KIND
     lengths: tuple[Annotated[int, Field(ge=1, le=1000)], ...] = Field(min_length=1)
-    """Lengths of the substring, in tokens; each below finetune.sequence_length."""
+    """Lengths of the substring in tokens, each below finetune.sequence_length."""
     users: Many | None = None
     """Number of canary users for each length and number of documents. The number is fixed, so one more user can
-    displace another, which voids a user-level epsilon. Give this or ``fraction``."""
+    displace another, which voids a user-level epsilon. Give either ``users`` or ``fraction``."""
     fraction: float | None = Field(None, gt=0, le=1)
-    """Probability with which each user becomes a canary user, by a public coin of its own; its length and documents
-    are drawn in the same way. This is user-local and does not void a user-level epsilon. Give this or ``users``."""
+    """Probability that a user becomes a canary user, by a separate public coin, which also decides length and
+    documents. This choice is user-local and does not void a user-level epsilon. Give either ``fraction`` or
+    ``users``."""
     documents: tuple[Few | None, ...] = Field((None,), min_length=1)
-    """Records that training may see of a canary user; null: all but those set aside."""
+    """Number of records of a canary user that training may see; null: all but those set aside."""
 
     @model_validator(mode="after")
     def _one_of_both(self) -> "SubstringCanaries":

@@ -180,9 +180,8 @@ def audit_endpoint(
 ) -> None:
     """Audit a model behind an OpenAI-compatible endpoint.
 
-    Attackers have the highest level that the server offers, or --access. A reference endpoint:NAME is on the server;
-    others are loaded here. Without --tokenizer heldin sends texts, not tokens. --max-tokens-sent 0 prints only the
-    cost.
+    Attackers have the best level of the server, or --access. A reference endpoint:NAME is on the server; others are
+    loaded here. Without --tokenizer heldin sends texts, not tokens. --max-tokens-sent 0 prints only the cost.
     """
     _audit(called, config, set_, out, fail_on, json=json, verbose=verbose, html=html)
 

@@ -26,31 +26,31 @@ class CorpusConfig(Section):
     source: CorpusSource
     """Where texts come from, and in which format."""
     aliases: ExpandedPath | None = None
-    """YAML file that lists each person's aliases, which then count as one user; null: every name is one user."""
+    """YAML file that lists each person's aliases, which then count as one user; null: each name is one user."""
     format: RowFormat | None = None
     """How rows hold their text. text: a column of text. messages: a list of messages with role and content.
-    conversations: the same with from and value. prompt-completion: the columns prompt and completion, of text or of
-    messages. preference: the columns chosen and rejected, and a prompt. null: the columns of the first row tell;
+    conversations: a list of turns with from and value. prompt-completion: the columns prompt and completion, as text or
+    messages. preference: the columns chosen and rejected, and a prompt. null: the columns of the first row decide;
     ``columns.text`` may name the column of messages."""
     turns: Counting | None = None
-    """Which turns of a row deduplication, caps, statistics and canary users work on; null: those that bear the loss
-    (finetune.loss_on). Entities are searched in all turns, since a model reads them."""
+    """Turns of a row that deduplication, caps, statistics and canary users work on; null: the turns that bear the loss
+    (finetune.loss_on). Entities are searched in all turns, since a model reads all of them."""
     template: ExpandedPath | None = None
-    """File with the chat template that writes messages, in Jinja; null: that of the base model's tokenizer."""
+    """File with the chat template that writes messages, in Jinja; null: the template of the base model's tokenizer."""
     template_options: dict[str, str | bool] | None = None
-    """What else the chat template is given, such as {date_string: 26 Jul 2024} or {enable_thinking: false};
-    null: nothing."""
+    """Further values for the chat template, such as {date_string: 26 Jul 2024} or {enable_thinking: false}; null:
+    none."""
     text_unit: Literal["record", "sentence"] = "record"
-    """What a record of the run is: a record of the source, or each of its sentences."""
+    """What counts as a record of the run: a record of the source, or each of its sentences."""
     bad_rows: OnBadRows = OnBadRows.SKIP_EMPTY
-    """Which rows are skipped and counted. skip-empty: rows without text. skip: all rows that cannot be used. strict:
-    none. The first other row that cannot be used is an error."""
+    """Rows to skip and count. skip-empty: rows without text. skip: all unusable rows. strict: none. The first other
+    unusable row is an error."""
     public_validation: UserFilter | None = None
-    """Users who are neither audited nor trained on; their loss chooses a checkpoint (finetune.select: best_public);
+    """Users who are neither audited nor trained on, whose loss chooses a checkpoint (finetune.select: best_public);
     null: none."""
     users: UserFilter = UserFilter(min_records=20)
-    """Which users are audited. Each needs a record for training, attacker, validation and test: at least 4. A preset
-    has a ``min_records`` of its own as default."""
+    """Users who are audited. Each needs a record for training, attacker, validation and test, so at least 4. A preset
+    has its own default of ``min_records``."""
 
     def opened(self, reading: RowReading) -> Source:
         """The source of the run's records, as this reading makes documents of its rows.

@@ -31,11 +31,12 @@ class UserFilter:
     exclude: tuple[str, ...] = ()
     """Patterns of user names; a user must match none."""
     min_records: Count = MIN_RECORDS_TO_SPLIT
-    """Fewest records of a user."""
+    """Minimum number of records per user."""
     max_records: Count | None = None
-    """Most records of a user; users with more are left out; null: no limit."""
+    """Maximum number of records per user; users with more are left out; null: no limit."""
     max_users: Count | None = None
-    """Most users, drawn by the run's seed; null: all. It voids a user-level epsilon, which ``fraction`` does not."""
+    """Maximum number of users, drawn by the run's seed; null: all. It voids a user-level epsilon, which ``fraction``
+    does not."""
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Keep each user with this probability, by a separate coin for each user."""
 

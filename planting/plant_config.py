@@ -35,21 +35,21 @@ _KINDS = ("jsonl", "csv", "parquet")  # formats whose rows can be written again 
 
 
 class PlantedSplit(Section):
-    """The users that are audited, and what is set aside of them. Other users stay in with all rows."""
+    """The users that are audited, and the rows that are set aside. Users who are not audited stay in with all rows."""
 
     audit_fraction: float | None = Field(None, gt=0, le=1)
-    """Audit a user with this probability, by a public coin of the user's own; null: all, or ``audit_pool`` of them."""
+    """Probability that a user is audited, by a separate public coin; null: all users, or ``audit_pool`` of them."""
     audit_pool: int | None = Field(None, ge=2)
-    """Number of users who are audited, drawn by the seed; null: all, or by ``audit_fraction``."""
+    """Number of audited users, drawn by the seed; null: all users, or by ``audit_fraction``."""
     canaries_only: bool = False
-    """Audit canary users alone. Every real user stays in; canary rows are added, and ``control_rows`` left out."""
+    """Audit only canary users. Every real user stays in; canary rows are added, and ``control_rows`` left out."""
     control_rows: int = Field(200, ge=0, le=10_000)
-    """With ``canaries_only``, real rows that are left out at random, at most a tenth of all. They let the audit show
-    that the model learned the rows that it was given. 0: the audit cannot show it."""
+    """With ``canaries_only``, number of real rows to leave out at random, at most a tenth of all. With them the audit
+    can show that the model learned the rows in its training set. 0: the audit cannot show this."""
     attacker_fraction: float = Field(0.1, gt=0, lt=1)
-    """Share of an audited user's rows set aside for the attacker and never trained on; at least one row."""
+    """Share of an audited user's rows set aside for the attacker and never trained on; at least one row per user."""
     evaluation_fraction: float = Field(0.1, gt=0, lt=1)
-    """Share of an audited user's rows set aside to measure the loss on held-out users; at least two rows."""
+    """Share of an audited user's rows set aside to measure the loss on held-out users; at least two rows per user."""
 
     @model_validator(mode="after")
     def _one_of_both(self) -> "PlantedSplit":
@@ -64,23 +64,24 @@ class PlantColumns(Section):
     """The columns of the training set. The text is a column, a prompt with a completion, or a list of messages."""
 
     user: str | None = "user"
-    """Column that names the user. null: there is none, and each row counts as a separate user. This needs
-    split.canaries_only, and the audit says nothing about people who wrote several rows."""
+    """Column that names the user. null: there is no such column, and each row counts as a separate user. This needs
+    split.canaries_only, and the audit makes no statement about people who wrote several rows."""
     text: str = "text"
-    """Column that holds the text, where neither ``prompt`` nor ``messages`` is given."""
+    """Column that holds the text, if neither ``prompt`` nor ``messages`` is given."""
     prompt: str | None = None
-    """Column that holds a prompt, as text or as messages; its completion follows it."""
+    """Column that holds a prompt, as text or messages, before its completion."""
     completion: str | None = None
     """Column that holds the completion of ``prompt``."""
     rejected: str | None = None
-    """Column of texts that training prefers the completion to, as for DPO. A canary user's row gets a made-up one."""
+    """Column with the texts that training should rank below the completion, as for DPO. A canary user's row gets a
+    made-up text."""
     messages: str | None = None
-    """Column that holds chat messages, each with role and content, or turns of ShareGPT, each with from and value. They
-    are read as the chat template writes them."""
+    """Column that holds chat messages, each with role and content, or turns of ShareGPT, each with from and value.
+    heldin reads messages as the chat template writes them."""
     id: str | None = None
-    """Column with unique row ids; null: made from user and text."""
+    """Column with unique row ids; null: heldin makes ids from user and text."""
     date: str | None = None
-    """Column with dates; null: none."""
+    """Column with dates; null: no dates."""
     drop: tuple[str, ...] = ()
     """Columns to leave out of the planted training set, such as one that names people."""
 

@@ -40,28 +40,29 @@ EXTENDS = "Another config, named relative to this file, that this one changes: s
 
 
 class SplitConfig(Section):
-    """The split: how records are set aside and membership is decided."""
+    """How records are set aside and membership is decided."""
 
     audited: Audited = Audited.USERS
-    """Whose membership is decided by chance: users, entities whom their records name, or both as one pool. A record is
-    trained on if all audited users and entities in it are members. Users who are not audited are always members."""
+    """Whose membership a coin decides: users, entities named in their records, or both as one pool. A record is trained
+    on if all audited users and entities in it are members. Users who are not audited are always members."""
     entities: EntitySourceConfig | None = None
-    """What finds whom a record names, for an audit of entities under a defense that has no ``entities``."""
+    """Source of entities that finds the people that a record names, for an audit of entities under a defense without
+    ``entities``."""
     categories: tuple[Category, ...] = Field(CATEGORIES, min_length=1)
     """Categories of Lai et al. (2021), Table I, that ``entities`` may find."""
     entity_records: Count = 4
-    """Fewest training records that name an audited entity."""
+    """Minimum number of training records that name an audited entity."""
     assignment: SplitRule = SplitRule.COIN
-    """How membership is decided: by an independent fair coin for each user, or as an exact half, which supports no
-    certified statement and voids a user-level epsilon."""
+    """How membership is decided: by an independent fair coin for each user, or as an exact half. An exact half supports
+    no certified statement and voids a user-level epsilon."""
     audit_pool: Annotated[Count, Field(ge=2)] | None = None
-    """Number of users and entities whose membership is decided by chance; all others are always members. null: all. A
-    fixed number voids a user-level epsilon."""
+    """Number of users and entities whose membership a coin decides; all others are always members. null: all. A fixed
+    number voids a user-level epsilon."""
     audit_fraction: float | None = Field(None, gt=0, le=1)
-    """Audit each user with this probability, by a separate public coin; all others are always members. null: all users
-    are audited. Unlike ``audit_pool``, it does not void a user-level epsilon."""
+    """Probability that a user is audited, by a separate public coin; all other users are always members. null: all
+    users are audited. Unlike ``audit_pool``, it does not void a user-level epsilon."""
     seed: Seed | None = None
-    """Seed by which records are set aside; null: that of the run."""
+    """Seed by which records are set aside; null: the seed of the run."""
     attacker_fraction: float = Field(0.1, gt=0, lt=1)
     """Share of each user's records set aside for the attacker and never trained on; at least one record."""
     evaluation_fraction: float = Field(0.1, gt=0, lt=1)
@@ -81,12 +82,12 @@ class SplitConfig(Section):
 
 
 class PretrainConfig(Section):
-    """A tiny GPT-Neo trained from scratch on public users: users that this rule admits and that are not audited."""
+    """A tiny GPT-Neo, trained from scratch on public users, who are not audited."""
 
     source: CorpusSource | None = None
-    """A public corpus to train on; null: that of the run, without its audited users."""
+    """Public corpus to train on; null: the run's corpus without its audited users."""
     users: UserFilter = UserFilter(min_records=1)
-    """Which of the users that are not audited to train on; with ``source``, which of its users."""
+    """Users to train on, among those who are not audited; with ``source``, among its users."""
     max_records_per_user: Count | None = None
     """Maximum number of records per user, taking the first ones; null: all."""
     shape: TinyModel = TinyModel()
@@ -129,14 +130,14 @@ class PretrainConfig(Section):
 
 
 class ModelConfig(Section):
-    """The model before fine-tuning: one that exists, or one to pre-train."""
+    """The model before fine-tuning: an existing model, or one to pre-train."""
 
     base: ExpandedName | None = None
     """Hub name or folder of a causal language model (safetensors); give this or ``pretrain``."""
     revision: str | None = None
-    """Branch, tag or commit of a hub name; null: the newest."""
+    """Branch, tag or commit of a hub name; null: the newest commit."""
     pretrain: PretrainConfig | None = None
-    """Instead of ``base``: a tiny model to pre-train first."""
+    """A tiny model to pre-train first, instead of ``base``."""
 
     @model_validator(mode="after")
     def _one_of_both(self) -> "ModelConfig":
@@ -146,12 +147,12 @@ class ModelConfig(Section):
 
 
 class PreviousConfig(Section):
-    """Models that were released before and whose training used texts of the same people."""
+    """Models that were released before, and were trained on texts of the same people."""
 
     plan: ExpandedName
     """Folder of the earlier run or of its export, or the plan.json in it."""
     times: Count = 1
-    """Number of releases by this plan."""
+    """Number of releases under this plan."""
 
     @model_validator(mode="before")
     @classmethod

@@ -50,13 +50,13 @@ class SyntheticCorpus:
     users: Count = 240
     """Number of made-up users."""
     mean_records: Positive = 30.0
-    """Mean number of records of a user; at least ``min_records``."""
+    """Mean number of records per user; at least ``min_records``."""
     min_records: Many = 12
-    """Fewest records of a user."""
+    """Minimum number of records per user."""
     distinctiveness: Annotated[float, Field(ge=0, le=1)] = 0.5
-    """How personal texts are, from 0 (all users write alike) to 1 (as different as can be)."""
+    """How personal texts are, from 0 (all users write alike) to 1 (most personal)."""
     seed: Seed = 0
-    """Equal seeds give equal text."""
+    """Seed of the texts: equal seeds give equal texts."""
 
     def __post_init__(self) -> None:
         at_least = {"users": (self.users, 1), "min_records": (self.min_records, 1), "seed": (self.seed, 0)}

@@ -33,7 +33,7 @@ class SourceConfig(Section, ABC):
     """A kind of ``corpus.source``."""
 
     kind: str
-    """Its name, or "package.module:Class"."""
+    """Name of the kind, or "package.module:Class"."""
 
     @abstractmethod
     def source(self) -> Source:
@@ -93,7 +93,7 @@ class ColumnedSource(SourceConfig):
     """A kind whose rows have columns, which may hold turns."""
 
     columns: Columns = Columns()
-    """Which column holds what."""
+    """Names of the columns, such as user and text."""
 
     def first_row(self) -> Mapping[str, Any] | None:
         """Return the first row; None where there is none that can be looked at."""

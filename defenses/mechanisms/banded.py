@@ -41,7 +41,7 @@ class BandedDefense(SampledDefense, UserRecords):
     step, with b times the probability of "uls". 1: "uls". auto: the accountant takes the power of two with the
     smallest error of the optimizer's sums at ``target_epsilon``; it needs public constants only."""
     workload: Workload = PREFIX_SUMS
-    """What ``bands: auto`` minimises the error of: by default the sums of gradients that plain SGD makes."""
+    """Sums whose error ``bands: auto`` minimises; by default the sums of gradients that plain SGD makes."""
 
     @model_validator(mode="before")
     @classmethod

@@ -51,7 +51,7 @@ class DefenseConfig(Section, ABC):
     """A kind of ``defense``. What it does not say is as for plain training."""
 
     kind: str
-    """Its name, or "package.module:Class"."""
+    """Name of the kind, or "package.module:Class"."""
 
     is_private: ClassVar[bool] = False
     """Whether it adds noise, so that there is a plan to account for."""

@@ -94,17 +94,17 @@ class DeclaredDefense(NoisedDefense, ABC):
     """A mechanism of another package, whose epsilon is as the package declares."""
 
     unit: ClassVar[Literal["user", "example"]]
-    """What is sampled, clipped and protected: a user with all records, or a record."""
+    """What is sampled, clipped and protected: a user with all records, or a single record."""
     relation: ClassVar[Adjacency] = "add_remove"
-    """Neighbours that the event is about."""
+    """Neighbouring relation of the declared event."""
 
     clip_norm: ClipNorm = 1.0
     """L2 norm to which each unit's gradient is clipped."""
     micro_records: Many = 64
-    """Most records in one backward pass; it affects memory only."""
+    """Maximum number of records in one backward pass; it affects only memory."""
     white_box: ExpandedPath | None = None
-    """What ``heldin white-box --plan PLAN --json`` printed of this mechanism with the code that is installed; null: the
-    report says that no white-box audit was run."""
+    """Output of ``heldin white-box --plan PLAN --json`` for this mechanism with the installed code; null: the report
+    states that no white-box audit was run."""
 
     @abstractmethod
     def dp_event(self) -> "DpEvent":

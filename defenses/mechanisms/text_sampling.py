@@ -31,13 +31,13 @@ class UserEntityDefense(NamedPeopleDefense):
 
     kind: Literal["user-entity"]
     group_size: Few | None = None
-    """Most records of a user; with ``entity_cap``, which gives one epsilon for every user and recognised entity. null:
-    no caps, and an epsilon for each number of records."""
+    """Maximum number of records per user; needs ``entity_cap``, and gives one epsilon for every user and recognised
+    entity. null: no caps, and an epsilon for each number of records."""
     entity_cap: Few | None = None
-    """Most records that name an entity; with ``group_size`` and ``entities``."""
+    """Maximum number of records that name an entity; needs ``group_size`` and ``entities``."""
     exposed: Few | None = None
-    """Without caps, the number of records for which ``target_epsilon`` holds, written by a person or naming the person;
-    null: 1."""
+    """Without caps, the number of records that a person wrote or is named in, for which ``target_epsilon`` holds; null:
+    1."""
 
     @property
     def units(self) -> int | None:

@@ -29,28 +29,30 @@ class UedpDefense(NamedPeopleDefense):
 
     kind: Literal["uedp"]
     entities: EntitySourceConfig
-    """What finds whom a record names."""
+    """Source of entities that finds the people that a record names."""
     entity_rate: float = Field(0.5, gt=0, le=1)
-    """Probability of each recognised entity in a step, q_e."""
+    """Probability q_e of each recognised entity in a step."""
     extended_rate: float = Field(1.0, ge=0, le=1)
-    """Probability of each record that names no recognised entity, q_s; 0: such records are not used (estimator f_E)."""
+    """Probability q_s of each record that names no recognised entity; 0: such records are not used (estimator f_E)."""
     rule: Literal["any", "all"] = "any"
-    """Which of a drawn user's records are used: those of which any entity is drawn (the paper), or all."""
+    """Records to use of a drawn user: those with any drawn entity (as in the paper), or all."""
     noise_scale: Literal["cohort", "clip_norm"] = "cohort"
-    """Of what the noise is a multiple: of (cohort + 1) clip norms (Algorithm 1, line 14), or of one."""
+    """Unit of the noise multiplier: (cohort + 1) clip norms (Algorithm 1, line 14), or one clip norm."""
     weight_caps: WeightCaps | None = None
-    """Weights of Algorithm 1, lines 3 and 4, which count private records; null: 1, as for records without an entity."""
+    """Caps for the weights of Algorithm 1, lines 3 and 4, which count private records; null: every weight is 1."""
     local: LocalUpdates | None = None
-    """A drawn user's own steps (Algorithm 1, lines 20 to 28, each step going on from the last); null: one gradient."""
+    """Own steps of a drawn user (Algorithm 1, lines 20 to 28, each step continuing from the last); null: one
+    gradient."""
     group_size: Many | None = None
-    """Most usable records of a drawn user in a step, by chance; null: all of them."""
+    """Maximum number of usable records of a drawn user in a step, drawn by chance; null: all."""
     account: Literal["paper", "strict"] = "paper"
-    """Whose epsilon the run claims: the paper's, which is no guarantee, or what holds of the same algorithm."""
+    """Epsilon that the run claims: the paper's, which is no guarantee, or the epsilon that holds for the same
+    algorithm."""
     sensitive_share: float | None = Field(None, gt=0, le=1)
-    """Share of records with a recognised entity: a public constant, which the paper's claim needs unless extended_rate
-    is 0."""
+    """Share of records with a recognised entity, a public constant. The paper's claim needs it unless extended_rate is
+    0."""
     holders: Many | None = None
-    """Other users who may name an entity, for whom epsilon is stated; null: all others."""
+    """Number of other users who may name an entity, for which epsilon is stated; null: all others."""
 
     @model_validator(mode="after")
     def _possible(self) -> Self:

@@ -16,10 +16,10 @@ class UlsDefense(ShuffledDefense, UserRecords):
 
     kind: Literal["uls"]
     cap: Count | None = None
-    """Hard cap on the users in a step, only with Poisson sampling; null: no cap."""
+    """Hard cap on the number of users in a step, only with Poisson sampling; null: no cap."""
     local: LocalUpdates | None = None
-    """A drawn user's own steps, whose model difference is clipped in place of a gradient (DP-FedAvg); only with Poisson
-    sampling without a cap."""
+    """Own steps of a drawn user; heldin clips the resulting change of the model instead of a gradient (DP-FedAvg). Only
+    with Poisson sampling without a cap."""
 
     @model_validator(mode="after")
     def _possible(self) -> Self:

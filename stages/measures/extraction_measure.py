@@ -29,8 +29,8 @@ _ELSEWHERE = ("in_others", "in_public")
 
 
 class ExtractionOptions(ExtractionConfig, MeasureOptions):
-    """Whether sampling from the model would emit users' training texts: windows of these that the model is asked for, a
-    prefix of each text and what follows it."""
+    """Extraction: whether sampling from the model would emit users' training texts. heldin asks the model for windows
+    of these texts: a prefix, and the suffix that follows."""
 
     of_training_texts: ClassVar[bool] = True
 

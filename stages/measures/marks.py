@@ -34,8 +34,8 @@ FIRST_PERCENT = 100
 
 
 class MarkOptions(MeasureOptions):
-    """Exposure: whether the model finds what all texts of a canary user share likelier than what was drawn in the same
-    way and never planted."""
+    """Exposure: whether the model finds the mark of a canary user (shared by all texts of the user) more probable than
+    marks that were drawn in the same way but never planted."""
 
     needs_canaries: ClassVar[bool] = True
 
