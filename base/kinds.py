@@ -135,8 +135,8 @@ class Family(Generic[KindClass]):
         if _WRITTEN_OUT.fullmatch(name):
             return name
         raise InputError(
-            f"{self.name}: there is no '{name}'; choose from {', '.join(self.names())}, install the package that"
-            " registers it, or write its class as 'package.module:Class'"
+            f"{self.name}: there is no '{name}'. Choose from {', '.join(self.names())}, install the package that"
+            " registers '{name}', or write its class as 'package.module:Class'"
         )
 
     def clash(self, name: str) -> list[str]:

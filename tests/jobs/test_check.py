@@ -176,7 +176,7 @@ def test_a_revision_that_the_hub_does_not_have_is_told(call, make_lm, small_conf
     path, model = tmp_path / "c.yaml", {"base": str(tmp_path / "model"), "revision": "v9"}
     path.write_text(yaml.safe_dump({**content, "model": model}), encoding="utf-8")
     code, _, err = call("run", path, "--check", "--out", tmp_path / "out")
-    said = "at revision 'v9' has no config that can be read (v9 is not a valid git identifier for this model name)"
+    said = "at revision 'v9' has no readable config (v9 is not a valid git identifier for this model name)"
     assert (code, said in err) == (2, True)
 
 
@@ -210,8 +210,8 @@ def test_what_a_run_would_hold_on_a_gpu_is_said_and_refused_where_it_cannot_fit(
     assert names(problems, "scoring", "201 MiB", "102 MiB")
     # Without a GPU's size nothing is rehearsed.
     assert "memory" not in call("run", small_config, "--check")[1]
-    code, _, err = call("run", small_config, "--gpu-memory", 16)
-    assert (code, "--gpu-memory is only for --check" in err) == (2, True)
+    code, _, _ = call("run", small_config, "--gpu-memory", 16)
+    assert (code, call.refused(naming=("--gpu-memory", "--check"))) == (2, True)
 
 
 GPU = Planned("cuda", 2**34)
