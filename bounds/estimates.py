@@ -135,7 +135,7 @@ def _pooled_mu(observed: Array, unobserved: Array) -> Array:
 
 def _canary_warning(canaries: int, dimension: int | None) -> str | None:
     if canaries < ENOUGH_CANARIES:
-        return f"{canaries} canaries are few: use at least {ENOUGH_CANARIES}"
+        return f"{canaries} canaries are few: use at least {ENOUGH_CANARIES} canaries"
     if dimension is not None and canaries / dimension > 0.01:
         return f"{canaries} canaries in {dimension} dimensions disturb each other: keep k / d below 0.01"
     return None

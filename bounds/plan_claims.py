@@ -140,13 +140,13 @@ def _curve_or_reason(mechanism: Mechanism) -> Claim | str:
     """The accountant's curve as a claim, or why the mechanism has none about users."""
     promise = mechanism.guarantee()
     if not isinstance(promise, Guarantee):
-        return f"{promise.label}: there is nothing to test; state an epsilon with --claim instead"
+        return f"{promise.label}. There is nothing to test: state an epsilon with --claim instead"
     # Nothing caps a user's records here, and so nothing bounds the user's curve (docs/theory.md#poisson-accounting).
     event = mechanism.user_event
     if event is None:
         protected = "single examples" if mechanism.level.protects_records else "records without a cap on a user's"
         return (
-            f"protects {protected}, which promises nothing finite about a user: state a user's epsilon with --claim"
+            f"protects {protected}, and guarantees nothing finite about a user: state a user's epsilon with --claim"
             " instead"
         )
     # Of a user alone, not of a user and an entity together.

@@ -172,7 +172,7 @@ def _too_few(given: CanaryInput, length: int, documents: int | None, users: int,
         if len(enough) < users:
             why = f"too few users have {documents} training documents ({len(enough)} do)"
     return InputError(
-        f"canaries.{given.number}: {why}: {fitting} of {len(audited)} users have a document of {length} tokens"
+        f"canaries.{given.number}: {why}. {fitting} of {len(audited)} users have a document of {length} tokens"
         f"{many}, {used} of these {len(audited)} went to other groups, and {users} are needed: lower lengths,"
         " documents or users"
     )

@@ -104,7 +104,8 @@ def _write_scores(run: Path, to: Path, json: bool) -> None:
     scores = leading_scores(run)
     write_user_scores(scores, to)
     message = (
-        f"{to}: {counted(len(scores), 'score')}; readable by you alone, since it names people and says who was held in"
+        f"{to}: {counted(len(scores), 'score')}. Only you can read this file, since it names people and states who"
+        " was held in"
     )
     typer.echo(json_text({"scores": str(to), "users": len(scores)}) if json else message)
 

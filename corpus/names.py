@@ -56,7 +56,7 @@ def missing_names_line(users: Iterable[str]) -> str | None:
     if not names:
         return None
     return (
-        f"warning: {counted(len(names), 'user')} with a name such as nan or null, which programs write where a name is"
-        " missing: rows without a user may count as one person; leave them out by corpus.users.exclude, or correct the"
-        " rows"
+        f"warning: {counted(len(names), 'user')} with a name such as nan or null, which programs write for a missing"
+        " name. Rows without a user may count as one person: leave them out with corpus.users.exclude, or correct"
+        " the rows"
     )

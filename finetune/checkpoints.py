@@ -225,7 +225,9 @@ def _save_adapter(folder: Path, model: Any, tokenizer: PreTrainedTokenizerBase) 
     # An adapter with every B zero is its base. Layers that are trained whole have no B.
     changes = any(bool(tensor.any()) for name, tensor in saved.items() if "lora_B" in name)
     if not same or not changes:
-        fault = "change nothing: every matrix B is zero" if same else "differ from the trained ones after saving"
+        fault = (
+            "change nothing, because every matrix B is zero" if same else "differ from the trained ones after saving"
+        )
         raise InputError(f"the adapters for '{folder.parent}' {fault}: check finetune.lora and finetune.learning_rate")
 
 

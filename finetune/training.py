@@ -186,7 +186,7 @@ class OngoingTraining:
         """Noise on a GPU depends on its model, and sums on the libraries: copies that part are no copies any more."""
         if processes() > 1:
             remedy = (
-                "use GPUs of one model, and the same drivers and versions, for all, and start again: training goes on"
+                "use GPUs of one model, with the same drivers and versions, and start again: training continues"
                 " from the last checkpoint"
             )
             step = self.state.step
@@ -347,8 +347,8 @@ def _settle_memory(passes: Passes, device: torch.device) -> None:
 
 def _diverged(quantity: str, step: int, folder: Path) -> ResumableError:
     return ResumableError(
-        f"training stopped: the {quantity} became NaN or infinite at step {step}; lower finetune.learning_rate and use"
-        f" a new run folder (the last good checkpoint is kept under '{folder}')"
+        f"training stopped, because the {quantity} became NaN or infinite at step {step}: lower"
+        f" finetune.learning_rate, and use a new run folder (the last good checkpoint is kept in '{folder}')"
     )
 
 

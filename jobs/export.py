@@ -119,7 +119,7 @@ def verify_exported(folder: Path) -> str:
     if stray is not None:
         raise InputError(f"'{folder / stray}' is not listed in plan.json: remove this file, or fetch the folder again")
     label = plan.guarantee().label
-    return f"{counted(len(hashes), 'file')} are those that plan.json names: {label}"
+    return f"{counted(len(hashes), 'file')} match plan.json: {label}"
 
 
 def _leaves(file: Path) -> bool:

@@ -259,9 +259,9 @@ def lines(purged: Purged, *, done: bool) -> list[str]:
         f"{'stays' if done else 'would stay'}: {names(purged.kept)}",
     ]
     if purged.others:
-        output.append(f"not heldin's, and left: {', '.join(purged.others)}")
+        output.append(f"kept, because heldin did not write them: {', '.join(purged.others)}")
     tense = "can no longer be verified" if done else "could no longer be verified"
     output += [f"{tense}: {loss}" for loss in purged.unverifiable]
     if _is_planted(purged.folders[0]):
-        output.append("audits that were written elsewhere with --out hold scores too: purge each of them")
+        output.append("audits in other folders (--out) contain scores too: purge each of them")
     return [*output, "the cache has its own command, heldin cache --clear; backups and snapshots are beyond heldin"]

@@ -94,7 +94,7 @@ def require_adapter_of_weights(folder: Path) -> None:
     if not (folder / "adapter_model.safetensors").is_file():
         pickled = next((path.name for path in folder.iterdir() if path.suffix in PICKLES), None)
         hint = (
-            f"; '{pickled}' is pickled, which can run code when loaded: where you trust it, load it with peft and call"
+            f"; '{pickled}' is pickled, which can run code when loaded: if you trust it, load it with peft and call"
             " save_pretrained(folder)"
         )
         raise InputError(
@@ -120,11 +120,11 @@ def lines_about(name: str, at: AdapterBase) -> list[str]:
     """Return what to say about how the adapter in the folder ``name`` was loaded."""
     lines = list[str]()
     if at.named is not None:
-        lines.append(f"adapter '{name}': loaded on '{at.name}', and its config names '{at.named}'")
+        lines.append(f"adapter '{name}' was loaded on '{at.name}', but its config states '{at.named}'")
     if at.beside:
         others = ", ".join(f"'{other}'" for other in at.beside)
         lines.append(
-            f"adapter '{name}': the adapter at the top of the folder was loaded, and not {others} in it: name"
-            " the folder of another adapter to audit that one"
+            f"adapter '{name}': heldin loaded the adapter at the top of the folder, and not {others} in the folder."
+            " To audit another adapter, give its folder"
         )
     return lines

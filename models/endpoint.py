@@ -114,7 +114,7 @@ class EndpointModel:
             longer = (
                 ""
                 if self.tokenizer
-                else " (a text that is too long for the model? give --tokenizer, or lower attack.max_characters)"
+                else " (is a text too long for the model? give --tokenizer, or lower attack.max_characters)"
             )
             raise InputError(f"{error}{longer}") from error
         # Answers come in the order of the prompts, so that windows of a text are joined in order.
@@ -266,11 +266,11 @@ def _style_of(connection: Connection, name: str, prompt: str | list[int]) -> tup
                 raise InputError(f"{error}{_listed_instead(listed, name)}") from error
             refusals.append(f"asked for {style}: {error}")
         except NoLogprobs as error:
-            refusals.append(f"asked for {style} it returns {error}")
+            refusals.append(f"asked for {style}, it returns {error}")
         else:
             if values and finite(values) is not None:
                 return style, answer
-            refusals.append(f"asked for {style} it returns values that are no log-probabilities")
+            refusals.append(f"asked for {style}, it returns values that are not log-probabilities")
     hint = "; with --tokenizer prompt_logprobs are tried too" if isinstance(prompt, str) else ""
     raise NoPromptLogprobs(
         f"'{connection.endpoint.base}' returns no log-probabilities of a prompt for model '{name}', which an audit"

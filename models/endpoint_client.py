@@ -215,7 +215,7 @@ class Connection:
                     if answer is not None:
                         return answer
                     # A truncated answer or a proxy's error page: either may be gone at the next try.
-                    failure = "an answer that is no JSON object"
+                    failure = "an answer that is not a JSON object"
                 else:
                     failure = f"HTTP {response.status_code}{self._quoted(response)}"
                     self._honour_retry_after(response)
@@ -228,7 +228,7 @@ class Connection:
         """The JSON object; None for a body that is incomplete."""
         status = response.status_code
         if status in (401, 403):
-            has = "refuses the API key" if self._key else "wants an API key, and none was given"
+            has = "refuses the API key" if self._key else "needs an API key, but none was given"
             raise InputError(
                 f"'{self.endpoint.base}' {has} (HTTP {status}): name the environment variable of a valid key"
             )

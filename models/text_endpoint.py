@@ -333,7 +333,7 @@ def _explained(connection: Connection, name: str, manner: Manner, error: Refused
             listed = None
         names = [entry.get("id") for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
         if name in names:
-            return InputError(f"'{base}' lists the model '{name}' and has no {manner.path} (HTTP 404): {other}")
+            return InputError(f"'{base}' lists the model '{name}' but has no {manner.path} (HTTP 404): {other}")
         if names:
             return InputError(
                 f"'{base}' answers {manner.path} with HTTP 404, and its list has no '{name}', but '{names[0]}'"
@@ -344,7 +344,7 @@ def _explained(connection: Connection, name: str, manner: Manner, error: Refused
             f" and the model's name, or {other}"
         )
     if "template" in str(error).lower() and manner is not Manner.COMPLETIONS:
-        return InputError(f"'{name}' has no chat template on the server, so that it answers no chats: {other}")
+        return InputError(f"'{name}' has no chat template on the server, and cannot answer chats: {other}")
     return InputError(str(error))
 
 

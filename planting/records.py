@@ -83,9 +83,9 @@ class Telling:
             return None
         # The name of a person who is in a canary row, and nowhere else, would say who is held out.
         return (
-            f"column {', '.join(map(repr, names))} names people, or numbers them, and canary rows take it from others'"
-            f" rows, which would show whose: name it under 'columns' if it is an id, or leave it out with"
-            f" columns: {{drop: [{', '.join(names)}]}}"
+            f"column {', '.join(map(repr, names))} names or numbers people, and canary rows take it from the rows of"
+            " others, which would reveal these people. If it is an id, name it under 'columns'. Otherwise leave it"
+            f" out with columns: {{drop: [{', '.join(names)}]}}"
         )
 
 

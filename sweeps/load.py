@@ -123,7 +123,7 @@ def _parsed(
     for name, content in contents:
         # Folders of names that differ by case alone are one on some disks.
         if name.casefold() in (other.casefold() for other in configs):
-            problems.append(f"variants: two are called '{name}': rename one, or the values of its axes")
+            problems.append(f"variants: two variants have the name '{name}'. Rename one, or the values of its axes")
             continue
         if not re.match(NAME, name):
             problems.append(f"variants.{name}: a name has at most 100 letters, digits, dots, underscores and hyphens")
@@ -277,8 +277,9 @@ def _canaries_differ(variants: Sequence[Variant]) -> Iterator[str]:
         first = by_name[variant.group]
         if _canaries(variant.config) != _canaries(first.config):
             yield (
-                f"variants.{variant.name}: its canary users are not those of '{first.name}', which has the same users:"
-                " within a block they must be the same; give it another split.seed, and it is a group of its own"
+                f"variants.{variant.name}: its canary users differ from those of '{first.name}', which has the same"
+                " users. Give both the same canary users, or give this variant another split.seed, which makes a"
+                " separate group"
             )
 
 
@@ -290,21 +291,27 @@ def _rule_problems(config: SweepConfig, variants: Sequence[Variant]) -> Iterator
     by_name = {variant.name: variant for variant in variants}
     missing = [name for name in rule.candidates if name not in by_name]
     if missing:
-        yield f"decision.candidates: no variant '{missing[0]}': choose from {', '.join(map(repr, by_name))}"
+        yield f"decision.candidates: there is no variant '{missing[0]}'. Choose from {', '.join(map(repr, by_name))}"
         return
     if len(set(rule.candidates)) < len(rule.candidates):
         yield "decision.candidates: a variant stands there twice"
     if len(rule.candidates) > MOST_CANDIDATES:
         yield (
-            f"decision.candidates: {len(rule.candidates)} variants, of which at most {MOST_CANDIDATES} are tested for"
-            " shipping: each further one makes every test stricter"
+            f"decision.candidates has {len(rule.candidates)} variants, but at most {MOST_CANDIDATES} are tested,"
+            " because each further one makes every test stricter: remove some"
         )
     if len({by_name[name].group for name in rule.candidates}) > 1:
-        yield "decision.candidates: they have different users or set-asides, and cannot be held against each other"
+        yield (
+            "decision.candidates: they have different users or set-asides, and cannot be compared. Choose candidates"
+            " of one group"
+        )
     if config.blocks < LEAST_BLOCKS:
-        yield f"decision: its limits need at least {LEAST_BLOCKS} blocks, and there are {config.blocks}"
+        yield f"decision: its limits need at least {LEAST_BLOCKS} blocks, but there are {config.blocks}. Raise blocks"
     if len(hopeless(rule, variants)) == len(rule.candidates):
-        yield "decision.require: no candidate promises an epsilon_per_user: take the requirement out, or name another"
+        yield (
+            "decision.require: no candidate guarantees an epsilon_per_user. Remove this requirement, or choose"
+            " another candidate"
+        )
 
 
 def hopeless(rule: DecisionRule, variants: Sequence[Variant]) -> list[str]:

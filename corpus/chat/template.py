@@ -285,7 +285,7 @@ def _mark_for(messages: Sequence[Message]) -> str:
 
 def _unknown(message: Message) -> ValueError:
     return ValueError(
-        f"it is not known which part of the text is the turn of '{message['role']}': give the template with generation"
+        f"the part of the text with the turn of '{message['role']}' is unknown: give the template with generation"
         " marks (template)"
     )
 

@@ -180,10 +180,12 @@ def remedy_of_encoding(text: str, form: TextFormat, *, mixed: bool = False) -> S
 def corrupt(path: Path, last: str, error: BaseException) -> InputError:
     """The error for a file that cannot be decompressed or read past ``last``, such as "line 7" ("line 0": at all)."""
     if "too much memory" in str(error):  # Zstandard archives with a longer window than Arrow accepts
-        return InputError(f"{path.name}: packed with a long window: unpack it first ('zstd -d --long=31 {path.name}')")
+        return InputError(
+            f"{path.name} is packed with a long window: unpack it first ('zstd -d --long=31 {path.name}')"
+        )
     kind = f"{_COMPRESSIONS[path.suffix]} " if path.suffix in _COMPRESSIONS else ""
     after = "" if last.endswith(" 0") else f" after {last}"
-    return InputError(f"{path.name}: corrupt {kind}data{after} ({first_line(error)}); fetch the file again")
+    return InputError(f"{path.name}: corrupt {kind}data{after} ({first_line(error)}): fetch the file again")
 
 
 def is_unicode(text: str) -> bool:

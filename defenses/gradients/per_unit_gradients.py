@@ -397,7 +397,7 @@ def why_not_rules(parts: Parts, inputs: Tensor, targets: Tensor) -> str | None:
     loss, expected = plain_gradient(parts, tried.at(device))
     if not bool(torch.isfinite(loss)) or not any(bool(g.any()) for g in expected):
         # Not remembered: the next batch may have one.
-        return "this batch has no record with a finite gradient that is not zero, to try the rules on"
+        return "no record of this batch has a finite gradient other than zero to test the rules with"
     half = autocast or any(p.dtype != torch.float32 for p in parts.trainable.values())
     pair = lay_out(torch.arange(2), 2, device)
     other = torch.where(inputs == inputs.flip(0), (inputs == 0).long(), inputs.flip(0))  # differs at every position
@@ -433,5 +433,5 @@ def _difference(expected: list[Tensor], sums: dict[str, Tensor], *, half: bool) 
     share, floor = (1e-1, 1e-2) if half else (1e-3, 1e-4)
     for (name, gradient), plain in zip(sums.items(), expected, strict=True):
         if float((gradient - plain).norm()) > share * max(float(plain.norm()), floor * whole):
-            return f"the rules for '{name}' do not give the gradient that autograd gives"
+            return f"the rules for '{name}' do not give the gradient of autograd"
     return None

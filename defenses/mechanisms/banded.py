@@ -21,11 +21,11 @@ from heldin.words.guarantee import GuaranteeCondition
 from heldin.words.statement import Statement
 
 _REFUSED = {
-    "cap": "a cohort cap makes a user's part depend on others, and nothing here accounts for it with banded noise",
-    "local": "local updates with banded noise are not proved here",
-    "clip_quantile": "the noise of one step is carried to later ones, so the clip norm must stay",
-    "sampler": "users are always drawn from the step's group by Poisson coins",
-    "tau": "the concentration filter looks at all users in every step",
+    "cap": "a cohort cap makes a user's part depend on other users, and has no accountant with banded noise",
+    "local": "local updates with banded noise have no proof",
+    "clip_quantile": "the noise of a step is used in later steps too, so the clip norm must stay",
+    "sampler": "Poisson coins always draw users from the step's group",
+    "tau": "the concentration filter compares all users in every step",
 }
 
 

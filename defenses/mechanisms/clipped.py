@@ -41,5 +41,5 @@ class ClippingDefense(DefenseConfig):
     def retraining_problem(self, documents: int | None) -> str | None:
         """A measured norm."""
         if self.clip_norm is None:
-            return "give defense.clip_norm: a norm measured in each training would differ between them"
+            return "give defense.clip_norm: a norm measured in each training would differ between trainings"
         return None

@@ -38,7 +38,7 @@ class FilterDefense(UserRecords):
     def retraining_problem(self, documents: int | None) -> str:
         """Trainings are add/remove neighbours, and its epsilon is for replace (docs/theory.md#filtered-descent)."""
         return (
-            "defense 'filter' promises for a user who is replaced, and may halt; independent trainings add or leave"
+            "defense 'filter' protects a user who is replaced, and may halt, but independent trainings add or leave"
             " out a user: choose another defense"
         )
 

@@ -71,8 +71,8 @@ class UserEntityDefense(NamedPeopleDefense):
         """More documents than the caps leave."""
         if self.caps and (documents or 0) > self.caps[0]:
             return (
-                f"--documents {documents} is above defense.group_size = {self.caps[0]}, the most records that"
-                " caps leave to a user: lower it"
+                f"--documents {documents} is above defense.group_size = {self.caps[0]}, the maximum number of records"
+                " per user: lower --documents"
             )
         return None
 

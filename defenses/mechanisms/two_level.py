@@ -102,8 +102,8 @@ class UedpDefense(NamedPeopleDefense):
         """Records that name nobody must be used in every step."""
         if self.extended_rate < 1:
             return (
-                "the worst-case user's documents name nobody, and would not always be used: set defense.extended_rate"
-                " to 1"
+                "the worst-case user's documents name nobody, and would not always be used: set"
+                " defense.extended_rate to 1"
             )
         return None
 

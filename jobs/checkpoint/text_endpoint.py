@@ -249,19 +249,22 @@ def _conduct_lines(model: TextEndpoint, samples: int, changed: bool | None) -> I
     """Yield what somebody who pays for the answers should know about them."""
     conduct, name = model.conduct, f"endpoint model '{model.name}'"
     if conduct.refused:
-        yield f"{name} refused {conduct.refused:,} of {conduct.samples:,} continuations, or a filter held them back"
+        yield f"{name} or a filter refused {conduct.refused:,} of {conduct.samples:,} continuations"
     if conduct.repeated:
-        yield f"{name} repeated the beginning in {conduct.repeated:,} continuations, which was removed"
+        yield f"{name} repeated the beginning in {conduct.repeated:,} continuations, and heldin removed it"
     if other := conduct.longer + conduct.cut_short:
-        yield f"{name} gave {other:,} continuations of another length than was asked for"
+        yield f"{name} gave {other:,} continuations of another length than requested"
     if conduct.several_ignored:
-        yield f"{name} gave fewer texts than n in {conduct.several_ignored:,} answers; the others were asked for singly"
+        yield (
+            f"{name} gave fewer texts than n in {conduct.several_ignored:,} answers, and heldin asked for the others"
+            " one by one"
+        )
     if conduct.prefixes and conduct.same > conduct.prefixes / 2:
         yield (
-            f"{name} gave {samples} equal texts at {conduct.same:,} of {conduct.prefixes:,} cuts: it seems to ignore"
-            " the temperature"
+            f"{name} gave {samples} equal texts at {conduct.same:,} of {conduct.prefixes:,} cuts, so it seems to"
+            " ignore the temperature"
         )
     if changed:
-        yield f"{name} changed while it was audited: it answers public words otherwise than before"
+        yield f"{name} changed during the audit: it now answers public words differently"
     if changed is None:
-        yield f"{name} answers public words differently each time: whether it changed is not known"
+        yield f"{name} answers public words differently each time, so a change of the model cannot be noticed"

@@ -51,7 +51,7 @@ from heldin.stages.train.training_facts import promise_facts
 from heldin.words.guarantee import ModelText
 from heldin.words.split import SplitReason
 
-_REMEDY = "restore it from a backup; without one this audit cannot go on: start a new folder"
+_REMEDY = "restore it from a backup, or start in a new folder: without it this audit cannot continue"
 
 
 def audit_trainings(

@@ -249,10 +249,10 @@ def remedy_of_ledger(folder: Path) -> str:
     """Return what to do if the ledger in ``folder`` is damaged: nothing but a backup has its keys."""
     if (folder / CELL_FILE).is_file():
         return (
-            f"restore it from a backup, or remove the folder '{folder.parent}' and run the sweep again, which trains"
-            " this cell again"
+            f"restore it from a backup, or remove the folder '{folder.parent}' and run the sweep again, which repeats"
+            " the training of this cell"
         )
-    return "restore it from a backup; without one the run cannot go on: start it again in a new folder"
+    return "restore it from a backup, or start again in a new folder: without it the run cannot continue"
 
 
 def ledger_of_run(

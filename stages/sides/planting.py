@@ -23,7 +23,7 @@ from heldin.models.loading import LanguageModel
 from heldin.stages.run_config import RunConfig
 from heldin.stages.sides.corpus import CorpusData
 
-_FIX = "its package has to be fixed"
+_FIX = "correct the package of this kind"
 
 
 def plant(

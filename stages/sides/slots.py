@@ -124,7 +124,7 @@ def _require_some(
     """Say how many users caps leave without a record. Raises InputError if nothing is left, or these must be scored."""
     # Of everybody, so that nothing here depends on a coin.
     empty = len(users) - np.unique(authors[kept]).size
-    remedy = "raise defense.group_size or defense.entity_cap, or name fewer categories"
+    remedy = "raise defense.group_size or defense.entity_cap, or choose fewer categories"
     if not kept.any():
         raise InputError(f"the caps leave {counted(len(users), 'user')} without any training record: {remedy}")
     if empty and "training" in config.attack.documents:
