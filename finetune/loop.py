@@ -144,8 +144,8 @@ def train(
 def _require_possible(sequences: Sequence[Tokens], recipe: Recipe, chooses: bool) -> None:
     if not sequences:
         raise InputError(
-            "there is no record to train on: set-asides, caps and data defenses leave the held-in users none. Loosen"
-            " one of these, or add records"
+            "the held-in users have no record left to train on after set-asides, caps and data defenses: loosen one"
+            " of these, or add records"
         )
     if recipe.looks_at_validation and not chooses:
         raise InputError(

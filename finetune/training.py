@@ -347,7 +347,7 @@ def _settle_memory(passes: Passes, device: torch.device) -> None:
 
 def _diverged(quantity: str, step: int, folder: Path) -> ResumableError:
     return ResumableError(
-        f"training stopped, because the {quantity} became NaN or infinite at step {step}: lower"
+        f"training stopped, because the {quantity} became NaN or infinite at step {step}; lower"
         f" finetune.learning_rate, and use a new run folder (the last good checkpoint is kept in '{folder}')"
     )
 
