@@ -57,8 +57,8 @@ def cut_texts(
     place = next((place for place, user in enumerate(texts.texts, start=1) if user not in with_cuts), None)
     if place is not None:
         raise InputError(
-            f"user {place} of {len(texts.texts)} has no text with {LEAST_WORDS + 1} words in its first"
-            f" {texts.max_characters:,} characters, so no text can be cut and continued: leave such users out"
+            f"user {place} of {len(texts.texts)} has no text that can be cut and continued, which takes"
+            f" {LEAST_WORDS + 1} words in the first {texts.max_characters:,} characters. Leave such users out"
         )
     return cut
 

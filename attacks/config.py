@@ -176,7 +176,7 @@ class AttackConfig(Section):
             )
         if self.shadow_models % 2:
             raise ValueError(
-                f"shadow_models is {self.shadow_models}, but each user is in half of the shadow models: give an even"
+                f"shadow_models is {self.shadow_models}, but each user is in half of the shadow models. Give an even"
                 " number, at least 8 for a useful result, or 0 for none"
             )
         return self

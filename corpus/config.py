@@ -90,7 +90,7 @@ class CorpusConfig(Section):
     def _sentences_of_whole_texts(self) -> "CorpusConfig":
         if self.spans is not None and self.text_unit == "sentence":
             raise ValueError(
-                "text_unit: sentence cuts whole texts: leave source.columns.spans out, or set text_unit: record"
+                "'text_unit: sentence' cuts whole texts: leave source.columns.spans out, or set 'text_unit: record'"
             )
         return self
 

@@ -182,8 +182,8 @@ def plan_private_training(
     """
     if not mechanism.clip.bounds_units or mechanism.divisor.constant is None:
         raise InputError(
-            "this plan does not clip each unit or does not divide by a public constant, which a private run must do:"
-            " change the clip or the divisor"
+            "a private run must clip each unit and divide by a public constant, but this plan does not: change the"
+            " clip or the divisor"
         )
     if mechanism.record_selection == "random_chunk" and (not mechanism.samples_users or chunk is None):
         raise InputError(

@@ -69,8 +69,8 @@ class Endpoint:
         # Checked before any message quotes the address, which goes into records and logs.
         if url.userinfo or url.query or url.fragment:
             raise InputError(
-                "the endpoint's address contains a password, a query or a fragment, which would be recorded: remove"
-                " it, and give the key by the name of an environment variable"
+                "the endpoint's address contains a password, a query or a fragment, which would be recorded. Remove"
+                " this part, and give the key by the name of an environment variable"
             )
         if url.scheme not in ("http", "https") or not url.host:
             raise InputError(f"the endpoint's address is not a URL{self._said(repr(self.url))}")

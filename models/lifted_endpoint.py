@@ -193,8 +193,8 @@ def open_lifted(connection: Connection, name: str, *, tokenizer: str, context: i
     count, tops = _most_listed(connection, name, [start, *ids])
     if not _reads_alike(connection, name, count, tops, ids):
         raise InputError(
-            f"the tokenizer '{tokenizer}' is not the tokenizer of '{name}', since the same words as text and as"
-            " tokens have other next words: give the model's own tokenizer"
+            f"the tokenizer '{tokenizer}' is not the tokenizer of '{name}', because after the same words as text and"
+            " as tokens other words follow. Give the model's own tokenizer"
         )
     # Two tokens whose log-probabilities are known, of which the less likely is lifted above the other.
     words = [word for word in sorted(tops, key=lambda word: -tops[word]) if word in own_words][:2]

@@ -67,8 +67,8 @@ def read_config(name: str, revision: str | None = None) -> Any:
         config = AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=False)
     if getattr(config, "is_encoder_decoder", False):
         raise InputError(
-            f"'{name}' ({config.model_type}) reads a text with an encoder before it writes with a decoder, but heldin"
-            " scores only models that predict each token from the tokens before it: choose such a model"
+            f"'{name}' ({config.model_type}) has an encoder that reads a text before a decoder writes. heldin scores"
+            " only models that predict each token from the tokens before it: choose such a model"
         )
     return config
 

@@ -377,7 +377,7 @@ def check_auditable(mechanism: Mechanism) -> None:
     if mechanism.sampler.groups > 1 and mechanism.sampler.rate == 1.0:
         raise InputError(
             "the white-box audit reads groups from coins, but this plan draws no coin, since bands x cohort is the"
-            " population: use a smaller cohort, or fewer bands"
+            " population. Use a smaller cohort, or fewer bands"
         )
     if not (mechanism.sampler.by_coins or mechanism.level.method == "banded"):
         raise InputError(
@@ -392,7 +392,7 @@ def check_auditable(mechanism: Mechanism) -> None:
     if feature := next((name for name, part in features.items() if part is not None), None):
         raise InputError(
             "the white-box audit follows units that are drawn by one coin each and clipped to one norm, but this"
-            f" plan has {feature}: audit it by independent trainings (heldin retrain)"
+            f" plan has {feature}. Audit it by independent trainings (heldin retrain)"
         )
     if not mechanism.protects or mechanism.reasons():
         raise InputError(f"the white-box audit needs a guarantee to test: {mechanism.guarantee().label}")

@@ -149,7 +149,7 @@ class ChatTemplate:
         for name in conversation.fields:
             if self.text(messages, conversation) == self._without(conversation, name):
                 raise ValueError(
-                    f"the chat template does not write '{name}' of the row: give the template of the model that is"
+                    f"the chat template does not write '{name}' of the row. Give the template of the model that is"
                     " trained on this row (--template, or the key 'template' in a config)"
                 )
         self._require_written(messages, text)

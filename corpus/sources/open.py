@@ -258,7 +258,7 @@ def _open_folder(path: Path, columns: Columns) -> Source:
     if not any((path / name).is_file() for name in _SAVED):
         raise InputError(
             f"'{path}' is a folder without readable data: name a file in this folder ({_ENDINGS}), a maildir, or a"
-            " folder that save_to_disk of Hugging Face datasets wrote"
+            " folder that save_to_disk wrote"
         )
     return HuggingFace(str(path), columns=columns)
 

@@ -55,9 +55,9 @@ class BandedDefense(SampledDefense, UserRecords):
     @model_validator(mode="after")
     def _auto_has_a_target(self) -> Self:
         if self.bands == "auto" and self.target_epsilon is None:
-            raise ValueError("bands: auto compares noise at one epsilon: give target_epsilon, or a number of bands")
+            raise ValueError("'bands: auto' compares noise at one epsilon: give target_epsilon, or a number of bands")
         if self.workload != PREFIX_SUMS and self.bands != "auto":
-            raise ValueError("workload is only for bands: auto. Leave workload out, or set bands: auto")
+            raise ValueError("workload is only for 'bands: auto': leave workload out, or set 'bands: auto'")
         return self
 
     @property

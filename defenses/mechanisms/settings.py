@@ -65,12 +65,12 @@ class NoisedDefense(DefenseConfig, ABC):
     @model_validator(mode="after")
     def _delta_follows(self) -> Self:
         if self.examples is not None and self.delta != "examples^-1.1":
-            raise ValueError("examples is only for delta: examples^-1.1. Leave examples out, or set this delta")
+            raise ValueError("examples is only for 'delta: examples^-1.1': leave examples out, or set this delta")
         if self.delta == "examples^-1.1" and self.examples is None:
-            raise ValueError("delta: examples^-1.1 needs examples: give the public number of records before any cap")
+            raise ValueError("'delta: examples^-1.1' needs examples: give the public number of records before any cap")
         if self.delta == "units^-1.1" and self.units is None:
             raise ValueError(
-                "delta: units^-1.1, the default, needs protected_users: give protected_users, or a number as delta"
+                "'delta: units^-1.1', the default, needs protected_users: give protected_users, or a number as delta"
             )
         return self
 

@@ -61,8 +61,8 @@ def _say_if_lifted(connection: Connection, name: str, remote: Remote, reporter: 
         with contextlib.suppress(InputError):
             open_lifted(connection, name, tokenizer=remote.tokenizer, context=remote.context)
             reporter.say(
-                "logit_bias gives the log-probability of every token of a text here, with one or two requests per"
-                " token: choose --access log-probabilities to pay for these requests"
+                "logit_bias gives the log-probability of every token of a text, for one or two requests per token."
+                " Choose --access log-probabilities to pay for these requests"
             )
 
 
@@ -187,7 +187,7 @@ def _require_offered(model: TextEndpoint, attack: AttackConfig, reporter: Report
     if Access.TEXT in attack.access and attack.sampling.samples > 1 and not model.offers.temperature:
         reporter.say(
             f"endpoint model '{model.name}' gave the same text with other seeds, so it seems to ignore the"
-            " temperature and more samples add nothing: set attack.sampling.samples to 1, which costs less"
+            " temperature. More samples then add nothing: set attack.sampling.samples to 1, which costs less"
         )
 
 
@@ -222,8 +222,8 @@ def _say_cost(
     if Access.TEXT in attack.access:
         reaches = sampled_auroc(_STRONG, asked.samples)
         reporter.say(
-            f"power: with {asked.samples} samples of each cut, an attack reaches AUROC {reaches:.2f} that would reach"
-            f" {_STRONG:g} with unlimited samples (heldin power --access text explains this limit)"
+            f"power: {asked.samples} samples of each cut lower an attack's AUROC from {_STRONG:g}, with unlimited"
+            f" samples, to {reaches:.2f} (heldin power --access text explains this limit)"
         )
     require_within_limits(remote, load)
 

@@ -310,8 +310,8 @@ def _in_processes(
     except BrokenProcessPool as error:
         numbers = ", ".join(map(str, sorted(running.values())))
         raise ResumableError(
-            f"a process was ended from outside during one of the trainings {numbers} (out of memory?): run the"
-            " command again with fewer --processes, which keeps the finished trainings"
+            f"a process was ended from outside during one of the trainings {numbers} (out of memory?). Run the"
+            " command again with fewer --processes: it keeps the finished trainings"
         ) from error
     finally:
         pool.shutdown(wait=False, cancel_futures=True)

@@ -209,7 +209,7 @@ def refuse_copies(out: Path) -> None:
         path.write_text(str(path.stat().st_ino), encoding="utf-8")
     elif kept != str(path.stat().st_ino):
         raise InputError(
-            f"'{out}' is a copy of a private run's folder or of a sweep's cell, and two runs under one key differ by"
+            f"'{out}' is a copy of a private run's folder or of a sweep's cell. Two runs under one key differ by"
             " un-noised data: continue in the original folder, or start a new run"
         )
 

@@ -330,7 +330,7 @@ def _bind_key(path: Path, job: str) -> None:
     elif kept != job:
         raise InputError(
             f"'{path.parent}' has the key of another private job (its corpus, membership, base model, mechanism or"
-            " recipe differ): use a new run folder, since one key serves one job"
+            " recipe differ). One key serves one job: use a new run folder"
         )
 
 
