@@ -96,7 +96,7 @@ OPTIONS = [
 def test_every_number_on_the_command_line_has_a_limit(command, name):
     option = f"--{name.replace('_', '-')}"
     for value in (HUGE, -HUGE, float("inf")):
-        with pytest.raises(InputError, match=rf"{option} is beyond 2?1?e?[\d,+]+.*: lower it"):
+        with pytest.raises(InputError, match=rf"{option} is above 2?1?e?[\d,+]+.*: lower "):
             command(**{name: value})
         with pytest.raises(InputError, match=rf"{option} is beyond "):
             command(**{name: [1, value]})
