@@ -154,7 +154,7 @@ class AuditResult(Tabular):
         from heldin.reports.typesetting import write_pdf
 
         if Path(path).is_dir():
-            raise InputError(f"'{path}' is a folder: name the file")
+            raise InputError(f"'{path}' is a folder: name a file in this folder")
         return write_pdf(report_record(self.record), Path(path))
 
     def write_html(self, path: Source) -> Path:
@@ -294,7 +294,10 @@ def audit_model(
     # A curve has no text form for the config below, which the audit keeps as what it was asked to do.
     curves = [claim.label for claim in claims_of(claims) if claim.is_curve]
     if curves:
-        raise InputError(f"claims has {curves[0]}: give the plan's file as plan=, of which the audit keeps a copy")
+        raise InputError(
+            f"claims has {curves[0]}, which comes from a plan. Give the plan's file as plan= instead: the audit keeps"
+            " a copy of the file"
+        )
     # A single name is a sequence too, of its letters.
     references = [reference] if isinstance(reference, str | Path) else reference
     # The same config that the command line would make, so that both are validated and recorded alike.

@@ -18,7 +18,9 @@ def folder_of(source: Any) -> Path:
     Raises InputError for a stream, whose rows are not loaded yet.
     """
     if not hasattr(source, "num_rows"):
-        raise InputError("a stream of a dataset has no rows yet: save it, or name its hub name in a config")
+        raise InputError(
+            "a streamed dataset cannot be read here: save the dataset to a file, or give its hub name in a config"
+        )
     folder = cache_directory() / "datasets" / text_sha256(str(source._fingerprint))[:24]
     keep_in_use(folder.parent)
     if not folder.is_dir():

@@ -55,7 +55,7 @@ def _claim_of(claim: Stated) -> Claim:
     try:
         epsilon, delta = map(float, claim)
     except (TypeError, ValueError):
-        raise InputError(f"claims: {claim!r} is no claim: {_FORM}") from None
+        raise InputError(f"claims has {claim!r}, which is not a claim: {_FORM}") from None
     return stated_claim(epsilon, delta)
 
 
@@ -120,19 +120,19 @@ def bound(
         if number is not None:
             require_number(name, number, whole=name == "guesses")
     if not isinstance(design.get("thresholds", ()), Sequence):
-        raise InputError(f"thresholds = {design['thresholds']!r}: a list of numbers was expected")
+        raise InputError(f"thresholds is {design['thresholds']!r}: give a list of numbers")
     if np.ma.isMaskedArray(scores) or np.iscomplexobj(scores):
-        raise InputError("scores must be plain real numbers: a masked array hides what was left out")
+        raise InputError("scores is a masked array, which hides some users: give plain real numbers, one for each user")
     try:
         values, held_in = np.asarray(scores, dtype=np.float64), np.asarray(member)
     except (TypeError, ValueError) as error:
-        raise InputError(f"scores must be numbers, one for each user: {error}") from None
+        raise InputError(f"scores must be numbers, one for each user ({error})") from None
     if not values.size:
-        raise InputError("there are no scores: give one for each user")
+        raise InputError("scores is empty: give one score for each user")
     # Converted to bool, a NaN, a 2 or the text "False" would all become held in, and a label lost in silence moves a
     # bound.
     if held_in.dtype != np.bool_ and not np.isin(held_in, (0, 1)).all():
-        raise InputError("member must be True or 1 for held in and False or 0 for held out, one for each score")
+        raise InputError("member must be True or 1 (held in), or False or 0 (held out): give one for each score")
     names = None if users is None else tuple(map(str, users))
     labelled = LabelledScores(values, held_in.astype(np.bool_), names)
     # The coins are certified on the caller's word, and the judgement says so: heldin did not flip them

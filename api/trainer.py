@@ -59,9 +59,9 @@ def audit_trainer(
             step together with a trainer.
     """
     if step is not None and trainer is not None:
-        raise InputError("step and trainer are both given: audit either one step, with step, or a whole trainer")
+        raise InputError("give either step, to audit one step, or trainer, to audit a whole trainer")
     if directions not in get_args(Directions):
-        raise InputError(f"directions = {directions!r}: choose {' or '.join(get_args(Directions))}")
+        raise InputError(f"directions is {directions!r}: choose {' or '.join(get_args(Directions))}")
     accepted = accepted_kinds(accept)
     # Read before any step runs: it is what the audit compares the step with.
     stated = stated_plan(mechanism)

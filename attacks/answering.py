@@ -57,8 +57,8 @@ def cut_texts(
     place = next((place for place, user in enumerate(texts.texts, start=1) if user not in with_cuts), None)
     if place is not None:
         raise InputError(
-            f"user {place} of {len(texts.texts)}: no text has {LEAST_WORDS + 1} words in the first"
-            f" {texts.max_characters:,} characters, so none can be cut and continued: leave such users out"
+            f"user {place} of {len(texts.texts)} has no text that can be cut and continued, which takes"
+            f" {LEAST_WORDS + 1} words in the first {texts.max_characters:,} characters. Leave such users out"
         )
     return cut
 
@@ -149,5 +149,7 @@ def _next_logprobs(
 
 def _answering(model: "ScoredModel | AnsweringModel") -> AnsweringModel:
     if not isinstance(model, AnsweringModel):
-        raise InputError(f"'{model.name}' was opened to score texts, and not to continue them: name one level alone")
+        raise InputError(
+            f"'{model.name}' was opened only to score texts, not to continue texts: give a single level of access"
+        )
     return model

@@ -62,41 +62,42 @@ def _first_at(level: Access, names: Any) -> Any:
 
 
 class AttackConfig(Section):
-    """The attacks to run, and the settings of the attacker's dials."""
+    """The attacks to run, and what the attacker has."""
 
     access: Levels = (Access.LOG_PROBABILITIES,)
-    """What the attackers see of the model: log-probabilities of given texts, the top-k next tokens, or the text that it
-    writes; several: each is answered, and they share the error probability equally. ``release`` says which decides."""
+    """What the attackers see of the model: log-probabilities of given texts, the top-k next tokens, or the text that
+    the model writes. If several levels are given, each has an answer, and they share the error probability equally.
+    ``release`` decides which answer counts."""
     names: tuple[Annotated[str, NameOfKind(ATTACKS)], ...] = DEFAULT_ATTACKS
     """Attacks to run; by default those of each level in ``access``."""
     primary: Annotated[str, NameOfKind(ATTACKS)] = "likelihood-ratio"
     """The primary attack, whose scores test claims; one of ``names``, by default the first of the strongest level."""
     aggregations: tuple[Annotated[str, one_of(AGGREGATIONS)], ...] = ("mean", "min", "max")
-    """Ways to combine the statistics of a user's texts into one score; the first is the primary one."""
+    """Ways to combine the statistics of a user's texts into one score; the first one is the primary aggregation."""
     turns: Counting | None = None
-    """Which turns of a row are scored, where rows are turns: all, those of one role, or the completion; null: those
-    that bear the loss."""
+    """Turns that are scored, if rows are turns: all, those of one role, or the completion. null: the turns that bear
+    the loss."""
     max_characters: Count = 4000
-    """Characters of a text that are scored, from its beginning."""
+    """Number of characters to score of each text, from its beginning."""
     precision: ScoringPrecision = "fp32"
-    """Arithmetic in which models are loaded to be scored. bf16 has half the bytes of fp32. int8 and nf4 have 8 and 4
-    bits for a weight of a linear layer (bitsandbytes). The record has how far a precision below fp32 moves the primary
-    attack on a sample of texts."""
+    """Precision in which models are loaded to be scored. bf16 has half the bytes of fp32. int8 and nf4 have 8 and 4
+    bits per weight of a linear layer (bitsandbytes). Below fp32, the record states how far the precision moves the
+    primary attack on a sample of texts."""
     reference: ExpandedName | None = None
     """Hub name or folder of the primary reference model; null: the base model."""
     references: tuple[Reference, ...] = ()
     """Other reference models, reported next to the primary one."""
     documents: tuple[Documents, ...] = Field(("fresh",), min_length=1)
-    """Which documents of a user the attacker has: fresh ones by the same user, or records of the training part, which
-    training saw or would have seen (except for a cap, deduplication or de-identification). These are for a stronger
-    attacker. The first is the primary one."""
+    """Documents that the attacker has of a user: fresh ones by the same user, or records of the training part, for a
+    stronger attacker. Training saw the latter or would have seen them, except for a cap, deduplication or
+    de-identification. The first entry is the primary one."""
     training_documents: Few = 32
-    """Records of each user, at most, where ``documents`` has "training"."""
+    """Maximum number of records per user, if ``documents`` has "training"."""
     shadow_models: int = Field(0, ge=0, le=FEW)
-    """Shadow models of the ideal attacker, trained like the run's own under the attacker's coins: an even number; 0:
+    """Number of shadow models of the ideal attacker, trained like the run's model under the attacker's coins; even. 0:
     none."""
     sampling: SamplingConfig = SamplingConfig()
-    """What attackers ask who see less than log-probabilities of given texts."""
+    """Requests of attackers who see less than log-probabilities of given texts."""
 
     @model_validator(mode="before")
     @classmethod
@@ -127,15 +128,15 @@ class AttackConfig(Section):
                 raise ValueError(f"unknown aggregation '{name}': choose from {', '.join(AGGREGATIONS)}")
         # An attack that leads but is not run has no scores to judge.
         if self.primary not in self.names:
-            raise ValueError(f"primary attack '{self.primary}' is not among names")
+            raise ValueError(f"primary attack '{self.primary}' is not in names: add it, or choose another")
         if not self.aggregations:
-            raise ValueError("aggregations is empty")
+            raise ValueError("aggregations is empty: give at least one")
         return self
 
     @model_validator(mode="after")
     def _has_every_level(self) -> "AttackConfig":
         if twice := _twice(self.access):
-            raise ValueError(f"access names '{twice}' twice")
+            raise ValueError(f"access lists '{twice}' twice: keep one")
         at_level = {name: get_attack(name).access for name in self.names}
         idle = next((name for name, level in at_level.items() if level not in self.access), None)
         if idle is not None:
@@ -143,13 +144,13 @@ class AttackConfig(Section):
         without = next((level for level in self.access if level not in at_level.values()), None)
         if without is not None:
             raise ValueError(
-                f"access has {without}, and names has no attack at this level: add one of"
+                f"access has {without}, but names has no attack at this level: add one of"
                 f" {', '.join(DEFAULT_BY_LEVEL[without])}, or leave names out"
             )
         if at_level[self.primary] is not self.level:
             raise ValueError(
-                f"primary attack '{self.primary}' is at level {at_level[self.primary]}: name one at the strongest level"
-                f" of access, {self.level}"
+                f"primary attack '{self.primary}' is at level {at_level[self.primary]}: choose an attack at level"
+                f" {self.level}, the strongest level of access"
             )
         return self
 
@@ -162,15 +163,21 @@ class AttackConfig(Section):
         ):
             # Given twice, one setting would count as two attacks in the test of the whole family.
             if twice := _twice(settings):
-                raise ValueError(f"{key} names '{twice}' twice")
+                raise ValueError(f"{key} lists '{twice}' twice: keep one")
         if self.references and not get_attack(self.primary).needs_reference:
-            raise ValueError(f"references are for attacks with a reference model, which '{self.primary}' has not")
+            raise ValueError(
+                f"references need an attack that uses a reference model, and '{self.primary}' does not: leave"
+                " references out"
+            )
         if self.shadow_models and self.level is not Access.LOG_PROBABILITIES:
-            raise ValueError("shadow_models are for attackers with log-probabilities: leave them out, or raise access")
+            raise ValueError(
+                "shadow_models need access to log-probabilities: leave shadow_models out, or add log-probabilities"
+                " to access"
+            )
         if self.shadow_models % 2:
             raise ValueError(
-                f"shadow_models is {self.shadow_models}: each user is in half of them, so give an even number, 8 to say"
-                " much, or 0"
+                f"shadow_models is {self.shadow_models}, but each user is in half of the shadow models. Give an even"
+                " number, at least 8 for a useful result, or 0 for none"
             )
         return self
 

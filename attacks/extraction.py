@@ -19,33 +19,39 @@ from heldin.base.section import MOST, Count, Many, Positive, Section
 
 
 class ExtractionConfig(Section):
-    """How heldin asks the model for users' training texts: one window per text, a prefix and the suffix after it."""
+    """How the model is asked for users' training texts: one window of each text, a prefix and the suffix that follows
+    it."""
 
     prefix: Many = 50
-    """Tokens that the attacker knows, and gives to the model."""
+    """Number of tokens that the attacker knows, and gives to the model."""
     suffix: Many = 50
-    """Tokens after these that the model would have to emit."""
+    """Number of tokens after the prefix that the model would have to emit."""
     temperature: Positive = 1.0
-    """Temperature of the sampling."""
+    """Temperature of sampling."""
     top_k: Count | None = 40
-    """The sampling draws among so many likeliest tokens, and those that tie with the last of them; null: among all."""
+    """Number of most probable tokens that sampling draws from, plus tokens that tie with the last of them; null: all
+    tokens."""
     queries: tuple[Annotated[int, Field(le=MOST)], ...] = Field((1, 100, 10_000), min_length=1)
     """Numbers of queries: how often the attacker may sample a continuation of one prefix."""
     probability: float = Field(0.5, gt=0, lt=1)
-    """A text counts as emitted by so many queries if at least one of them is its suffix with this probability."""
+    """A text counts as emitted after a number of queries if, with this probability, at least one query returns its
+    suffix."""
     texts_per_user: Count | None = None
-    """Texts of each user, at most; null: all."""
+    """Maximum number of texts per user; null: all."""
     first_tokens: Annotated[Many, Field(ge=2)] | None = None
-    """Tokens of a text, from its beginning, among which its window lies. null: as many as training sees
-    (finetune.sequence_length, or sequence_length of a planted set); in the audit of a checkpoint all."""
+    """Number of tokens, from the beginning of a text, that contain its window. null: as many as training sees
+    (finetune.sequence_length, or sequence_length of a planted set), or all tokens in the audit of a checkpoint."""
 
     @model_validator(mode="after")
     def _can_be_asked(self) -> "ExtractionConfig":
         if list(self.queries) != sorted(set(self.queries)) or self.queries[0] < 1:
-            raise ValueError(f"queries is {list(self.queries)}: give numbers from 1 on, each once, in ascending order")
+            raise ValueError(
+                f"queries is {list(self.queries)}: give different whole numbers from 1, in ascending order"
+            )
         if self.first_tokens is not None and self.first_tokens < self.length:
             raise ValueError(
-                f"first_tokens is {self.first_tokens}, below prefix + suffix = {self.length}: no window lies there"
+                f"first_tokens is {self.first_tokens}, too few for a window of prefix + suffix = {self.length}"
+                " tokens: raise first_tokens"
             )
         return self
 

@@ -85,7 +85,9 @@ class JointAttack(Attack):
     def _checked(self, values: Array, wanted: int) -> list[float]:
         if np.shape(values) != (wanted,):
             of_what = "user" if self.of_users else "text"
-            raise InputError(f"attack '{self.name}': values must return an array of {wanted} numbers, one a {of_what}")
+            raise InputError(
+                f"attack '{self.name}': values must return an array of {wanted} numbers, one for each {of_what}"
+            )
         return [float(value) for value in values]
 
     def _table(
@@ -93,9 +95,12 @@ class JointAttack(Attack):
     ) -> TokenTable:
         known = [scored for scored in reference if scored is not None]
         if len(known) < len(target):
-            raise InputError(f"attack '{self.name}' needs a reference model")
+            raise InputError(f"attack '{self.name}' needs a reference model: give one")
         if any(len(ours.logprobs) != len(scored.logprobs) for ours, scored in zip(target, known, strict=True)):
-            raise InputError(f"attack '{self.name}' compares tokens, and the two models have different ones")
+            raise InputError(
+                f"attack '{self.name}' compares tokens, but the two models split the texts into different tokens:"
+                " give a reference model with the target's tokenizer"
+            )
         logprobs = np.concatenate([scored.logprobs for scored in known]).astype(np.float64)
         return TokenTable(
             np.concatenate([scored.logprobs for scored in target]).astype(np.float64) - logprobs,
@@ -109,5 +114,5 @@ class JointAttack(Attack):
     def _column(self, name: str, needed: str, scores: Sequence[TokenScores]) -> NDArray[np.int32]:
         columns = [column for scored in scores if (column := getattr(scored, name)) is not None]
         if len(columns) < len(scores):
-            raise InputError(f"attack '{self.name}' needs {needed}, which the target does not give: leave it out")
+            raise InputError(f"attack '{self.name}' needs {needed}, but the target gives none: leave this attack out")
         return np.concatenate(columns)

@@ -39,7 +39,7 @@ class Centred(JointAttack):
         """One value of each text."""
         if tokens.users < 2:
             raise InputError(
-                "attack 'centred' needs texts of two users at least: it compares each user with the others"
+                "attack 'centred' compares each user with the other users: give texts of at least two users"
             )
         edges = np.unique(np.quantile(tokens.reference, np.linspace(0, 1, DIFFICULTY_BINS + 1)[1:-1]))
         total, count = _of_others(tokens, np.zeros_like(tokens.text_of))

@@ -59,8 +59,8 @@ def get_attack(name: str) -> Attack:
         right = scores_the_likelier_higher(attack)
     if not right:
         raise InputError(
-            f"attack '{name}' gives a text that the model finds likelier no higher score: higher must mean that its"
-            " author was held in; turn the sign around"
+            f"attack '{name}' does not give a higher score to a text that the model finds more probable. Change the"
+            " sign of the score: a higher score must mean that the author was held in"
         )
     return attack
 

@@ -199,16 +199,19 @@ class UserScores:
 
     def __post_init__(self) -> None:
         if self.values.shape != (len(self.users),):
-            raise InputError(f"attack '{self.attack}': {len(self.users)} users but {self.values.size} scores")
+            raise InputError(
+                f"attack '{self.attack}' gave {self.values.size} scores for {len(self.users)} users: it must give one"
+                " score for each user"
+            )
         # A user is the unit: two scores would count one coin twice.
         if len(set(self.users)) != len(self.users):
-            raise InputError(f"attack '{self.attack}': a user has two scores")
+            raise InputError(f"attack '{self.attack}' gave one user two scores: it must give one score for each user")
         # Refused, not filtered out: a dropped user would change n between attacks, and not at random.
         bad = np.flatnonzero(~np.isfinite(self.values))
         if bad.size:
             raise InputError(
-                f"attack '{self.attack}': score number {bad[0] + 1} of {self.values.size} is {self.values[bad[0]]}; no"
-                " user may be dropped"
+                f"attack '{self.attack}': score number {bad[0] + 1} of {self.values.size} is {self.values[bad[0]]}."
+                " Every user needs a finite score: no user may be dropped"
             )
 
     def of(self, users: Sequence[str]) -> NDArray[np.float64]:
@@ -217,7 +220,10 @@ class UserScores:
         # An error and not a NaN, for the same reason: every attack must be judged on the same users.
         missing = [user for user in users if user not in row]
         if missing:
-            raise InputError(f"attack '{self.attack}': no score of {len(missing)} of {len(users)} users")
+            raise InputError(
+                f"attack '{self.attack}' gave no score for {len(missing)} of {len(users)} users: it must score every"
+                " user"
+            )
         return self.values[[row[user] for user in users]]
 
 
@@ -232,10 +238,10 @@ def lift_to_users(attack: str, statistics: Mapping[str, Sequence[float]], aggreg
         InputError: the aggregation is unknown, or a user has no text.
     """
     if aggregation not in RULES:
-        raise InputError(f"unknown aggregation '{aggregation}': choose one of {', '.join(AGGREGATIONS)}")
+        raise InputError(f"unknown aggregation '{aggregation}': choose from {', '.join(AGGREGATIONS)}")
     empty = next((user for user, values in statistics.items() if not len(values)), None)
     if empty is not None:
-        raise InputError(f"attack '{attack}': no text of user '{empty}' to score")
+        raise InputError(f"attack '{attack}': user '{empty}' has no text to score")
     values = np.array([value for of_user in statistics.values() for value in of_user], dtype=np.float64)
     # (users,): where each user's texts begin among all texts
     starts = np.cumsum([0, *map(len, statistics.values())])[:-1]

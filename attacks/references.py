@@ -54,11 +54,11 @@ class ReferenceConfig(Section, ABC):
 
 
 class NamedReference(ReferenceConfig):
-    """A model by hub name or folder, such as an independent model of the same size."""
+    """A model given by hub name or folder, such as an independent model of the same size."""
 
     kind: Literal["named"]
     name: ExpandedName
-    """Hub name or folder; in a list of references a bare name means the same."""
+    """Hub name or folder; in a list of references you may write only the name."""
 
     @property
     def label(self) -> str:
@@ -98,13 +98,13 @@ class PretrainedReference(ReferenceConfig):
 
 
 class PublicReference(ReferenceConfig):
-    """The base model, fine-tuned with the run's recipe and without a defense, on users who are not audited."""
+    """The base model, fine-tuned without a defense on users who are not audited, with the run's recipe."""
 
     kind: Literal["public"]
     users: UserFilter = UserFilter(min_records=1)
-    """Which of the users who are not audited it is fine-tuned on."""
+    """Users, among those not audited, that the model is fine-tuned on."""
     max_records_per_user: Count | None = None
-    """Records of each user, at most, the first ones; null: all."""
+    """Maximum number of records per user, taking the first ones; null: all."""
 
     @property
     def label(self) -> str:

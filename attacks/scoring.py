@@ -55,7 +55,7 @@ class AttackTexts:
             ]
             if cut and not kept:
                 raise InputError(
-                    f"user {place} of {len(self.texts)}: nothing to score in the first {self.max_characters:,}"
+                    f"user {place} of {len(self.texts)} has nothing to score in the first {self.max_characters:,}"
                     " characters of any text: raise attack.max_characters, or leave such users out"
                 )
             flat += kept
@@ -111,7 +111,7 @@ def score_attacks(
     # Before any model runs: a pass over all texts may take hours.
     needing = [attack.name for attack in attacks if attack.needs_reference]
     if needing and reference is None:
-        raise InputError(f"attack '{needing[0]}' needs a reference model: name one")
+        raise InputError(f"attack '{needing[0]}' needs a reference model: give one")
     items = texts.flat()
     # All attacks share one pass of the target. What some need beside log-probabilities is of the target alone.
     target_scores = scores_of(texts, target, cache, attacks, advance=advance)
@@ -159,7 +159,7 @@ def scores_of(
         if not of_document.is_complete:
             place = list(texts.texts).index(user) + 1
             raise InputError(
-                f"text {number + 1} of user number {place}: the scored part has no token under '{model.name}'"
+                f"user number {place}: the scored part of text {number + 1} has no token under '{model.name}'"
             )
     return of_counted_tokens
 
@@ -167,9 +167,12 @@ def scores_of(
 def _with_ids(model: ScoredModel, texts: Sequence[str], scores: Sequence[TokenScores]) -> list[TokenScores]:
     """Return the scores, with the ids of their tokens."""
     if model.tokenizer is None:
-        raise InputError(f"the token ids of model '{model.name}' are not known: give --tokenizer")
+        raise InputError(f"model '{model.name}' does not report token ids: give --tokenizer")
     ids = token_ids(model.tokenizer, texts)
     # Another number of tokens would put an id beside another token's score.
     if any(len(ids_of_text) != len(of_text.logprobs) for ids_of_text, of_text in zip(ids, scores, strict=True)):
-        raise InputError(f"the tokenizer of model '{model.name}' makes other tokens than were scored")
+        raise InputError(
+            f"the tokenizer of model '{model.name}' makes other tokens than the scored tokens: give the model's own"
+            " tokenizer"
+        )
     return [replace(of_text, ids=ids_of_text) for of_text, ids_of_text in zip(scores, ids, strict=True)]

@@ -103,7 +103,7 @@ def shadow_prior(shadows: Array, included: NDArray[np.bool_]) -> ShadowPrior:
         own = max(0.0, spread - noise / models)
         trust = models * own / (noise + models * own) if noise else 0.0
     if not left.any():
-        raise InputError("the shadow models give every user the same score: they were not trained")
+        raise InputError("the shadow models give every user the same score: check that the shadow models were trained")
     freedom, variance = _variances(left / degrees, degrees)
     return ShadowPrior(gap, trust, freedom, variance)
 
@@ -111,7 +111,7 @@ def shadow_prior(shadows: Array, included: NDArray[np.bool_]) -> ShadowPrior:
 def _fits(shadows: Array, included: NDArray[np.bool_]) -> _Fits:
     models = len(included)
     if models < LEAST_SHADOW_MODELS or (2 * included.sum(axis=0) != models).any():
-        raise InputError("shadow models must be two at least, and every user must be in half of them")
+        raise InputError("give at least two shadow models, with every user in half of them")
     # (K, n) -> (n,)
     inside = np.where(included, shadows, 0.0).sum(axis=0) / (models / 2)
     outside = np.where(included, 0.0, shadows).sum(axis=0) / (models / 2)

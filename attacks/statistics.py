@@ -41,7 +41,7 @@ class LikelihoodRatio(TextAttack):
     def statistic(self, text: str, target: TokenScores, reference: TokenScores | None) -> float:
         """Return the log-likelihood ratio in nats, per text or per token of each model."""
         if reference is None:
-            raise InputError(f"attack '{self.name}' needs a reference model")
+            raise InputError(f"attack '{self.name}' needs a reference model: give one")
         # Per token, each model divides by its own number of tokens: with two tokenizers these differ, and the
         # difference is no likelihood ratio of the text. ``per_text`` is for that case.
         return _log_likelihood(target, self.scale) - _log_likelihood(reference, self.scale)
@@ -96,7 +96,10 @@ class MinKPlusPlus(TextAttack):
     def statistic(self, text: str, target: TokenScores, reference: TokenScores | None) -> float:
         """Return the mean z-score of the least likely tokens, at least one token."""
         if target.means is None or target.deviations is None:
-            raise InputError(f"attack '{self.name}' needs mean and deviation over the vocabulary")
+            raise InputError(
+                f"attack '{self.name}' needs the mean and deviation of log-probabilities over the vocabulary: leave"
+                " this attack out"
+            )
         # A deviation of zero means that the model is certain: the log-probability then equals its mean.
         # The root of the smallest float32, because an unlikely token's difference divided by the smallest one itself
         # would be minus infinity.

@@ -26,25 +26,25 @@ from heldin.words.statement import Statement
 
 
 class AuditConfig(Section):
-    """How evidence is summarised."""
+    """How evidence is combined."""
 
     resamples: Annotated[Many, Field(ge=100)] = 2000
     """Number of bootstrap resamples of the users, for intervals that are labelled estimates."""
     delta: float = Field(1e-5, ge=1e-11, lt=1)
-    """delta of the lower bounds on epsilon where nothing is claimed; a claim states its own."""
+    """delta of the lower bounds on epsilon if there is no claim; a claim states its own delta."""
     fprs: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = Field((0.001, 0.005, 0.01, 0.05, 0.1), min_length=1)
     """False-positive rates at which true-positive rates are reported, if there are enough non-members."""
     validation_texts: Count = 400
-    """Largest number of members' validation texts on which an evaluation measures the loss."""
+    """Maximum number of members' validation texts on which an evaluation measures the loss."""
     test_texts_per_user: Count = 10
-    """Largest number of each non-member's test texts on which the chosen checkpoint's loss is measured."""
+    """Maximum number of test texts per non-member on which the chosen checkpoint's loss is measured."""
     curve_users: Annotated[Count, Field(ge=50)] = 2000
-    """Largest number of audited users whose texts an evaluation scores, chosen without regard to membership."""
+    """Maximum number of audited users whose texts an evaluation scores, chosen without regard to membership."""
     exposure_users: Annotated[Count, Field(ge=50)] = 5000
-    """Largest number of members whose exposure is compared with what they wrote; their words are compared with those of
-    as many others."""
+    """Maximum number of members whose exposure is compared with their own texts. Their words are compared with those of
+    as many other users."""
     curve_texts_per_user: Count = 5
-    """Largest number of each user's attacker texts that an evaluation scores, for the AUROC during training."""
+    """Maximum number of attacker texts per user that an evaluation scores, for the AUROC during training."""
 
 
 class Answer(StrEnum):
@@ -70,17 +70,19 @@ class DecisionConfig(Section):
     auroc: Annotated[float, Field(gt=0.5, lt=1)] = 0.60
     """\"No leak found" needs every score's AUROC to be below this at 95 % confidence."""
     tpr: Annotated[float, Field(gt=0, lt=1)] = 0.15
-    """It also needs every score's true-positive rate at ``fpr`` to be below this, which must be above ``fpr``."""
+    """"No leak found" also needs every score's true-positive rate at ``fpr`` to be below this, which must be above
+    ``fpr``."""
     fpr: Annotated[float, Field(gt=0, le=0.1)] = 0.05
     """False-positive rate at which ``tpr`` is judged."""
     auroc_level: Annotated[float, Field(gt=0, lt=1)] = 0.04
-    """Largest probability that the AUROCs say "leaks" by chance alone."""
+    """Maximum probability that the AUROCs lead to the answer "leaks" by chance."""
     tpr_level: Annotated[float, Field(gt=0, lt=1)] = 0.01
-    """The same for the true-positive rates at low false-positive rates."""
+    """Maximum probability that the true-positive rates at low false-positive rates lead to "leaks" by chance."""
     redraws: Annotated[Count, Field(le=10**8)] = REDRAWS  # a planted audit asks for more at each look
-    """Redraws of the assignment in the test of all scores together; as many as the two levels need, or more."""
+    """Number of redraws of the assignment in the test of all scores together; at least as many as the two levels
+    need."""
     require: tuple[RequirementConfig, ...] = ()
-    """The organisation's limits, in the form of a sweep's rule. They decide the recommendation of the report, and
+    """The organisation's limits, written like the rule of a sweep. They decide the recommendation of the report, and
     change no answer."""
 
     @model_validator(mode="after")
@@ -90,10 +92,13 @@ class DecisionConfig(Section):
             needed = least_redraws(getattr(self, name))
             if self.redraws < needed:
                 raise ValueError(
-                    f"{self.redraws} redraws cannot reach {name} {getattr(self, name):g}: give at least {needed}"
+                    f"{self.redraws} redraws are too few to reach {name} {getattr(self, name):g}: give at least"
+                    f" {needed}"
                 )
         if self.tpr <= self.fpr:
-            raise ValueError(f"tpr {self.tpr:g} is not above fpr {self.fpr:g}: guessing alone reaches it")
+            raise ValueError(
+                f"tpr {self.tpr:g} is not above fpr {self.fpr:g}, which guessing alone reaches: raise tpr above fpr"
+            )
         return self
 
 

@@ -57,7 +57,7 @@ def exclusion(users: int, by: DecisionConfig, *, scores: int = SCORES, correlati
         InputError: there are fewer than two users or one score, or the correlation is outside [0, 1].
     """
     if users < 2:
-        raise InputError(f"{counted(users, 'user')}: an audit needs one on each side, so give at least 2")
+        raise InputError(f"{counted(users, 'user')}: give at least 2, since an audit needs one user in each group")
     auroc_margin, tpr_margin = margins(by.fpr, scores, correlation)
     return Exclusion(
         scores=scores,
@@ -86,9 +86,13 @@ def margins(fpr: float, scores: int, correlation: float, seed: int = 0) -> tuple
         InputError: there are fewer than one score or more than 200, or the correlation is outside [0, 1].
     """
     if not 1 <= scores <= MOST_SCORES:
-        raise InputError(f"{scores} scores: give the number judged together, 1 to {MOST_SCORES}")
+        raise InputError(
+            f"{scores} scores: give the number of scores that are judged together, from 1 to {MOST_SCORES}"
+        )
     if not 0.0 <= correlation <= 1.0:
-        raise InputError(f"correlation {correlation:g} is outside [0, 1]: give that of two scores, for example 0.7")
+        raise InputError(
+            f"correlation {correlation:g} is outside [0, 1]: give the correlation of any two scores, for example 0.7"
+        )
     rng = np.random.default_rng(seed)
     # Margins are in units that shrink with 1 / sqrt(users), so that those of one size are used for any number.
     users = max(_USERS, math.ceil(4 / fpr))  # enough that the test can show the rate

@@ -89,7 +89,7 @@ def randomisation_test(
         InputError: there are no members or no non-members.
     """
     if member.all() or not member.any():
-        raise InputError("all users are on one side: there is nothing to redraw")
+        raise InputError("all users are in one group, so there is nothing to compare: give users of both groups")
     table = ScoreTable.of(scores)
     # Condition (c) for rates: which are tested must not depend on the coins, so the expected number of held-out users
     # decides and not the number drawn.

@@ -19,21 +19,21 @@ class RequirementConfig(Section):
     """An upper or lower limit that a defense or a model must meet before release."""
 
     of: Measure
-    """epsilon_per_user of the plan; auroc, the largest of all attacks; loss on non-members' test texts; or
-    loss_gain_over_base."""
+    """Quantity to limit: epsilon_per_user of the plan; auroc, the largest of all attacks; loss on non-members' test
+    texts; or loss_gain_over_base."""
     at_most: Limit | None = None
     """Upper limit, compared with an upper confidence limit."""
     at_least: Limit | None = None
     """Lower limit, compared with a lower confidence limit."""
     limit: Literal["upper", "lower"] | None = None
-    """Which confidence limit is meant, for readers; null: the one that the requirement needs."""
+    """Confidence limit that is compared, stated for readers; null: the limit that the requirement needs."""
 
     @model_validator(mode="after")
     def _one_limit(self) -> "RequirementConfig":
         if (self.at_most is None) == (self.at_least is None):
-            raise ValueError("give one of at_most and at_least")
+            raise ValueError("give either at_most or at_least")
         if self.limit not in (None, "upper" if self.at_most is not None else "lower"):
-            raise ValueError("at_most needs the upper confidence limit, at_least the lower one")
+            raise ValueError("limit does not fit: use upper with at_most, and lower with at_least")
         return self
 
     def requirement(self) -> "Requirement":

@@ -49,10 +49,10 @@ class ScoredUsers:
             return scores
         if (self.texts[attack, dial][0] == bad[0]).any():
             raise InputError(
-                f"attack '{attack}': the score of user number {bad[0] + 1} by name is {scores[bad[0]]}; no user may be"
-                " dropped"
+                f"attack '{attack}': the score of user number {bad[0] + 1}, in the order of names, is"
+                f" {scores[bad[0]]}. Score this user again: no user may be dropped"
             )
-        raise InputError(f"attack '{attack}': no score of {bad.size} of {len(self.users)} users")
+        raise InputError(f"attack '{attack}' has no score for {bad.size} of {len(self.users)} users: score every user")
 
     def sides(self, attack: str, aggregation: str = "mean") -> tuple[Array, Array]:
         """Return the scores of members and of non-members, shapes (n1,) and (n0,)."""
@@ -67,7 +67,7 @@ class ScoredUsers:
         if aggregation not in RULES:
             raise InputError(f"unknown aggregation '{aggregation}': choose from {', '.join(AGGREGATIONS)}")
         if (attack, dial) not in self.texts:
-            raise InputError(f"attack '{attack}': no score of any of {len(self.users)} users")
+            raise InputError(f"attack '{attack}' has no score for any of {len(self.users)} users")
         of_user, values = self.texts[attack, dial]
         scores = np.full(len(self.users), np.nan)
         # The first text of each user who has any; texts are ordered by user.

@@ -17,14 +17,14 @@ Result = TypeVar("Result")
 def require_number(name: str, value: object, *, whole: bool = False) -> None:
     """Raise InputError, naming the argument, unless the value is a number, or with ``whole`` a whole number."""
     if isinstance(value, bool) or not isinstance(value, Integral if whole else Real):
-        raise InputError(f"{name} = {value!r}: a {'whole ' if whole else ''}number was expected")
+        raise InputError(f"{name} is {value!r}: give a {'whole ' if whole else ''}number")
 
 
 def require_within(name: str, value: float) -> None:
     """Raise InputError, naming the argument, if the number is beyond ``MOST`` or ``LARGEST``."""
     most = MOST if isinstance(value, int) else LARGEST
     if abs(value) > most:
-        raise InputError(f"{name} is beyond {most:,.12g}, the largest number that heldin takes: lower it")
+        raise InputError(f"{name} is above {most:,.12g}, the largest number that heldin accepts: lower {name}")
 
 
 def number_in(text: str) -> float:

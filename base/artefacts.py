@@ -125,7 +125,7 @@ def is_whole(path: Path, made_from: str | None = None, say: Callable[[str], obje
     """Return whether an artefact can be read. Tells ``say`` if the artefact exists but was changed."""
     state = state_of(path, made_from)
     if state in (State.CHANGED, State.UNLISTED):
-        say(f"'{path}' is not as it was written: it is made again")
+        say(f"'{path}' is damaged or was changed: heldin makes it again")
     return state is State.WHOLE
 
 
@@ -137,7 +137,7 @@ def require_whole(path: Path, remedy: str = "restore it") -> None:
         case State.ABSENT:
             raise InputError(f"'{path}' is missing: {remedy}")
         case _:
-            raise InputError(f"'{path}' is not as it was written: {remedy}")
+            raise InputError(f"'{path}' is damaged or was changed: {remedy}")
 
 
 def origin_of(folder: Path, remedy: str) -> str:
@@ -239,7 +239,7 @@ def read_document(path: Path, remedy: str = "restore it", *, schema: int = 1, ch
     # The version first: another version's digest may be another one.
     whole = unstamped(content, path, remedy, schema)
     if checked and digest != _digest(content):
-        raise InputError(f"'{path}' is not as it was written: {remedy}")
+        raise InputError(f"'{path}' is damaged or was changed: {remedy}")
     return whole
 
 
@@ -283,8 +283,8 @@ def require_not_purged(folder: Path) -> None:
     except (ValueError, KeyError, TypeError):
         when = "at a time that its damaged mark does not tell"
     raise InputError(
-        f"'{folder}' was purged ({when}): keys, ledger and scores are gone, so that nothing in it can be recomputed or"
-        " gone on with; start again in a new folder"
+        f"'{folder}' was purged ({when}), which removed its keys, ledger and scores. Nothing in this folder can be"
+        " recomputed or continued: start again in a new folder"
     )
 
 

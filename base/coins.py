@@ -37,7 +37,7 @@ def keyed_digests(key: bytes, purpose: str, identities: Iterable[str]) -> bytes:
     """Return the ``keyed_digest`` of each identity, 32 bytes each, joined; for many, in less than half the time."""
     # HMAC (RFC 2104) with the hash states after key and purpose kept: a key of 32 bytes fills half a block of 64.
     if len(key) != KEY_BYTES:
-        raise ValueError(f"a key has {KEY_BYTES} bytes, not {len(key)}")
+        raise ValueError(f"a key has {len(key)} bytes instead of {KEY_BYTES}")
     block = key + bytes(64 - KEY_BYTES)
     inner, outer = (hashlib.sha256(bytes(byte ^ pad for byte in block)) for pad in (0x36, 0x5C))
     inner.update(_purpose(purpose))

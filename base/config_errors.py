@@ -31,7 +31,7 @@ def checked(
     try:
         return model.model_validate(content)
     except TypeError as error:  # pydantic's, where a section that is made by keywords has a key that is no text
-        raise InputError(f"{where or 'config'}: {error}: a key must be text") from error
+        raise InputError(f"{where or 'config'}: {error}. Write each key as text") from error
     except ValidationError as error:
         lines = [_explained(detail, model, options or {}) for detail in error.errors()]
         # An error in an option is not in the file, so that a heading with its name would mislead.

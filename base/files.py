@@ -45,7 +45,7 @@ def private_directory(path: Path) -> Path:
             if not folder.is_dir():
                 folder.mkdir(mode=0o700, exist_ok=True)
     except (FileExistsError, FileNotFoundError, NotADirectoryError, PermissionError) as error:
-        raise InputError(f"cannot use folder '{path}' ({error.strerror}): name another one") from error
+        raise InputError(f"cannot use folder '{path}' ({error.strerror}): name another folder") from error
     return path
 
 
@@ -59,7 +59,7 @@ def one_process_at_a_time(folder: Path, *, wait: bool = False) -> Iterator[None]
     handle = _open_folder(folder)
     try:
         if not _locked(handle, wait=wait):
-            raise InputError(f"another process works in '{folder}': wait for it, or name another folder")
+            raise InputError(f"another process works in '{folder}': wait for that process, or name another folder")
         _remove_leftovers(folder, below=True)
         yield
     finally:

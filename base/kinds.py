@@ -114,9 +114,11 @@ class Family(Generic[KindClass]):
         except Exception as error:  # whatever somebody else's module does when it is imported
             raise InputError(f"{self.name}: '{name}' cannot be imported: {type(error).__name__}: {error}") from error
         if not (inspect.isclass(kind_class) and issubclass(kind_class, self.contract)):
-            raise InputError(f"{self.name}: '{name}' is no subclass of {_address(self.contract)}")
+            raise InputError(
+                f"{self.name}: '{name}' is not a subclass of {_address(self.contract)}: derive it from this class"
+            )
         if missing := getattr(kind_class, "__abstractmethods__", None):
-            raise InputError(f"{self.name}: '{name}' leaves out {', '.join(sorted(missing))}: define them")
+            raise InputError(f"{self.name}: '{name}' lacks {', '.join(sorted(missing))}: define each of these methods")
         return cast("type[KindClass]", kind_class)
 
     def _target(self, name: str) -> str:
@@ -125,16 +127,16 @@ class Family(Generic[KindClass]):
             return self.ours[name]
         if clash := self.clash(name):
             raise InputError(
-                f"{self.name}: '{name}' is registered by {' and '.join(clash)}: uninstall one, or write the class out"
-                " as 'package.module:Class'"
+                f"{self.name}: '{name}' is registered by {' and '.join(clash)}: uninstall one of these packages, or"
+                " write the class as 'package.module:Class'"
             )
         if (entry := next((entry for entry in self.registered() if entry.name == name), None)) is not None:
             return entry.target
         if _WRITTEN_OUT.fullmatch(name):
             return name
         raise InputError(
-            f"{self.name}: there is no '{name}'; choose from {', '.join(self.names())}, install the package that"
-            " registers it, or write its class as 'package.module:Class'"
+            f"{self.name}: there is no '{name}'. Choose from {', '.join(self.names())}, install the package that"
+            " registers '{name}', or write its class as 'package.module:Class'"
         )
 
     def clash(self, name: str) -> list[str]:
@@ -173,8 +175,8 @@ class Family(Generic[KindClass]):
             if now == origin:
                 return
         raise InputError(
-            f"{self.name}: '{origin.kind}' was {origin.code} when this was made, and is {there} now: install what it"
-            " was, or make it again"
+            f"{self.name}: '{origin.kind}' was {origin.code} when this folder was made, and is {there} now: install"
+            " the earlier version, or start again in a new folder"
         )
 
 
@@ -229,7 +231,9 @@ def _files_of(module: str) -> dict[str, Path]:
             for path in folder.rglob("*.py")
         }
     if spec is None or not spec.origin:
-        raise InputError(f"there is no module '{module}': install its package, or put its folder on PYTHONPATH")
+        raise InputError(
+            f"there is no module '{module}': install the package that has this module, or put its folder on PYTHONPATH"
+        )
     return {Path(spec.origin).name: Path(spec.origin)}
 
 

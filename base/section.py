@@ -70,7 +70,7 @@ def _expanded(value: object) -> object:
     # ``expandvars`` leaves the name of an unset variable in the text.
     # A name with a real "$" is refused with it: the two cannot be told apart.
     if "$" in expanded:
-        raise ValueError(f"'{value}' names an environment variable that is not set: export it")
+        raise ValueError(f"'{value}' uses an environment variable that is not set: export the variable")
     return expanded
 
 

@@ -26,14 +26,14 @@ class _UniqueKeys(yaml.SafeLoader):
         if root is not None:
             values = _values(root, sizes, 0)
             if values > max(_AT_LEAST, _REPEATED * len(sizes)):
-                raise _refusal(f"its aliases expand to {values:.3g} values: write out what is meant", root)
+                raise _refusal(f"its aliases expand to {values:.3g} values: write the values out", root)
         return root
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
         """Read a whole number like the safe loader. Refuses a number with too many digits."""
         value: int = super().construct_yaml_int(node)
         if value.bit_length() > _BITS:
-            raise _refusal("a whole number of so many digits is of no use: lower it", node)
+            raise _refusal("a whole number has too many digits: give a smaller number", node)
         return value
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -65,12 +65,12 @@ def _values(node: yaml.Node, sizes: dict[int, int], depth: int) -> int:
         raise _refusal("nested too deeply", node)
     size = sizes.get(id(node))
     if size == 0:
-        raise _refusal("an alias names what it is a part of: write out what is meant", node)
+        raise _refusal("an alias refers to a section that contains it: write the values out", node)
     if size is None:
         sizes[id(node)] = 0
         size = 1
         if isinstance(node, yaml.ScalarNode) and any("\ud800" <= letter <= "\udfff" for letter in node.value):
-            raise _refusal("a text holds a lone surrogate, which is not Unicode text", node)
+            raise _refusal("a text contains a lone surrogate, which is not Unicode: remove that character", node)
         if isinstance(node, yaml.CollectionNode):
             pairs = isinstance(node, yaml.MappingNode)
             parts = [part for pair in node.value for part in pair] if pairs else node.value
@@ -116,4 +116,4 @@ def parse_yaml(text: str, *, names_people: bool = False) -> Any:
         raise InputError("broken YAML (nested too deeply)") from error
     # What looks like a date or a number and is none, such as 2026-02-30.
     except (ValueError, AttributeError) as error:
-        raise InputError(f"broken YAML ({error}): put text that looks like a date or a number into quotes") from error
+        raise InputError(f"broken YAML ({error}): put quotes around text that looks like a date or a number") from error

@@ -46,7 +46,7 @@ def bound_scores(
         InputError: ``higher_is`` is another word, or ``evaluate`` refuses the input.
     """
     if higher_is not in ORIENTATIONS:
-        raise InputError(f"higher-is '{higher_is}': choose member or non-member")
+        raise InputError(f"--higher-is '{higher_is}': choose member or non-member")
     sign = ORIENTATIONS[higher_is]
     # Reversed scores turn the rule "score <= t" into "-score >= -t".
     turned = replace(design, thresholds=tuple(sign * t for t in design.thresholds))
@@ -86,11 +86,13 @@ def read_scores(path: Path) -> LabelledScores:
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
     except UnicodeDecodeError:
-        raise InputError(f"{path}: not UTF-8 text: give a CSV file with the columns {', '.join(COLUMNS)}") from None
+        raise InputError(
+            f"{path}: not UTF-8 text: save the file as UTF-8 CSV with the columns {', '.join(COLUMNS)}"
+        ) from None
     except csv.Error as error:
         raise InputError(f"{path}: not a CSV file ({error})") from None
     if not rows:
-        raise InputError(f"{path}: no rows: give one per user")
+        raise InputError(f"{path}: no rows: give one row per user")
     # By name: where scores are tied, guesses go by place, and the file's order would decide.
     users = tuple(sorted(rows))
     try:
@@ -109,7 +111,9 @@ def _header(path: Path, names: Sequence[str]) -> list[str]:
     missing = [column for column in COLUMNS if column not in header]
     if missing:
         columns = ", ".join(header) or "none"
-        raise InputError(f"{path}: no column '{missing[0]}' (columns: {columns}): needs {', '.join(COLUMNS)}")
+        raise InputError(
+            f"{path}: no column '{missing[0]}' (columns: {columns}). Give the columns {', '.join(COLUMNS)}"
+        )
     # ``DictReader`` would keep the last of two columns without a word.
     twice = next((column for column in COLUMNS if header.count(column) > 1), None)
     if twice:
@@ -123,12 +127,12 @@ def _rows(path: Path, reader: "csv.DictReader[str]") -> dict[str, tuple[float, b
     for row in reader:
         # Where ``DictReader`` puts what has no column, for example after a comma inside a name without quotes.
         if None in row:
-            raise InputError(f"{path}, row {reader.line_num}: more fields than the header has")
+            raise InputError(f"{path}, row {reader.line_num}: the row has more fields than the header")
         user, score, member = _row(path, reader.line_num, row)
         if user in rows and rows[user][1] != member:
-            raise InputError(f"{path}, row {reader.line_num}: its user is in both groups")
+            raise InputError(f"{path}, row {reader.line_num}: this user is in both groups: keep one row per user")
         if user in rows:
-            raise InputError(f"{path}, row {reader.line_num}: its user has two scores: give one per user")
+            raise InputError(f"{path}, row {reader.line_num}: this user has two scores: keep one row per user")
         rows[user] = (score, member)
     return rows
 
@@ -138,19 +142,21 @@ def _row(path: Path, number: int, row: dict[str, Any]) -> tuple[str, float, bool
     # A row with too few fields has None in the rest: an empty field.
     user, score, member = (str(row.get(column) or "").strip() for column in COLUMNS)
     if not user:
-        raise InputError(f"{where}: no user name")
+        raise InputError(f"{where}: the user is empty: name the user")
     if "\n" in user:
-        raise InputError(f"{where}: a user name over several lines: is there a stray quotation mark before this row?")
+        raise InputError(
+            f"{where}: the name of the user has several lines: look for a stray quotation mark before this row"
+        )
     if not member:
-        raise InputError(f"{where}: a score but no membership: say 1 (held in) or 0")
+        raise InputError(f"{where}: the row has a score but no membership: give 1 (held in) or 0 (held out)")
     if not score:
-        raise InputError(f"{where}: membership but no score: score every user")
+        raise InputError(f"{where}: the row has a membership but no score: score every user")
     if member.lower() not in _YES + _NO:
-        raise InputError(f"{where}: the membership is something else: say 1 (held in) or 0 (held out)")
+        raise InputError(f"{where}: the membership is neither 1 (held in) nor 0 (held out): give one of these")
     try:
         value = number_in(score)
     except ValueError:
-        raise InputError(f"{where}: the score is not a number") from None
+        raise InputError(f"{where}: the score is not a number: give a number") from None
     if not math.isfinite(value):
-        raise InputError(f"{where}: the score is {value}; no user may be dropped: score it again")
+        raise InputError(f"{where}: the score is {value}: score this user again, since no user may be dropped")
     return user, value, member.lower() in _YES

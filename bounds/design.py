@@ -75,7 +75,7 @@ class Design:
     def __post_init__(self) -> None:
         check_alpha(self.alpha, self.attacks)
         if self.blind_p_value is not None and not 0.0 <= self.blind_p_value <= 1.0:
-            raise InputError(f"p-value {self.blind_p_value} of the blind baseline is outside [0, 1]")
+            raise InputError(f"the blind baseline's p-value {self.blind_p_value} is outside [0, 1]")
 
     def flaws(self, members: int, users: int) -> tuple[Statement, ...]:
         """Return why a result is not certified, gravest first; none if it is (docs/theory.md#conditions-of-one-run)."""

@@ -71,7 +71,7 @@ def andrew_estimate(
     check_alpha(1.0 - confidence)
     for name, values in (("included", observed), ("left-out", unobserved)):
         if values is not None and (values.size < 2 or not np.isfinite(values).all()):
-            raise InputError(f"scores of {name} canaries must be at least two finite numbers, got {values.size}")
+            raise InputError(f"{values.size} scores of {name} canaries: give at least two finite numbers")
     # One pooled variance: the paper's two variances overstate epsilon at small k (docs/theory.md#gradient-canaries).
     rng = np.random.default_rng(seed)
     # (resamples, k): canaries are resampled, each side by itself.
@@ -140,7 +140,7 @@ def _pooled_mu(observed: Array, unobserved: Array) -> Array:
 
 def _canary_warning(canaries: int, dimension: int | None) -> str | None:
     if canaries < ENOUGH_CANARIES:
-        return f"{canaries} canaries are few: use at least {ENOUGH_CANARIES}"
+        return f"{canaries} canaries are few: use at least {ENOUGH_CANARIES} canaries"
     if dimension is not None and canaries / dimension > 0.01:
         return f"{canaries} canaries in {dimension} dimensions disturb each other: keep k / d below 0.01"
     return None

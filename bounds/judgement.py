@@ -313,11 +313,11 @@ def evaluate(
     """
     if delta is None:
         if not claims:
-            raise InputError("delta is missing: give --delta, below 1 / number of users, or a claim that states it")
+            raise InputError("delta is missing: give --delta, below 1 / number of users, or a claim with a delta")
         delta = claims[0].delta
     check_delta(delta, 1)
     if not all(math.isfinite(t) for t in design.thresholds):
-        raise InputError("a threshold fixed beforehand must be a finite number")
+        raise InputError("the threshold fixed beforehand is not a finite number: give a finite number")
     # Refused before anything is computed: guesses that are fitted to one another's coins break the theorem
     # (tests/coverage/test_attack_coverage.py shows what becomes of the level).
     if not design.uses.certifiable:

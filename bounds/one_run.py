@@ -53,7 +53,10 @@ class Guesses:
 
     def __post_init__(self) -> None:
         if not 0 <= self.correct <= self.made <= self.users or self.made == 0:
-            raise InputError(f"{self.correct} right of {self.made} guesses on {self.users} users is not a game")
+            raise InputError(
+                f"{self.correct} correct guesses of {self.made} on {self.users} users are impossible: give correct <="
+                " guesses <= users"
+            )
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,7 @@ def guess(labelled: LabelledScores, made: int, *, tie_seed: int = 0) -> Guesses:
     """
     m = labelled.scores.size
     if not 1 <= made <= m:
-        raise InputError(f"{made} guesses on {m} users: choose between 1 and {m}")
+        raise InputError(f"{made} guesses on {m} users: choose between 1 and {m} guesses")
     # Ties are broken in a random order, independent of membership: by row, a file sorted by membership would decide.
     shuffled = np.random.default_rng(tie_seed).permutation(m)
     order = shuffled[np.argsort(labelled.scores[shuffled], kind="stable")]  # lowest score first
@@ -101,7 +104,7 @@ def paid_tries(users: int, made: int | None = None, alpha: float = 0.05, attacks
     """
     level = check_alpha(alpha, attacks)
     if made is not None and not 1 <= made <= users:
-        raise InputError(f"{made} guesses registered on {users} users: choose between 1 and {users}")
+        raise InputError(f"{made} guesses registered on {users} users: choose between 1 and {users} guesses")
     most = users if made is None else made
     # With no leak at all (epsilon 0) all r guesses are right with probability 2^-r.
     if 0.5**most > level:
@@ -194,7 +197,9 @@ LARGEST_SIMULATED = 20_000
 def attack_mu(auroc: float) -> float:
     """Return mu of the Gaussian attacker with this AUROC: sqrt 2 Phi^-1(AUROC). Raises InputError outside [0.5, 1)."""
     if not 0.5 <= auroc < 1.0:
-        raise InputError(f"AUROC {auroc} is outside [0.5, 1): give that of the attack you expect, for example 0.75")
+        raise InputError(
+            f"AUROC {auroc} is outside [0.5, 1): give the AUROC that you expect of the attack, for example 0.75"
+        )
     return math.sqrt(2.0) * float(special.ndtri(auroc))
 
 

@@ -68,9 +68,11 @@ def parse_claim_of(text: str) -> UnitClaim:
     fields = dict(pairs)
     unit = fields.pop("unit", None)
     if unit is None and fields:
-        raise InputError(f"claim '{text}' names no unit: add ,unit=user (people) or ,unit=example (training examples)")
+        raise InputError(f"claim '{text}' has no unit: add ,unit=user (people) or ,unit=example (training examples)")
     if unit not in UNITS or len(pairs) != len(fields) + 1:
-        raise InputError(f"claim '{text}' is not of the form epsilon=8,delta=1e-6,unit=user or unit=example")
+        raise InputError(
+            f"claim '{text}' is malformed: write epsilon=8,delta=1e-6,unit=user or epsilon=8,delta=1e-6,unit=example"
+        )
     if "noise_multiplier" not in fields:
         claim = parse_claim(",".join(f"{name}={value}" for name, value in fields.items()))
         return UnitClaim(
@@ -78,20 +80,25 @@ def parse_claim_of(text: str) -> UnitClaim:
         )
     if sorted(fields) != ["delta", "noise_multiplier", "sampling_rate", "steps"]:
         raise InputError(
-            f"claim '{text}' is not of the form"
+            f"claim '{text}' is malformed: write"
             f" noise_multiplier=1.2,sampling_rate=0.01,steps=800,delta=1e-6,unit={unit}"
         )
     try:
         noise, rate, delta = (number_in(fields[name]) for name in ("noise_multiplier", "sampling_rate", "delta"))
         steps = whole_number_in(fields["steps"])
     except ValueError:
-        raise InputError(f"claim '{text}': noise multiplier, sampling rate, steps and delta must be numbers") from None
+        raise InputError(f"claim '{text}': noise_multiplier, sampling_rate, steps and delta must be numbers") from None
     if noise == 0.0:
-        raise InputError(f"claim '{text}': without noise nothing is promised, and no claim can be tested")
+        raise InputError(
+            f"claim '{text}' has no noise, so it guarantees nothing that can be tested: give a noise_multiplier above 0"
+        )
     event = PoissonGaussian(noise, rate)
     epsilon = accounting.epsilon(event, steps, delta)
     if not math.isfinite(epsilon):
-        raise InputError(f"claim '{text}': its epsilon is infinite: it promises nothing that can be tested")
+        raise InputError(
+            f"claim '{text}' has an infinite epsilon, so it guarantees nothing that can be tested: raise"
+            " noise_multiplier"
+        )
     claim = _claim(event, epsilon, steps, delta)
     label = claim.label if unit == "user" else ClaimLabel.PER_EXAMPLE(claim=claim.label)
     return UnitClaim(unit, replace(claim, label=label), event, steps)
@@ -135,13 +142,13 @@ def _curve_or_reason(mechanism: Mechanism) -> Claim | str:
     """Return the accountant's curve as a claim, or the reason why users have none."""
     promise = mechanism.guarantee()
     if not isinstance(promise, Guarantee):
-        return f"{promise.label}: there is nothing to test; state an epsilon with --claim instead"
+        return f"{promise.label}. There is nothing to test: state an epsilon with --claim instead"
     # Nothing caps a user's records here, and so nothing bounds the user's curve (docs/theory.md#poisson-accounting).
     event = mechanism.user_event
     if event is None:
         protected = "single examples" if mechanism.level.protects_records else "records without a cap on a user's"
         return (
-            f"protects {protected}, which promises nothing finite about a user: state a user's epsilon with --claim"
+            f"protects {protected}, and guarantees nothing finite about a user: state a user's epsilon with --claim"
             " instead"
         )
     # Of a user alone, not of a user and an entity together.

@@ -148,8 +148,8 @@ def power(
     check_delta(delta, 1)
     if users > LARGEST:
         raise InputError(
-            f"{users} users: power is computed for at most {LARGEST}; what an attack certifies hardly grows beyond, so "
-            f"ask for {LARGEST}"
+            f"{users} users: power is computed for at most {LARGEST} users. Ask for {LARGEST}: with more users an"
+            " attack certifies hardly more"
         )
     mu = attack_mu(auroc)
     tries = one_run.paid_tries(users, alpha=alpha)

@@ -32,16 +32,22 @@ class LabelledScores:
 
     def __post_init__(self) -> None:
         if self.scores.ndim != 1 or self.scores.shape != self.member.shape:
-            raise InputError(f"scores of shape {self.scores.shape} but membership of shape {self.member.shape}")
+            raise InputError(
+                f"scores have shape {self.scores.shape}, but membership has shape {self.member.shape}: give one of"
+                " each per user"
+            )
         names = self.users
         if names is not None and len(names) != self.scores.size:
-            raise InputError(f"{len(names)} users but {self.scores.size} scores")
+            raise InputError(f"{len(names)} users but {self.scores.size} scores: give one score per user")
         if names is not None and len(set(names)) != len(names):
             raise InputError("a user has two scores: give one score per user")
         # To drop a user would change m, which every bound counts, by what the model says of that user.
         bad = np.flatnonzero(~np.isfinite(self.scores))
         if bad.size:
-            raise InputError(f"the score in row {bad[0]} is {self.scores[bad[0]]}; no user may be dropped: score again")
+            raise InputError(
+                f"the score in row {bad[0]} is {self.scores[bad[0]]}: score this user again, since no user may be"
+                " dropped"
+            )
         if self.member.all() or not self.member.any():
             raise TooFewUsers((Refusal.NOBODY_HELD_OUT if self.member.any() else Refusal.NOBODY_HELD_IN)())
         # Guesses on equal scores are coin flips of the auditor: no test has anything to look at.
@@ -73,11 +79,13 @@ def join(scores: Mapping[str, float], members: Set[str], non_members: Set[str]) 
     # Two coins for one name: no theorem has such a unit.
     both = sorted(members & non_members)
     if both:
-        raise InputError(f"{counted(len(both), 'user')} in both groups: a user is held in or held out")
+        raise InputError(f"{counted(len(both), 'user')} in both groups: put each user in one group only")
     known = members | non_members
     stray = sorted(set(scores) - known)
     if stray:
-        raise InputError(f"{counted(len(stray), 'user')} with a score but no membership: say who was held in")
+        raise InputError(
+            f"{counted(len(stray), 'user')} with a score but no membership: give the membership of every user"
+        )
     missing = sorted(known - set(scores))
     if missing:
         raise InputError(f"{counted(len(missing), 'user')} with membership but no score: score every user")
@@ -93,13 +101,13 @@ def check_alpha(alpha: float, attacks: int = 1) -> float:
     Raises InputError unless 0 < alpha < 1 and attacks >= 1.
     """
     if not 0.0 < alpha < 1.0:
-        raise InputError(f"error level {alpha} is outside (0, 1): 0.05 means 95 % confidence")
+        raise InputError(f"error level {alpha} is outside (0, 1): give for example 0.05, for 95 % confidence")
     if attacks < 1:
-        raise InputError(f"{attacks} attacks: a bound comes from at least one")
+        raise InputError(f"{attacks} attacks: a bound needs at least one attack")
     return alpha / attacks
 
 
 def check_bound_delta(delta: float) -> None:
     """Raise InputError unless 0 <= delta < 1 (0 is pure differential privacy)."""
     if not 0.0 <= delta < 1.0:
-        raise InputError(f"delta {delta} is outside [0, 1): choose one below 1 / number of users")
+        raise InputError(f"delta {delta} is outside [0, 1): choose a delta below 1 / number of users")

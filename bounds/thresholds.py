@@ -40,7 +40,7 @@ class Counts:
 
     def __post_init__(self) -> None:
         if not (0 <= self.true_positives <= self.members and 0 <= self.false_positives <= self.non_members):
-            raise InputError(f"{self}: more were called in than there are")
+            raise InputError(f"{self}: more trainings were called held in than there are trainings")
         if self.members == 0 or self.non_members == 0:
             raise InputError("a bound needs trainings of both groups")
 
@@ -123,7 +123,7 @@ def threshold_bound(
     """
     level = check_alpha(alpha, attacks)
     if not len(thresholds):
-        raise InputError("no threshold was fixed beforehand: give one, or use split halves")
+        raise InputError("no threshold was fixed beforehand: give a threshold, or use split halves")
     tries = [(t, counts_at(scores, t)) for t in thresholds]
     # Two directions at each threshold: K = 2 len(thresholds), all paid for, so the best may be taken.
     bounds = [(clopper_pearson(c, delta, alpha=level, pairs=2 * len(tries)), t, c) for t, c in tries]
@@ -140,7 +140,7 @@ def threshold_gaussian_bound(
     """
     level = check_alpha(alpha, attacks)
     if not len(thresholds):
-        raise InputError("no threshold was fixed beforehand: give one, or use split halves")
+        raise InputError("no threshold was fixed beforehand: give a threshold, or use split halves")
     tries = [(t, counts_at(scores, t)) for t in thresholds]
     bounds = [(gaussian_conversion(c, delta, alpha=level, thresholds=len(tries)), t, c) for t, c in tries]
     (epsilon, mu), threshold, counts = max(bounds, key=lambda bound: bound[0])
@@ -201,7 +201,9 @@ def halves(scores: LabelledScores, seed: int) -> tuple[LabelledScores, LabelledS
     """Split members and non-members at random into two halves. Raises InputError for fewer than two of a group."""
     held_in, held_out = scores.held_in, scores.held_out
     if min(held_in.size, held_out.size) < 2:
-        raise InputError(f"{held_in.size} members and {held_out.size} non-members cannot be halved: two of each needed")
+        raise InputError(
+            f"{held_in.size} members and {held_out.size} non-members cannot be halved: give at least two of each"
+        )
     generator = np.random.default_rng(seed)
     # At random, not by row: trainings may be listed in any order, also by score.
     a, b = generator.permutation(held_in), generator.permutation(held_out)

@@ -97,9 +97,11 @@ def stated_claim(epsilon: float, delta: float) -> Claim:
     Raises InputError unless epsilon >= 0 and 0 < delta < 1.
     """
     if not (np.isfinite(epsilon) and epsilon >= 0.0):
-        raise InputError(f"claimed epsilon {epsilon} is not a number >= 0")
+        raise InputError(
+            f"claimed epsilon {epsilon} is not a number of at least 0: write a claim as epsilon=4,delta=1e-6"
+        )
     if not 0.0 < delta < 1.0:
-        raise InputError(f"claimed delta {delta} is outside (0, 1): state a claim as epsilon=4,delta=1e-6")
+        raise InputError(f"claimed delta {delta} is outside (0, 1): write a claim as epsilon=4,delta=1e-6")
     label = ClaimLabel.STATED(epsilon=float(epsilon), delta=delta)
     return Claim(label, epsilon_delta_ceiling(epsilon, delta), epsilon, delta)
 
@@ -368,13 +370,13 @@ def parse_claim(text: str) -> Claim:
     parts = [part.split("=", 1) for part in text.split(",")]
     fields = {pair[0].strip(): pair[1].strip() for pair in parts if len(pair) == 2}
     if [*fields] == ["epsilon"] and len(parts) == 1:
-        raise InputError(f"claim '{text}' names no delta: add one, such as delta=1e-6")
+        raise InputError(f"claim '{text}' has no delta: add one, such as delta=1e-6")
     # A name given twice is one field of the dictionary, which the number of parts shows.
     if sorted(fields) != ["delta", "epsilon"] or len(parts) != 2:
-        why = "; a unit is stated with heldin audit-planted alone" if "unit" in fields else ""
-        raise InputError(f"claim '{text}' is not of the form epsilon=4,delta=1e-6{why}")
+        why = "; only heldin audit-planted takes a unit" if "unit" in fields else ""
+        raise InputError(f"claim '{text}' is malformed: write epsilon=4,delta=1e-6{why}")
     try:
         epsilon, delta = number_in(fields["epsilon"]), number_in(fields["delta"])
     except ValueError:
-        raise InputError(f"claim '{text}': epsilon and delta must be numbers, as epsilon=4,delta=1e-6") from None
+        raise InputError(f"claim '{text}': epsilon and delta must be numbers, such as epsilon=4,delta=1e-6") from None
     return verdict.stated_claim(epsilon, delta)

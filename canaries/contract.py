@@ -84,7 +84,7 @@ class CanaryInput:
     def store(self) -> "CorpusStore":
         """Return the corpus. Raises ValueError for a kind that does not declare ``reads_users``."""
         if self.corpus is None:
-            raise ValueError("a kind of canary users that looks at users' records declares it: reads_users")
+            raise ValueError("this kind of canary users reads users' records: declare reads_users = True")
         return self.corpus
 
     def records(self, documents: int) -> int:
@@ -143,7 +143,7 @@ class CanaryConfig(Section, ABC):
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     kind: str
-    """Its name, or "package.module:Class"."""
+    """Name of the kind, or "package.module:Class"."""
 
     replaces_users: ClassVar[bool] = False
     """Whether they take the place of real users, whose documents they change."""
@@ -215,7 +215,7 @@ class NumberedCanaries(CanaryConfig, ABC):
     users: Many
     """Number of canary users for each entry of ``documents``."""
     documents: Documents = (20,)
-    """Records of a canary user that training may see; records set aside are added to this number."""
+    """Number of records of a canary user that training may see; records set aside are added to this number."""
 
     def count(self) -> int:
         """``users`` times the different numbers of documents."""
@@ -261,6 +261,6 @@ def check_enough_users(specs: Sequence[CanaryConfig], users: int) -> None:
     asked = sum(spec.count() or 0 for spec in specs if spec.replaces_users)
     if asked and asked > users - LEAST_REAL_USERS:
         raise InputError(
-            f"canaries ask for {asked} real users to be made canary users, but {users} users pass corpus.users and"
-            f" {LEAST_REAL_USERS} of them must stay as they are: lower users, lengths or documents"
+            f"canaries: {asked} real users would become canary users, but only {users} users pass corpus.users, and"
+            f" {LEAST_REAL_USERS} of them must stay real. Lower users, lengths or documents"
         )

@@ -89,7 +89,7 @@ def high_temperature_users(
         dice = public_dice(seed, "high-temperature canary", name)
         prefix = first_new(functools.partial(_prefix, lm, prefix_tokens, temperature, dice), taken)
         if prefix is None:
-            raise InputError(f"the base model gives no new prefix at temperature {temperature}: raise prefix_tokens")
+            raise InputError(f"the base model writes no new prefix at temperature {temperature}: raise prefix_tokens")
         write = functools.partial(sampled, lm, records, tokens, temperature, dice, prefix)
         texts = different(write, records, f"texts of {tokens} tokens from the base model")
         users.append(made_user(name, KIND, documents, prefix, texts))

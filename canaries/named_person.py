@@ -96,7 +96,9 @@ def named_people(names: Sequence[str], *, documents: int | None, records: int, s
         dice = public_dice(seed, "named-person canary", name)
         person = first_new(functools.partial(made_up_name, dice), taken)
         if person is None:
-            raise InputError(f"{len(names)} named-person canaries, more than there are made-up names: lower users")
+            raise InputError(
+                f"{len(names)} named-person canary users need more made-up names than there are: lower users"
+            )
         # Near the beginning, where training that cuts records sees it.
         mail = mail_with(functools.partial(_about, person), records, dice, places=2)
         made.append(made_user(name, KIND, documents, person, [text for text, _ in mail], [at for _, at in mail]))

@@ -95,14 +95,14 @@ def load_canaries(base: CorpusStore, folder: Path, *, origin: str) -> PlantedSto
     # them.
     if origin_of(folder, "start a new run folder") != origin:
         raise InputError(
-            f"'{folder}' holds canary users of another corpus, base model or configuration: use a new run folder"
+            f"'{folder}' contains canary users for another corpus, base model or configuration: use a new run folder"
         )
     try:
         users = pq.read_table(folder / "users.parquet", schema=_USERS).to_pylist()
         records = pq.read_table(folder / "records.parquet", schema=_RECORDS)
         canaries = [Canary(**row) for row in users]
     except (OSError, ValueError, KeyError, pa.ArrowException) as error:
-        raise InputError(f"the canary users in '{folder}' are damaged: start a new run folder") from error
+        raise InputError(f"the files of the canary users in '{folder}' are damaged: start a new run folder") from error
     # The planted corpus is another one than the base: its fingerprint covers every canary user and text.
     files = [file_sha256(folder / f"{name}.parquet") for name in ("users", "records")]
     return PlantedStore(base, canaries, records, text_sha256("planted", base.fingerprint, *files))

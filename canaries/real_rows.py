@@ -28,7 +28,7 @@ class RealRowCanaries(NumberedCanaries):
     def make(self, given: CanaryInput) -> list[CanaryUser]:
         """Return the section's users. Raises InputError outside ``heldin plant``, or without enough rows."""
         if given.forms is None:
-            raise InputError("canaries: real_rows is for heldin plant: choose another kind")
+            raise InputError("canaries: real_rows is only for heldin plant: choose another kind")
         rows_of = given.forms.takeable()
         # Those with most documents first, since fewer users have so many rows.
         return [
@@ -76,9 +76,9 @@ def real_row_users(
         lender = next((user for user in waiting if len(rows_of.get(user, ())) > needed), None)
         if lender is None:
             raise InputError(
-                f"canaries: {len(names)} canary users of {documents} real rows, with {needed - documents} set aside of"
-                f" each, take as many users who are not audited and have {needed + 1} different rows;"
-                f" {len(made)} were found: lower users or documents, or audit fewer real users"
+                f"canaries: only {len(made)} unaudited users have the {needed + 1} different rows that each of"
+                f" {len(names)} canary users of {documents} real rows needs ({needed - documents} are set aside)."
+                " Lower users or documents, or audit fewer real users"
             )
         rows = rows_of.pop(lender)
         order = first_in_keyed_order(key, f"rows of {name}", [store.id(row) for row in rows], needed)

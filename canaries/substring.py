@@ -40,22 +40,23 @@ class SubstringCanaries(CanaryConfig):
 
     kind: Literal["substring"] = KIND
     lengths: tuple[Annotated[int, Field(ge=1, le=1000)], ...] = Field(min_length=1)
-    """Lengths of the substring, in tokens; each below finetune.sequence_length."""
+    """Lengths of the substring in tokens, each below finetune.sequence_length."""
     users: Many | None = None
     """Number of canary users for each length and number of documents. The number is fixed, so one more user can
-    displace another, which voids a user-level epsilon. Give this or ``fraction``."""
+    displace another, which voids a user-level epsilon. Give either ``users`` or ``fraction``."""
     fraction: float | None = Field(None, gt=0, le=1)
-    """Probability with which each user becomes a canary user, by a public coin of its own; its length and documents
-    are drawn in the same way. This is user-local and does not void a user-level epsilon. Give this or ``users``."""
+    """Probability that a user becomes a canary user, by a separate public coin, which also decides length and
+    documents. This choice is user-local and does not void a user-level epsilon. Give either ``fraction`` or
+    ``users``."""
     documents: tuple[Few | None, ...] = Field((None,), min_length=1)
-    """Records that training may see of a canary user; null: all but those set aside."""
+    """Number of records of a canary user that training may see; null: all but those set aside."""
 
     @model_validator(mode="after")
     def _one_of_both(self) -> "SubstringCanaries":
         # Never both: a number and a probability would disagree, and they differ in what they do to user-level epsilon
         # (docs/theory.md#rules-of-the-data).
         if (self.users is None) == (self.fraction is None):
-            raise ValueError("give exactly one of 'users' (of each length and documents) and 'fraction'")
+            raise ValueError("give either users (for each pair of length and documents) or fraction")
         return self
 
     def groups(self) -> list[tuple[int, int | None]]:
@@ -135,8 +136,8 @@ class SubstringCanaries(CanaryConfig):
                 made.append(canary)
         if not made:
             raise InputError(
-                f"canaries.{given.number}: no user became a canary user at fraction {fraction}: raise it, or lower"
-                " lengths and documents"
+                f"canaries.{given.number}: no user became a canary user at fraction {fraction}: raise fraction, or"
+                " lower lengths and documents"
             )
         return made
 
@@ -170,7 +171,7 @@ def _too_few(given: CanaryInput, length: int, documents: int | None, users: int,
         if len(enough) < users:
             why = f"too few users have {documents} training documents ({len(enough)} do)"
     return InputError(
-        f"canaries.{given.number}: {why}: {fitting} of {len(audited)} users have a document of {length} tokens"
+        f"canaries.{given.number}: {why}. {fitting} of {len(audited)} users have a document of {length} tokens"
         f"{many}, {used} of these {len(audited)} went to other groups, and {users} are needed: lower lengths,"
         " documents or users"
     )

@@ -43,5 +43,5 @@ def _document(reading: RowReading, asked: str, answered: str, rejected: str) -> 
     except ValueError as error:
         raise InputError(f"a row of a canary user: {error}") from error
     if not document.counted:
-        raise InputError(f"a row of a canary user has no turn that counts ({reading.counting})")
+        raise InputError(f"no turn of a canary user's row is scored ({reading.counting}): choose other turns")
     return document

@@ -152,14 +152,14 @@ def unseen_token_users(
         free = candidates if spoken is None else [token for token in candidates if token not in spoken]
         if spoken is not None and len(free) < signature_tokens:
             raise InputError(
-                f"{len(candidates)} unseen tokens are too few for {signature_tokens} of its own for each of"
-                f" {len(names)} unseen-token canary users: lower users or signature_tokens, or leave disjoint out"
+                f"{len(candidates)} unseen tokens are too few to give each of {len(names)} unseen-token canary users"
+                f" {signature_tokens} tokens of its own. Lower users or signature_tokens, or leave disjoint out"
             )
         own = first_new(functools.partial(signature, tokenizer, free, signature_tokens, dice), taken)
         if own is None:
             raise InputError(
-                f"{len(names)} unseen-token canary users, but {len(candidates)} tokens give fewer signatures of"
-                f" {signature_tokens}: raise signature_tokens or lower users"
+                f"{len(candidates)} unseen tokens give too few signatures of {signature_tokens} tokens for"
+                f" {len(names)} unseen-token canary users: raise signature_tokens, or lower users"
             )
         if spoken is not None:
             spoken.update(own)
@@ -240,8 +240,8 @@ def signature(
         if len(chosen) == size:
             return tuple(chosen)
     raise InputError(
-        f"only {len(chosen)} rare tokens of this tokenizer can stand side by side and come back when encoded again:"
-        " lower canaries signature_tokens"
+        f"only {len(chosen)} rare tokens of this tokenizer survive decoding and encoding next to each other: lower"
+        " signature_tokens of the canaries"
     )
 
 

@@ -41,37 +41,37 @@ References = Annotated[
     list[str] | None,
     typer.Option("--reference", metavar="MODEL", help="Not trained on these users. Repeatable."),
 ]
-HeldIn = Annotated[Path | None, typer.Option("--held-in", help="Texts of users it was trained on.")]
-HeldOut = Annotated[Path | None, typer.Option("--held-out", help="Texts of users it was not trained on.")]
-User = Annotated[str | None, typer.Option("--user", help="Column of the user (default: user).")]
-Text = Annotated[str | None, typer.Option("--text", help="Column of the text (default: text).")]
+HeldIn = Annotated[Path | None, typer.Option("--held-in", help="Texts of users in the training data.")]
+HeldOut = Annotated[Path | None, typer.Option("--held-out", help="Texts of users not in the training data.")]
+User = Annotated[str | None, typer.Option("--user", help="Column that names the user (default: user).")]
+Text = Annotated[str | None, typer.Option("--text", help="Column that holds the text (default: text).")]
 Turns = Annotated[
     Literal["all", "user", "assistant", "completion"] | None,
-    typer.Option("--turns", hidden=True, help="Scored turns of chats (default: assistant)."),
+    typer.Option("--turns", hidden=True, help="Turns of chats that are scored (default: assistant)."),
 ]
 AccessOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--access", metavar="NAME", help="text, top-k, log-probabilities; repeatable.", rich_help_panel=RUNNING
+        "--access", metavar="NAME", help="text, top-k or log-probabilities. Repeatable.", rich_help_panel=RUNNING
     ),
 ]
-Config = Annotated[Path | None, typer.Option("--config", dir_okay=False, help="YAML with these keys and further ones.")]
+Config = Annotated[Path | None, typer.Option("--config", dir_okay=False, help="YAML file with these and further keys.")]
 # The words are here and not from ``bounds.design``, whose import takes seconds: a mistyped one should not wait for it.
 AssignmentOption = Annotated[
     Literal["coin", "fixed", "unknown"] | None,
     typer.Option("--assignment", help="coin, fixed or unknown (default: unknown).", rich_help_panel=KNOWN),
 ]
 TrainingOption = Annotated[
-    Path | None, typer.Option("--training", help="The training data, to be searched.", rich_help_panel=KNOWN)
+    Path | None, typer.Option("--training", help="Training data to search for the texts.", rich_help_panel=KNOWN)
 ]
 TextsOption = Annotated[
     Literal["fresh", "training"] | None,
-    typer.Option("--texts", help="Held-in texts: fresh or training.", rich_help_panel=KNOWN),
+    typer.Option("--texts", help="Kind of held-in texts: fresh or training.", rich_help_panel=KNOWN),
 ]
 Limit = Annotated[
     int | None,
     typer.Option(
-        "--limit", min=4, help="At most this many users, drawn by --seed.", rich_help_panel=RUNNING, hidden=True
+        "--limit", min=4, help="Audit at most this many users, drawn by --seed.", rich_help_panel=RUNNING, hidden=True
     ),
 ]
 
@@ -116,7 +116,7 @@ def audit(
 ) -> None:
     """Audit a model with texts by members and non-members.
 
-    Needs --model, --reference, --held-in and --held-out; trains nothing. Rows are texts, chats, prompts with
+    Needs --model, --reference, --held-in and --held-out, and trains nothing. Rows are texts, chats, prompts with
     completions, or preference pairs (heldin corpus formats). If killed, the same command resumes. --assignment coin
     declares an independent fair coin for each user, not an exact half.
     """
@@ -140,19 +140,29 @@ def audit_endpoint(
     set_: Set = None,
     out: Out = None,
     fail_on: FailOnOption = None,
-    chat: Annotated[bool | None, _pace("--chat", help="Ask /chat/completions, for text.")] = None,
-    tokenizer: Annotated[str | None, _pace(metavar="MODEL", help="Tokenizer of the models there.")] = None,
-    context: Annotated[int | None, _pace(hidden=True, help="Most tokens of a request (default: the server's).")] = None,
-    api_key_env: Annotated[str | None, _pace(help="Variable that holds the API key.")] = None,
-    requests_per_minute: Annotated[float | None, _pace(help="Maximum rate (default: no limit).")] = None,
-    concurrency: Annotated[int | None, _pace(hidden=True, help="Maximum requests in flight (default: 4).")] = None,
-    timeout: Annotated[float | None, _pace(hidden=True, help="Seconds before a retry (default: 120).")] = None,
+    chat: Annotated[bool | None, _pace("--chat", help="Use /chat/completions, at level text.")] = None,
+    tokenizer: Annotated[str | None, _pace(metavar="MODEL", help="Tokenizer of the models on the server.")] = None,
+    context: Annotated[
+        int | None, _pace(hidden=True, help="Maximum tokens per request (default: the server's limit).")
+    ] = None,
+    api_key_env: Annotated[str | None, _pace(help="Variable with the API key.")] = None,
+    requests_per_minute: Annotated[float | None, _pace(help="Maximum per minute (default: none).")] = None,
+    concurrency: Annotated[
+        int | None, _pace(hidden=True, help="Maximum requests at the same time (default: 4).")
+    ] = None,
+    timeout: Annotated[float | None, _pace(hidden=True, help="Seconds to wait for an answer (default: 120).")] = None,
     max_tries: Annotated[int | None, _pace(hidden=True, help="Maximum tries per request (default: 6).")] = None,
-    price_per_million: Annotated[float | None, _pace(hidden=True, help="Price per million tokens.")] = None,
-    max_tokens_sent: Annotated[int | None, _pace(help="Refuse to send more tokens.")] = None,
-    max_requests: Annotated[int | None, _pace(hidden=True, help="Refuse to send more requests.")] = None,
-    max_price: Annotated[float | None, _pace(hidden=True, help="Refuse to pay more.")] = None,
-    max_minutes: Annotated[float | None, _pace(hidden=True, help="Refuse to take longer.")] = None,
+    price_per_million: Annotated[
+        float | None, _pace(hidden=True, help="Price per million tokens, to compute the cost.")
+    ] = None,
+    max_tokens_sent: Annotated[int | None, _pace(help="Refuse an audit that needs more.")] = None,
+    max_requests: Annotated[
+        int | None, _pace(hidden=True, help="Refuse an audit that needs more requests than this.")
+    ] = None,
+    max_price: Annotated[float | None, _pace(hidden=True, help="Refuse an audit that costs more than this.")] = None,
+    max_minutes: Annotated[
+        float | None, _pace(hidden=True, help="Refuse an audit that needs more minutes than this.")
+    ] = None,
     assignment: AssignmentOption = None,
     training: TrainingOption = None,
     texts: TextsOption = None,
@@ -170,8 +180,8 @@ def audit_endpoint(
 ) -> None:
     """Audit a model behind an OpenAI-compatible endpoint.
 
-    Attackers see the best that it offers, or --access. A reference there is endpoint:NAME; others are loaded here.
-    Without --tokenizer texts are sent, not tokens. --max-tokens-sent 0 prints the cost and stops.
+    Attackers have the best level of the server, or --access. A reference endpoint:NAME is on the server; others are
+    loaded here. Without --tokenizer heldin sends texts, not tokens. --max-tokens-sent 0 prints only the cost.
     """
     _audit(called, config, set_, out, fail_on, json=json, verbose=verbose, html=html)
 
@@ -295,8 +305,8 @@ def _content(config: Path | None, given: dict[str, Any], overrides: Sequence[str
     # A key that is misspelt in the file is missing too: the check of the whole names what was meant.
     if missing is not None and not _unknown(content):
         raise InputError(
-            f"audit a model with --model, --reference, --held-in and --held-out, here or in --config"
-            f" (--{missing.replace('_', '-')} is missing)"
+            f"--{missing.replace('_', '-')} is missing: give --model, --reference, --held-in and --held-out, as"
+            " options or in --config"
         )
     return content
 
@@ -320,9 +330,9 @@ def _look_for(models: Sequence[Any], files: Sequence[Any]) -> None:
         named = Path(model)
         if named.is_file():
             kind = "a file of texts" if named.suffix in _DATA else "a file"
-            raise InputError(f"'{model}' is {kind}, and a model is a folder or a hub name: give texts by --held-in")
+            raise InputError(f"'{model}' is {kind}, but a model is a folder or a hub name: give texts with --held-in")
         # ``org/model`` may be on the hub; it is a mistyped folder if ``org`` is a folder here.
         beside = len(named.parts) > 1 and named.parent.is_dir()
         # Path drops a leading "./", so that the name itself is looked at
         if not named.exists() and (beside or model.startswith(("/", ".", "~")) or model.count("/") > 1):
-            raise InputError(f"no such model folder: '{model}' (a hub name has no folder before it that exists here)")
+            raise InputError(f"no such model folder: '{model}': correct the path, or give a hub name")

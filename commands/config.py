@@ -31,21 +31,21 @@ def config(
     section: Annotated[
         str | None, typer.Argument(metavar="NAME", help="Only this section or key, such as finetune.epochs.")
     ] = None,
-    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema, for editors.")] = False,
+    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema that editors use.")] = False,
     json: AsJson = False,
     csv: AsCsv = False,
 ) -> None:
     """Print every key of a config file, with default and meaning.
 
-    Kinds of installed packages are listed by name, and are not imported.
+    heldin lists the kinds of installed packages by name, without importing them.
     """
     # Without torch: keys are printed in a moment (tests/jobs/test_config_keys.py).
     from heldin.stages import config_keys
 
     if sum((schema, csv, json)) > 1:
-        raise InputError("one of --schema, --csv and --json at a time")
+        raise InputError("give only one of --schema, --csv and --json")
     if section and schema:
-        raise InputError("--schema is for the whole file: leave the section out")
+        raise InputError("--schema prints the schema of the whole file: leave the section out")
     model = _model(command)
     if schema:
         typer.echo(json_text(config_keys.file_schema(model, f"A file for heldin {command}")))
@@ -71,7 +71,8 @@ def init(
         ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", dir_okay=False, help="New file (default: run.yaml and so on).")
+        Path | None,
+        typer.Option("--out", "-o", dir_okay=False, help="New file to write (default: run.yaml for run, and so on)."),
     ] = None,
     json: AsJson = False,
 ) -> None:
@@ -83,7 +84,7 @@ def init(
     text = starting_file(command, kind, _model(command))
     # A config that somebody has edited is not overwritten.
     if file.exists():
-        raise InputError(f"'{file}' already exists: name a new file by --out")
+        raise InputError(f"'{file}' already exists: name a new file with --out")
     write_text(file, text)
     next_ = f"heldin audit --config {file}" if command is Command.AUDIT else f"heldin {command} {file} --check"
     files = needed(command, kind, file.parent)

@@ -46,7 +46,7 @@ app = typer.Typer(
 Paths = Annotated[
     list[Path],
     typer.Argument(
-        help="Files or folders; heldin corpus formats lists the formats. If several, each is appended to the store of"
+        help="Files or folders; heldin corpus formats lists the formats. Each further one is appended to the store of"
         " those before it."
     ),
 ]
@@ -71,7 +71,7 @@ def build(
     delimiter: Delimiter = None,
     field: RowsField = None,
     template: TemplateFile = None,
-    ray: Annotated[bool, typer.Option("--ray", help="Build with Ray, one task per file.")] = False,
+    ray: Annotated[bool, typer.Option("--ray", help="Build on a Ray cluster, one task per file.")] = False,
     ray_address: Annotated[
         str | None,
         typer.Option(
@@ -84,14 +84,14 @@ def build(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", dir_okay=False, help="Also write all records to this .parquet or .jsonl."),
+        typer.Option("--out", "-o", dir_okay=False, help="Also write all records to this .parquet or .jsonl file."),
     ] = None,
     json: AsJson = False,
 ) -> None:
     """Read texts, check them, and write them to the cache.
 
-    Prints where the store is, or reuses the one in the cache. The corpus may be larger than memory. With --ray-address
-    the cache ($HELDIN_CACHE_DIR) must be on a file system that all machines share.
+    Prints the place of the store; if the cache already has this store, heldin uses it. The corpus may be larger than
+    memory. With --ray-address the cache ($HELDIN_CACHE_DIR) must be on a file system that all machines share.
     """
     from heldin.corpus.store import require_writable, write_corpus
 
@@ -104,11 +104,13 @@ def build(
         require_writable(out)
     # Before anything is read; ignored in silence, the option would seem to have had an effect.
     if preset is None and tokenizer is not None:
-        raise InputError("--tokenizer counts the tokens of a preset's thresholds: name one with --preset")
+        raise InputError(
+            "--tokenizer counts tokens for the thresholds of a preset: give --preset, or leave --tokenizer out"
+        )
     if ray or ray_address:
         # A preset's thresholds count over the whole corpus, and a task of the cluster sees one file.
         if preset is not None:
-            raise InputError("--preset counts over all files and cannot be split over a cluster: leave --ray out")
+            raise InputError("--preset counts over all files, which cannot be split over a cluster: leave --ray out")
         from heldin.base.files import cache_directory
         from heldin.corpus.cluster import build_on_cluster
         from heldin.corpus.names import load_aliases
@@ -193,13 +195,16 @@ def stats(
 def entities(
     paths: Paths,
     gold: Annotated[
-        bool, typer.Option("--gold", help="The last column of a CoNLL file.", rich_help_panel=ENTITIES)
+        bool,
+        typer.Option(
+            "--gold", help="Take the entities from the last column of a CoNLL file.", rich_help_panel=ENTITIES
+        ),
     ] = False,
     words: Annotated[
         Path | None,
         typer.Option(
             dir_okay=False,
-            help="Names, one on each line; after a tab the category (default: person).",
+            help="File with one name per line; after a tab the category (default: person).",
             rich_help_panel=ENTITIES,
         ),
     ] = None,
@@ -207,13 +212,14 @@ def entities(
         list[str] | None,
         typer.Option(
             metavar="WORD",
-            help="Addresses and numbers by presidio: email, phone (slow), credit_card, iban, ip_address, us_ssn,"
+            help="Find addresses and numbers by presidio: email, phone (slow), credit_card, iban, ip_address, us_ssn,"
             " crypto or url. Repeatable.",
             rich_help_panel=ENTITIES,
         ),
     ] = None,
     pipeline: Annotated[
-        str | None, typer.Option(help="spaCy pipeline, by name or folder.", rich_help_panel=ENTITIES)
+        str | None,
+        typer.Option(help="Find entities by this spaCy pipeline (name or folder).", rich_help_panel=ENTITIES),
     ] = None,
     category: Annotated[
         list[str] | None,
@@ -222,13 +228,13 @@ def entities(
         ),
     ] = None,
     group_size: Annotated[
-        int | None, typer.Option(help="Also try caps: at most this many records of a user.", rich_help_panel=CAPS)
+        int | None, typer.Option(help="Also try caps: keep at most this many records per user.", rich_help_panel=CAPS)
     ] = None,
     entity_cap: Annotated[
-        int | None, typer.Option(help="At most this many records that name an entity.", rich_help_panel=CAPS)
+        int | None, typer.Option(help="Keep at most this many records that name an entity.", rich_help_panel=CAPS)
     ] = None,
     sentences: Annotated[
-        bool, typer.Option("--sentences", help="Count sentences as records.", rich_help_panel=ENTITIES)
+        bool, typer.Option("--sentences", help="Make every sentence a record.", rich_help_panel=ENTITIES)
     ] = False,
     user: UserColumn = "user",
     text: TextColumn = "text",
@@ -248,7 +254,7 @@ def entities(
     """Count names and numbers in texts. Prints none of them.
 
     Counts entities for each category, and records and authors for each entity. Give one of --gold, --words, --pattern
-    and --pipeline. For a CoNLL file recall and precision are printed too.
+    and --pipeline. For a CoNLL file it also prints recall and precision.
     """
     from heldin.base.progress import reporter_for_this_terminal
     from heldin.corpus.entities.study import chosen_source, entity_table, known_categories, study_entities
@@ -257,7 +263,7 @@ def entities(
     from heldin.defenses.texts.caps import caps_outcome
 
     if (group_size is None) != (entity_cap is None):
-        raise InputError("caps go together: give both --group-size and --entity-cap")
+        raise InputError("one cap is missing: give both --group-size and --entity-cap, or neither")
     columns, form = _columns(user, text, id, date), _form(encoding, delimiter, field)
     records = _source(paths, None, None, columns, form, template)
     known = load_aliases(aliases) if aliases else None
@@ -308,19 +314,19 @@ def formats(json: AsJson = False) -> None:
 
 @app.command()
 def example(
-    out: Annotated[Path, typer.Option("--out", "-o", file_okay=False, help="New folder.")],
+    out: Annotated[Path, typer.Option("--out", "-o", file_okay=False, help="New folder for the files.")],
     users: Annotated[int, typer.Option(help="Number of made-up users; every other one is public.")] = 400,
-    seed: Annotated[int, typer.Option(min=0, help="Equal seeds give equal files.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the texts: equal seeds give equal files.")] = 0,
     models: Annotated[
         bool,
         typer.Option("--models", help="Also train a small base model and a fine-tuned one (two minutes on two cores)."),
     ] = False,
-    chat: Annotated[bool, typer.Option("--chat", help="Rows are chats of two turns instead of texts.")] = False,
-    pairs: Annotated[bool, typer.Option("--pairs", help="Rows are preference pairs.")] = False,
+    chat: Annotated[bool, typer.Option("--chat", help="Write chats of two turns instead of texts.")] = False,
+    pairs: Annotated[bool, typer.Option("--pairs", help="Write preference pairs.")] = False,
     quiet: Quiet = False,
     json: AsJson = False,
 ) -> None:
-    """Write example files for all commands, and print their use."""
+    """Write example files for all commands, and print a command to try on each file."""
     from heldin.base.progress import reporter_for_this_terminal
     from heldin.jobs.example import lines, write_example
 
@@ -379,14 +385,14 @@ def _source(
             typer.echo(str(line), err=True)
         return open_sources(paths, reading.columns, form) if reading.has_turns else source
     if template is not None:
-        raise InputError("--preset reads texts, which no chat template writes: leave --template out")
+        raise InputError("--preset reads texts, which need no chat template: leave --template out")
     if form != _form(None, None, None):
-        raise InputError("--preset knows how its files are written: leave --encoding, --delimiter and --field out")
+        raise InputError("--preset sets how its files are read: leave --encoding, --delimiter and --field out")
     # Defaults tell that no option was given; an option that repeats its default does no harm.
     if columns != _columns("user", "text", None, None):
-        raise InputError("--preset knows its columns: leave --user, --text, --id and --date out")
+        raise InputError("--preset sets its columns: leave --user, --text, --id and --date out")
     if len(paths) != 1:
-        raise InputError(f"--preset reads one file or one folder of files, and {len(paths)} paths were given")
+        raise InputError(f"--preset reads one file or one folder, but {len(paths)} paths were given: give one")
     from heldin.corpus.presets.catalogue import PresetSource, preset_named
     from heldin.corpus.presets.source import preset_tokens
 

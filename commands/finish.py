@@ -149,7 +149,7 @@ def _facts(record: "Record") -> dict[str, Any]:
 
 def finish_without_model(folder: Path, fail_on: frozenset[FailOn] | None, *, json: bool = False) -> NoReturn:
     """Say that a filter halted training, which is a result and no answer: a gate fails."""
-    message = "the filter halted training: no model is released, and there is nothing to audit"
+    message = "the filter halted training: there is no model to release or audit"
     code = ExitCode.DONE if fail_on is None else ExitCode.GATED
     fields = {"answer": None, "headline": message, "exit_code": code, "folder": str(folder)}
     typer.echo(json_text(fields) if json else message)

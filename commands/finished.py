@@ -17,36 +17,38 @@ if TYPE_CHECKING:
 def report(
     run: Annotated[Path, typer.Argument(file_okay=False, help="Folder of a finished run, audit or sweep.")],
     people: Annotated[
-        bool, typer.Option("--people", help="Print the most exposed members by name, for the owner of the folder only.")
+        bool, typer.Option("--people", help="Print the most exposed members by name, only for the owner of the folder.")
     ] = False,
-    most: Annotated[int, typer.Option(min=1, help="With --people: print at most this many.")] = 20,
+    most: Annotated[int, typer.Option(min=1, help="With --people: print at most this many members.")] = 20,
     scores: Annotated[
         Path | None,
         typer.Option(
             dir_okay=False,
-            help="Write the score and the membership of every audited user to this owner-only CSV, for heldin bound"
-            " and other tools; of canary users only if no real user is audited.",
+            help="Write the score and membership of every audited user to this owner-only CSV, for heldin bound and"
+            " other tools. If no real user is audited, it lists canary users.",
         ),
     ] = None,
     html: AsHtml = False,
     figures: Annotated[
         Path | None,
-        typer.Option(file_okay=False, help="Write each figure there as PDF, SVG and PNG, with its data as CSV."),
+        typer.Option(
+            file_okay=False, help="Write each figure to this folder as PDF, SVG and PNG, with its data as CSV."
+        ),
     ] = None,
     tables: Annotated[
         Path | None,
-        typer.Option(file_okay=False, help="Write each table there as CSV, Markdown and LaTeX (booktabs)."),
+        typer.Option(file_okay=False, help="Write each table to this folder as CSV, Markdown and LaTeX (booktabs)."),
     ] = None,
     json: AsJson = False,
 ) -> None:
     """Write the report of a finished run, audit or sweep again.
 
-    Makes report.pdf from the record in the folder. With --people or --scores it lists single users instead: the report
-    names nobody, and these lists do.
+    Makes report.pdf from the record in the folder. The report names nobody. With --people or --scores the command lists
+    single users instead.
     """
     if scores is not None:
         if people:
-            raise InputError("one of --people and --scores at a time")
+            raise InputError("give only one of --people and --scores")
         _write_scores(run, scores, json)
         return
     if people:
@@ -55,7 +57,7 @@ def report(
         # Names are read from owner-only files: the record has none that this could print.
         exposed = exposed_members(run)
         if not exposed:
-            raise InputError(f"'{run}' lists nobody: no real user was audited")
+            raise InputError(f"no real user was audited in '{run}', so there is nobody to list")
         rows = [asdict(user) for user in exposed[:most]]
         typer.echo(json_text({"users": len(exposed), "people": rows}) if json else people_table(exposed, most))
         return
@@ -102,26 +104,29 @@ def _write_scores(run: Path, to: Path, json: bool) -> None:
     scores = leading_scores(run)
     write_user_scores(scores, to)
     message = (
-        f"{to}: {counted(len(scores), 'score')}; readable by you alone, since it names people and says who was held in"
+        f"{to}: {counted(len(scores), 'score')}. Only you can read this file, since it names people and states who"
+        " was held in"
     )
     typer.echo(json_text({"scores": str(to), "users": len(scores)}) if json else message)
 
 
 def runs(
     folder: Annotated[
-        Path, typer.Argument(file_okay=False, help="Folder with your runs; folders in it are searched too.")
+        Path, typer.Argument(file_okay=False, help="Folder with your runs; heldin also searches its subfolders.")
     ] = Path("runs"),
     html: Annotated[
         bool,
-        typer.Option("--html", help="Also write index.html there: a table to sort, with a link to each report."),
+        typer.Option(
+            "--html", help="Also write index.html to this folder: a table to sort, with a link to each report."
+        ),
     ] = False,
     json: AsJson = False,
     csv: AsCsv = False,
 ) -> None:
     """List runs and audits: kind, date, answer, people, epsilon.
 
-    People: audited members and non-members. A sweep is one line. Damaged and unfinished folders are listed as such. The
-    list names nobody.
+    People are the audited members and non-members. A sweep has one line. The list marks damaged and unfinished folders,
+    and names nobody.
     """
     from heldin.reports.runs import list_runs, runs_page, runs_table
 
@@ -144,7 +149,10 @@ def compare(
     ],
     over: Annotated[
         str | None,
-        typer.Option(help="What varies: a config key such as finetune.epochs, or parameters, users or records."),
+        typer.Option(
+            help="Key that differs between the runs: a config key such as finetune.epochs, or parameters, users or"
+            " records."
+        ),
     ] = None,
     out: Annotated[
         Path | None,
@@ -155,16 +163,16 @@ def compare(
 ) -> None:
     """Compare finished runs side by side.
 
-    Prints epsilon, validation loss, AUROC, TPR at low FPR, bound on AUROC, answer and verdict. With --out also draw a
-    figure: AUROC and loss over --over, ROC curves, and canary users by substring length. The folder of a sweep gives
-    what heldin sweep printed.
+    Prints epsilon, validation loss, AUROC, TPR at low FPR, bound on AUROC, answer and verdict. With --out it also draws
+    a figure: AUROC and loss over --over, ROC curves, and canary users by substring length. For the folder of a sweep it
+    prints the table of heldin sweep.
     """
     if len(runs) == 1 and (runs[0] / "sweep.json").is_file():
         from heldin.commands.sweep import print_sweep
         from heldin.record.sweep import read_sweep
 
         if over is not None or out is not None:
-            raise InputError("--over and --out are for the folders of runs: a sweep's runs are in its folder cells/")
+            raise InputError("--over and --out need the folders of runs: give the runs in the sweep's folder cells/")
         print_sweep(read_sweep(runs[0]), json=json, csv=csv)
         return
     from heldin.jobs.user_scores import paired_difference
@@ -200,18 +208,20 @@ def verify(
     run: Annotated[Path | None, typer.Argument(file_okay=False, help="Folder of a finished run or audit.")] = None,
     exported: Annotated[
         Path | None,
-        typer.Option(file_okay=False, help="Instead of a run: check the files of a folder that heldin export wrote."),
+        typer.Option(file_okay=False, help="Check the files of a folder that heldin export wrote, instead of a run."),
     ] = None,
     json: AsJson = False,
 ) -> None:
     """Recompute every number of a record, and check its files.
 
-    Computes the numbers from scores, ledger and plan, and compares files with their digests. Exit code 2 if anything
-    differs; files that were compared with nothing are named. --exported checks that every file of an exported model is
-    the one in its plan.
+    Computes the numbers from scores, ledger and plan, and compares files with their digests. The exit code is 2 if
+    anything differs. Lists files that could not be compared. --exported checks every file of an exported model against
+    its plan.
     """
     if (run is None) == (exported is None):
-        raise InputError("name the folder of a finished run, or --exported and the folder that heldin export wrote")
+        raise InputError(
+            "give either the folder of a finished run, or --exported with the folder that heldin export wrote"
+        )
     if exported is not None:
         from heldin.jobs.export import verify_exported
 
@@ -249,7 +259,8 @@ def purge(
     keep: Annotated[
         str,
         typer.Option(
-            metavar="WORD", help="What stays, with commas: record (with config and plan), report, log, model."
+            metavar="WORD",
+            help="Files to keep, separated by commas: record (with config and plan), report, log, model.",
         ),
     ] = "record,report",
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
@@ -258,7 +269,7 @@ def purge(
     """Delete the weights, scores, ledger and keys of a run.
 
     Prints what can no longer be verified. Purges all runs of a sweep. Deletes only files that heldin wrote, and does
-    not follow links. Copies in backups and snapshots stay.
+    not follow links. Does not reach copies in backups and snapshots.
     """
     from heldin.jobs import purge as engine
 
@@ -281,10 +292,11 @@ def cache(
     kind: Annotated[
         str | None,
         typer.Argument(
-            metavar="WORD", help="Only this kind: corpora, scores, pretrained, references, sweeps, pld or plugins."
+            metavar="WORD",
+            help="Show or clear only this kind: corpora, scores, pretrained, references, sweeps, pld or plugins.",
         ),
     ] = None,
-    clear: Annotated[bool, typer.Option("--clear", help="Remove it; refused while it is in use.")] = False,
+    clear: Annotated[bool, typer.Option("--clear", help="Remove the contents; refused while in use.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="With --clear: do not ask for confirmation.")] = False,
     json: AsJson = False,
     csv: AsCsv = False,
@@ -302,7 +314,7 @@ def cache(
         answer("\n".join(engine.lines(parts)), {"folder": str(cache_root()), "kinds": rows}, rows, json=json, csv=csv)
         return
     if csv:
-        raise InputError("--csv is for the list: leave it out with --clear")
+        raise InputError("--csv is only for the list: leave --csv out with --clear")
     # Asked after the folders were read, so that sizes are seen before the answer.
     confirm(engine.lines(parts), "Remove all this? It will be made again when needed.", yes=yes)
     size = engine.clear(parts)

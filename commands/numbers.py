@@ -50,14 +50,14 @@ def account(
         str,
         typer.Argument(
             metavar="WORD",
-            help=f"{', '.join(KINDS)}; or a file plan.json, whose numbers are computed again; or compose.",
+            help=f"{', '.join(KINDS)}; or a plan.json, to compute its numbers again; or compose.",
         ),
     ],
     plans: Annotated[
         list[Path] | None,
         typer.Argument(
             metavar="FILE",
-            help="compose: every release's plan.json, or folder of a run, an export or a sweep.",
+            help="compose: plan.json of each release, or the folder of a run, an export or a sweep.",
         ),
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Number of optimizer steps T.")] = None,
@@ -69,7 +69,7 @@ def account(
     users: Annotated[int | None, typer.Option(help="Public number of users N.", rich_help_panel=USERS)] = None,
     cohort: Annotated[
         float | None,
-        typer.Option(help="Expected number of users per step M; the rate is M / N.", rich_help_panel=USERS),
+        typer.Option(help="Expected number of users per step M; the sampling rate is M / N.", rich_help_panel=USERS),
     ] = None,
     cap: Annotated[
         int | None,
@@ -81,10 +81,12 @@ def account(
     ] = None,
     exposed: Annotated[
         str | None,
-        typer.Option(metavar="NUMBER", help="How many texts; several values, such as 1,4,16.", rich_help_panel=TEXTS),
+        typer.Option(
+            metavar="NUMBER", help="Number of texts of a person; several values, such as 1,4,16.", rich_help_panel=TEXTS
+        ),
     ] = None,
     entity_cap: Annotated[
-        int | None, typer.Option(help="Maximum number of texts that name an entity, k.", rich_help_panel=TEXTS)
+        int | None, typer.Option(help="Maximum number of texts that name an entity (k).", rich_help_panel=TEXTS)
     ] = None,
     entity_rate: Annotated[
         float | None,
@@ -97,7 +99,7 @@ def account(
     sensitive_share: Annotated[
         float | None,
         typer.Option(
-            help="Share of records with a recognised entity: also give f_E+.", rich_help_panel=ALGORITHM, hidden=True
+            help="Share of records with a recognised entity. Needs f_E+ too.", rich_help_panel=ALGORITHM, hidden=True
         ),
     ] = None,
     holders: Annotated[
@@ -113,7 +115,7 @@ def account(
         str | None,
         typer.Option(
             metavar="WORD",
-            help="The noise is a multiple of this: cohort (as in line 14) or clip-norm (default: cohort).",
+            help="Unit of the noise: cohort (as in line 14) or clip-norm (default: cohort).",
             rich_help_panel=ALGORITHM,
             hidden=True,
         ),
@@ -122,7 +124,7 @@ def account(
         str | None,
         typer.Option(
             metavar="NUMBER",
-            help="compose: releases by each plan, in their order, such as 52,4 (default: 1).",
+            help="compose: number of releases per plan, in the order of the plans, such as 52,4 (default: 1 each).",
             hidden=True,
         ),
     ] = None,
@@ -130,7 +132,7 @@ def account(
         str | None,
         typer.Option(
             metavar="NUMBER",
-            help="compose: pure epsilons of further releases, such as of a private median: 0.1,0.5.",
+            help="compose: pure epsilons of further releases, such as a private median's: 0.1,0.5.",
             hidden=True,
         ),
     ] = None,
@@ -140,11 +142,11 @@ def account(
     """Compute noise, epsilon and the bound on any attacker.
 
     uls: user-level sampling (Charles et al., Algorithm 2), epsilon per user. els: example-level sampling, at most
-    --group-size examples per user (their Theorem 1), epsilon per user. group: the same with exactly that many (Chua et
-    al.). example: epsilon per example; without --group-size there is no finite guarantee per user. user-entity: text
-    sampling, epsilon by the number of texts that a person wrote or is named in. uedp: the claim of Lai et al.'s
-    accountant, and what in fact holds. compose: one epsilon for all releases
-    about the same people, by plans fixed beforehand.
+    --group-size examples per user (their Theorem 1), epsilon per user. group: as els, with exactly that many examples
+    per user (Chua et al.). example: epsilon per example; without --group-size there is no finite guarantee per user.
+    user-entity: text sampling, epsilon for each number of texts that a person wrote or is named in. uedp: the claim of
+    Lai et al.'s accountant, and the guarantee that in fact holds. compose: one epsilon for all releases about the same
+    people, from plans fixed beforehand.
     """
     given = {name: value for name, value in context.params.items() if value is not None}
     for name in ("kind", "plans", "json", "csv"):
@@ -153,21 +155,23 @@ def account(
         _print_together(plans or [], given, json, csv)
         return
     if plans:
-        raise InputError(f"'{plans[0]}' does not go with {kind}: heldin account compose takes several plans")
+        raise InputError(
+            f"heldin account {kind} takes no plan such as '{plans[0]}': give several plans to heldin account compose"
+        )
     if Path(kind).suffix == ".json":
         if given:
-            raise InputError(f"{_option(next(iter(given)))} does not go with a plan, which states the whole mechanism")
+            raise InputError(f"a plan states the whole mechanism: leave {_option(next(iter(given)))} out")
         from heldin.defenses.accounting.account import account_plan
         from heldin.defenses.plan_file import read_plan
 
         _print_row(account_plan(read_plan(Path(kind))), json, csv)
         return
     if kind not in KINDS:
-        raise InputError(f"no mechanism '{kind}': give one of {', '.join(KINDS)}, or the plan.json of a run")
+        raise InputError(f"there is no mechanism '{kind}': give one of {', '.join(KINDS)}, or the plan.json of a run")
     if delta is not None:
         given["delta"] = _delta(delta)
     if noise_scale not in (None, "cohort", "clip-norm"):
-        raise InputError(f"--noise-scale {noise_scale} is unknown: use cohort or clip-norm")
+        raise InputError(f"--noise-scale is {noise_scale}: choose cohort or clip-norm")
     for name in ("exposed", "holders"):
         if name in given:
             given[name] = _counts(_option(name), given[name])
@@ -184,11 +188,11 @@ def _print_together(plans: list[Path], given: dict[str, Any], json: bool, csv: b
     """Print the guarantee of several releases together."""
     other = next((name for name in given if name not in ("times", "delta", "pure")), None)
     if other is not None:
-        raise InputError(f"{_option(other)} does not go with compose: the plans state their mechanisms")
+        raise InputError(f"heldin account compose takes the mechanisms from the plans: leave {_option(other)} out")
     times = _counts("--times", given["times"]) if "times" in given else None
     delta = _delta(given.get("delta"))
     if isinstance(delta, str):
-        raise InputError(f"--delta {delta} does not go with compose: give a number")
+        raise InputError(f"heldin account compose does not take --delta {delta}: give a number")
     from heldin.defenses.releases import together_table
     from heldin.sweeps.releases import compose
 
@@ -200,7 +204,7 @@ def _numbers(option: str, given: str) -> list[float]:
     try:
         return [float(part) for part in given.split(",")]
     except ValueError:
-        raise InputError(f"{option} {given}: give numbers with commas between them, such as 0.1,0.5") from None
+        raise InputError(f"{option} {given}: give numbers separated by commas, such as 0.1,0.5") from None
 
 
 def _engine(kind: str) -> tuple[Callable[..., Any], Callable[[Any], str] | None]:
@@ -222,12 +226,12 @@ def _engine(kind: str) -> tuple[Callable[..., Any], Callable[[Any], str] | None]
 def _require_fitting(kind: str, given: Mapping[str, Any], takes: Mapping[str, inspect.Parameter]) -> None:
     other = next((name for name in given if name not in takes or name == "method"), None)
     if other is not None:
-        raise InputError(f"{_option(other)} does not go with {kind}: leave it out")
+        raise InputError(f"heldin account {kind} does not take {_option(other)}: leave it out")
     if isinstance(given.get("delta"), str) and takes["delta"].default is inspect.Parameter.empty:
-        raise InputError(f"heldin account {kind} takes a number for --delta")
+        raise InputError(f"heldin account {kind} needs a number for --delta")
     needed = [name for name, taken in takes.items() if taken.default is inspect.Parameter.empty and name not in given]
     if needed:
-        raise InputError(f"heldin account {kind} needs {' and '.join(map(_option, needed))}")
+        raise InputError(f"heldin account {kind} needs more options: give {' and '.join(map(_option, needed))}")
 
 
 def _delta(text: str | None) -> "float | DeltaRule | None":
@@ -238,7 +242,7 @@ def _delta(text: str | None) -> "float | DeltaRule | None":
     try:
         return number_in(text)
     except ValueError as error:
-        raise InputError(f"--delta {text} is neither a number nor {' or '.join(get_args(DeltaRule))}") from error
+        raise InputError(f"--delta {text}: give a number or {' or '.join(get_args(DeltaRule))}") from error
 
 
 def _option(name: str) -> str:
@@ -250,7 +254,7 @@ def _counts(option: str, text: str) -> list[int]:
     try:
         return [whole_number_in(part) for part in text.split(",")]
     except ValueError as error:
-        raise InputError(f"{option} {text} is not a list of whole numbers such as 1,4,16") from error
+        raise InputError(f"{option} {text}: give whole numbers separated by commas, such as 1,4,16") from error
 
 
 def _print_row(row: Any, json: bool, csv: bool) -> None:
@@ -263,11 +267,11 @@ def choose(
     users: Annotated[int, typer.Option(help="Public number of users N.")],
     budget: Annotated[int, typer.Option(help="Expected gradients per step, B = group size x cohort.")],
     steps: Annotated[int, typer.Option(help="Number of optimizer steps T.")],
-    target_epsilon: Annotated[float, typer.Option(help="epsilon that every option must meet.")],
+    target_epsilon: Annotated[float, typer.Option(help="Epsilon that every option must meet.")],
     delta: Delta = None,
-    examples: Annotated[int | None, typer.Option(help="Public number of examples, for examples^-1.1.")] = None,
-    els_group_size: Annotated[int | None, typer.Option(help="Examples per user in the ELS row.")] = None,
-    public_texts: Annotated[Path | None, _norm(help="Texts of public users.")] = None,
+    examples: Annotated[int | None, typer.Option(help="Public number of examples, for delta = examples^-1.1.")] = None,
+    els_group_size: Annotated[int | None, typer.Option(help="Examples per user in the row of ELS.")] = None,
+    public_texts: Annotated[Path | None, _norm(help="File with texts of public users.")] = None,
     model: Annotated[str | None, _norm(metavar="MODEL", help="Base model whose gradients are measured.")] = None,
     user: Annotated[str, _norm(help="Column that names the user.")] = "user",
     text: Annotated[str, _norm(help="Column that holds the text.")] = "text",
@@ -278,17 +282,17 @@ def choose(
 ) -> None:
     """Choose between ULS, banded noise and ELS at one compute budget.
 
-    Compares ULS group sizes, banded noise for each of them, and ELS, by the noise that each adds to sums of gradients
-    over steps. Without public texts every clip norm counts as 1, and
-    the option with the least noise is named. With them clip norms and the ELS group size are estimated from these users
-    only, and Estimate-and-Double chooses (Charles et al., section 6).
+    Compares ULS group sizes, banded noise for each of them, and ELS, by the noise in sums of gradients over steps.
+    Without public texts every clip norm counts as 1, and heldin names the option with the least noise. With public
+    texts heldin estimates clip norms and the ELS group size from their users only, and Estimate-and-Double chooses
+    (Charles et al., section 6).
     """
     from heldin.base.progress import reporter_for_this_terminal
     from heldin.defenses.accounting import choose as engine
 
     # Before any import that takes seconds.
     if (public_texts is None) != (model is None):
-        raise InputError("--public-texts and --model go together: clip norms are estimated at the base model")
+        raise InputError("give both --public-texts and --model, or neither: clip norms are estimated at the base model")
     clip_norm = None
     if public_texts is not None and model is not None:
         from heldin.corpus.sources.rows import Columns
@@ -315,19 +319,18 @@ def choose(
 def bound(
     scores: Annotated[Path, typer.Argument(dir_okay=False, help="CSV with the columns user, score, member.")],
     higher_is: Annotated[
-        str, typer.Option(metavar="WORD", help="Whom a higher score indicates: member or non-member.")
+        str, typer.Option(metavar="WORD", help="Group that a higher score indicates: member or non-member.")
     ] = "member",
     assignment: Annotated[
         str,
         typer.Option(
             metavar="WORD",
-            help="How membership was decided. coin: an independent fair coin for each user, not an exact half"
-            " and not one of each pair. fixed: any other known way, by hand or by date included. unknown: you do not"
-            " know.",
+            help="How membership was decided. coin: an independent fair coin for each user, not an exact half or one"
+            " of each pair. fixed: any other known way, such as by hand or by date. unknown: you do not know.",
         ),
     ] = "unknown",
     independent_trainings: Annotated[
-        bool, typer.Option("--independent-trainings", help="Each row comes from its own independent training.")
+        bool, typer.Option("--independent-trainings", help="Each row has its score from its own independent training.")
     ] = False,
     delta: Annotated[float | None, typer.Option(help="delta of the bounds (default: the first claim's).")] = None,
     claim: Annotated[
@@ -335,11 +338,11 @@ def bound(
         typer.Option(metavar="KEY=VALUE", help="Claim to test, such as epsilon=4,delta=1e-6. Repeatable."),
     ] = None,
     plan: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="plan.json whose privacy curve is tested as a claim.")
+        Path | None, typer.Option(dir_okay=False, help="plan.json with a privacy curve to test as a claim.")
     ] = None,
-    guesses: Annotated[int | None, typer.Option(help="Number of guesses, chosen before looking at the scores.")] = None,
+    guesses: Annotated[int | None, typer.Option(help="Number of guesses, fixed before looking at the scores.")] = None,
     threshold: Annotated[
-        list[float] | None, typer.Option(help="Score threshold chosen before looking at the scores. Repeatable.")
+        list[float] | None, typer.Option(help="Score threshold, fixed before looking at the scores. Repeatable.")
     ] = None,
     attacks: Annotated[
         int, typer.Option(min=1, help="Number of attacks tried, if these scores are the best of several.")
@@ -349,8 +352,8 @@ def bound(
 ) -> None:
     """Compute bounds and a verdict from any tool's scores.
 
-    Prints which bounds are valid for this design, and which are refused and why. Exit codes: 3 if a claim is
-    contradicted (certified), 4 if it is contradicted (indicative).
+    Prints the bounds that are valid for this design, and the reason for each refused bound. Exit codes: 3 if a claim is
+    contradicted (certified), 4 if a claim is contradicted (indicative).
     """
     from heldin.bounds import judgement as engine
     from heldin.bounds.csv_scores import bound_scores, read_scores
@@ -383,15 +386,15 @@ def power(
         typer.Option(metavar="KEY=VALUE", help="Claim to test, such as epsilon=4,delta=1e-6. Repeatable."),
     ] = None,
     scores: Annotated[
-        int, typer.Option(help="Number of scores judged together: attacks times ways to aggregate.")
+        int, typer.Option(help="Number of scores that are judged together: attacks times aggregations.")
     ] = 15,
     access: Annotated[
         Literal["log-probabilities", "text"],
-        typer.Option(help="What the attacker sees; with text, --auroc is that of unlimited samples."),
+        typer.Option(help="What the attacker sees; with text, --auroc is for unlimited samples."),
     ] = "log-probabilities",
-    samples: Annotated[int, typer.Option(help="Continuations of each cut, with --access text.")] = 16,
+    samples: Annotated[int, typer.Option(help="Number of continuations per cut, with --access text.")] = 16,
     sampling_noise: Annotated[
-        float | None, typer.Option(hidden=True, help="Variance that one sample adds (default: 40, as measured).")
+        float | None, typer.Option(hidden=True, help="Variance that a single sample adds (default: 40, as measured).")
     ] = None,
     exclude_auroc: ExcludeAuroc = None,
     exclude_tpr: ExcludeTpr = None,

@@ -86,9 +86,7 @@ def fail_on_of(text: str | None) -> frozenset[FailOn] | None:
     try:
         return frozenset(FailOn(word.strip()) for word in text.split(","))
     except ValueError as error:
-        raise InputError(
-            f"--fail-on {text}: give one or several of {', '.join(FailOn)}, separated by commas"
-        ) from error
+        raise InputError(f"--fail-on {text}: give one or more of {', '.join(FailOn)}, separated by commas") from error
 
 
 def _hush(quiet: bool) -> bool:
@@ -141,7 +139,8 @@ def beginning(
         bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_say_version)
     ] = False,
     quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="No progress: print only the answer and errors.", callback=be_quiet)
+        bool,
+        typer.Option("--quiet", "-q", help="Print only the answer and errors, without progress.", callback=be_quiet),
     ] = False,
     device: DeviceOption = None,
     help_all: HelpAll = False,
@@ -151,7 +150,9 @@ def beginning(
 
 Out = Annotated[
     Path | None,
-    typer.Option("--out", "-o", file_okay=False, help="For the results (default: runs/ and the name in the config)."),
+    typer.Option(
+        "--out", "-o", file_okay=False, help="Folder for the results (default: runs/ and the name in the config)."
+    ),
 ]
 Set = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a key of the config. Repeatable.")
@@ -164,7 +165,7 @@ FailOnOption = Annotated[
     typer.Option(
         "--fail-on",
         metavar="WORD",
-        help="Words for exit code 8: leaks, inconclusive, not-valid, contradicted.",
+        help="Answers that give exit code 8: leaks, inconclusive, not-valid, contradicted.",
     ),
 ]
 BatchSize = Annotated[
@@ -172,7 +173,7 @@ BatchSize = Annotated[
     typer.Option(
         "--batch-size",
         min=1,
-        help="Texts per forward pass.",
+        help="Number of texts per forward pass.",
         callback=_set_batch,
         rich_help_panel=RUNNING,
         hidden=True,
@@ -189,7 +190,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON; null is unknow
 AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV; an empty cell is unknown.")]
 AsHtml = Annotated[
     bool,
-    typer.Option("--html", help="Also write report.html, which needs no network.", rich_help_panel=RUNNING),
+    typer.Option("--html", help="Also write report.html, which works offline.", rich_help_panel=RUNNING),
 ]
 Quiet = Annotated[
     bool,
@@ -205,31 +206,33 @@ Verbose = Annotated[
     ),
 ]
 SkipBad = Annotated[
-    bool, typer.Option("--skip-bad-rows", help="Skip and count all rows that cannot be used.", rich_help_panel=READING)
+    bool, typer.Option("--skip-bad-rows", help="Skip and count unusable rows.", rich_help_panel=READING)
 ]
 AdapterBase = Annotated[
     str | None,
     typer.Option(
         "--adapter-base",
         metavar="MODEL",
-        help="Base of adapters (default: the one that their config names).",
+        help="Base of adapters (default: the base in their config).",
         rich_help_panel=RUNNING,
         hidden=True,
     ),
 ]
 _reading = partial(typer.Option, rich_help_panel=READING, hidden=True)
-Strict = Annotated[bool, _reading("--strict", help="Refuse rows without text, which are skipped otherwise.")]
-Encoding = Annotated[str | None, _reading("--encoding", metavar="NAME", help="Of text files, such as cp1252.")]
-Delimiter = Annotated[str | None, _reading("--delimiter", metavar="WORD", help="Sign between the fields of CSV.")]
+Strict = Annotated[bool, _reading("--strict", help="Stop at rows without text, which are skipped by default.")]
+Encoding = Annotated[str | None, _reading("--encoding", metavar="NAME", help="Encoding of text files, such as cp1252.")]
+Delimiter = Annotated[str | None, _reading("--delimiter", metavar="WORD", help="Character between the fields of CSV.")]
 TemplateFile = Annotated[
-    Path | None, typer.Option("--template", dir_okay=False, hidden=True, help="Chat template (default: the model's).")
+    Path | None,
+    typer.Option("--template", dir_okay=False, hidden=True, help="File with a chat template (default: the model's)."),
 ]
-RowsField = Annotated[str | None, _reading("--field", metavar="NAME", help="Key of the list of rows in a JSON object.")]
+RowsField = Annotated[str | None, _reading("--field", metavar="NAME", help="Key of a JSON object's list of rows.")]
 ExcludeAuroc = Annotated[
     float | None, typer.Option(help="Answer 'no leak found' only if it rules out a larger AUROC (default: 0.60).")
 ]
 ExcludeTpr = Annotated[
-    float | None, typer.Option(help="Likewise for the true-positive rate at 5 % FPR (default: 0.15).")
+    float | None,
+    typer.Option(help="Answer 'no leak found' only if it rules out a larger TPR at 5 % FPR (default: 0.15)."),
 ]
 Aliases = Annotated[Path | None, typer.Option(dir_okay=False, help="YAML file that lists each person's aliases.")]
 
@@ -249,7 +252,7 @@ def rows_rule(skip_bad_rows: bool, strict: bool) -> "OnBadRows":
     from heldin.corpus.sources.bad_rows import OnBadRows
 
     if skip_bad_rows and strict:
-        raise InputError("--strict refuses the rows that --skip-bad-rows skips: give one of them")
+        raise InputError("--strict stops at the rows that --skip-bad-rows skips: give one of them")
     return OnBadRows.SKIP if skip_bad_rows else OnBadRows.STRICT if strict else OnBadRows.SKIP_EMPTY
 
 
@@ -275,7 +278,7 @@ def answer(table: str, fields: Any, rows: Sequence[Mapping[str, Any]], *, json: 
         csv: whether ``--csv`` was given; raises InputError together with ``json``.
     """
     if json and csv:
-        raise InputError("one of --json and --csv at a time")
+        raise InputError("give only one of --json and --csv")
     if csv:
         from heldin.base.tabular import csv_text
 
@@ -306,9 +309,9 @@ def confirm(lines: list[str], question: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise InputError("no terminal to ask for confirmation: give --yes to remove it")
+        raise InputError("there is no terminal to ask for confirmation: give --yes to remove the files")
     # On stderr, as the question: stdout holds the one line or JSON object that scripts read.
     typer.echo("\n".join(lines), err=True)
     if not typer.confirm(question, err=True):
         # Exit code 2: a script must not take a refusal for something removed.
-        raise InputError("nothing was removed")
+        raise InputError("nothing was removed: the question was not answered with yes")

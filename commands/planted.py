@@ -39,23 +39,25 @@ if TYPE_CHECKING:
 
 
 def plant(
-    config: Annotated[Path, typer.Argument(dir_okay=False, help="Config; heldin config plant lists the keys.")],
+    config: Annotated[Path, typer.Argument(dir_okay=False, help="Config file; heldin config plant lists the keys.")],
     out: Out = None,
     canaries_only: Annotated[
         bool, typer.Option("--canaries-only", help="Audit canary users only; all real users stay in.")
     ] = False,
     audit_fraction: Annotated[
-        float | None, typer.Option(help="Audit a real user with this probability; all others stay in.")
+        float | None, typer.Option(help="Audit each real user with this probability; all others stay in.")
     ] = None,
     evidence: Annotated[
         str | None,
         typer.Option(
             metavar="WORD",
-            help="How to know what the model was trained on. callback: from the log of heldin.AuditCallback or"
+            help="How heldin knows what the model was trained on. callback: from the log of heldin.AuditCallback or"
             " heldin.watch_training; without a log nothing is certified. declared: from the person who signs.",
         ),
     ] = None,
-    looks: Annotated[int | None, typer.Option(help="Number of checkpoints to audit; they share the level.")] = None,
+    looks: Annotated[
+        int | None, typer.Option(help="Number of checkpoints to audit; they share the error level.")
+    ] = None,
     set_: Set = None,
     skip_bad_rows: SkipBad = False,
     strict: Strict = False,
@@ -68,10 +70,10 @@ def plant(
 ) -> None:
     """Prepare an audit of a training that someone else runs.
 
-    Draws coins and writes a training set to the folder training/ of --out: the same name, format and columns as yours,
-    without the rows of held-out users and with those of canary users. manifest.json there may go with it; ledger/ must
-    stay with you. After training: heldin audit-planted FOLDER --model MODEL, with the folder of --out. If killed, the
-    same command resumes.
+    Draws coins and writes a training set to the folder training/ in --out. It has the name, format and columns of
+    yours, without the rows of held-out users, and with rows of canary users. You may send manifest.json with it, but
+    keep ledger/ to yourself. After training, run heldin audit-planted FOLDER --model MODEL, with --out as FOLDER. If
+    killed, the same command resumes.
     """
     from heldin.base.progress import reporter_for_this_terminal
     from heldin.planting.plant import plant as do
@@ -115,19 +117,19 @@ def audit_planted(
     planted: Annotated[Path, typer.Argument(file_okay=False, help="Folder that heldin plant wrote.")],
     model: Annotated[
         list[str] | None,
-        typer.Option(metavar="MODEL", help="Model that was trained on it. Repeat it for checkpoints."),
+        typer.Option(metavar="MODEL", help="Model trained on the planted training set. Repeat for checkpoints."),
     ] = None,
     claim: Claims = None,
     declared_by: Annotated[
         str | None,
         typer.Option(
-            help="Who declares what heldin cannot check, such as that the model was trained on that set and on no other"
-            " text of its users. The report lists each such condition.",
+            help="Name of the person who declares what heldin cannot check, such as that the model was trained on"
+            " that set and on no other text of its users. The report lists each such condition.",
         ),
     ] = None,
     endpoint: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="Base URL of a server; --model is then a name there."),
+        typer.Option(metavar="URL", help="Base URL of a server; --model is then a name on this server."),
     ] = None,
     set_: Annotated[
         list[str] | None,
@@ -144,7 +146,10 @@ def audit_planted(
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", "-o", file_okay=False, help="For the results (default: audits/LOOK there, LOOK = 1, 2, ...)."
+            "--out",
+            "-o",
+            file_okay=False,
+            help="Folder for the results (default: audits/LOOK in FOLDER, LOOK = 1, 2, ...).",
         ),
     ] = None,
     fail_on: FailOnOption = None,
@@ -157,9 +162,8 @@ def audit_planted(
     """Audit a model that was trained on a set of heldin plant.
 
     heldin drew the members of such a set, so results can be certified. A --claim states its unit, as in
-    epsilon=8,delta=1e-6,unit=user. A contradicted claim is certified if every condition was checked or declared. Users,
-    texts and attacks were fixed when the set was planted. All options of an endpoint are those of the section endpoint
-    in heldin config audit.
+    epsilon=8,delta=1e-6,unit=user. A contradicted claim is certified if every condition was checked or declared. heldin
+    plant fixed users, texts and attacks. The section endpoint of heldin config audit lists all options of an endpoint.
     """
     from heldin.base.progress import reporter_for_this_terminal
     from heldin.planting.audit import audit_planted as do
@@ -168,9 +172,11 @@ def audit_planted(
 
     gate = fail_on_of(fail_on)
     if not model:
-        raise InputError("heldin audit-planted needs --model: the folder or hub name of the model that was trained")
+        raise InputError("give --model: the folder or hub name of the trained model")
     if len(model) > 1 and out is not None:
-        raise InputError("--out goes with one --model: several go to audits/LOOK in the planted folder")
+        raise InputError(
+            "--out is for a single --model: leave --out out, and the audits go to audits/LOOK in the planted folder"
+        )
     remote = _remote(endpoint, set_ or [])
     jobs = [PlantedAudit(planted, name, tuple(claim or ()), declared_by, remote, dtype, adapter_base) for name in model]
     # All of them before the first is scored: a look that was taken is paid for.
@@ -249,7 +255,7 @@ def _remote(url: str | None, overrides: list[str]) -> "Remote | None":
     """Return the connection to a model behind an endpoint; None without an address."""
     if url is None:
         if overrides:
-            raise InputError("--set goes with --endpoint: heldin plant fixed everything else")
+            raise InputError("--set is only for --endpoint: heldin plant fixed all other keys")
         return None
     from heldin.base.config_errors import checked
     from heldin.jobs.checkpoint.audit_config import EndpointConfig

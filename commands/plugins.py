@@ -14,7 +14,7 @@ WIDTH = 78
 def plugins(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="NAME", help="Only these, each as NAME or FAMILY:NAME."),
+        typer.Argument(metavar="NAME", help="Only these kinds, each as NAME or FAMILY:NAME."),
     ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Import each kind and run its suite (heldin.testing); keep the result.")
@@ -24,8 +24,9 @@ def plugins(
 ) -> None:
     """List the kinds that packages add, and run their suites.
 
-    A package registers its attacks, corpus sources, data defenses and other kinds as entry points. A config names them.
-    The list imports nothing. --check runs their code, and ends with code 2 if a suite fails.
+    A package registers its attacks, corpus sources, data defenses and other kinds as entry points. A config uses these
+    kinds by name. Without --check, heldin imports no kind. --check imports each kind and runs its suite; the exit code
+    is 2 if a suite fails.
     """
     from heldin.testing.suites import checked, installed
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def run(
-    config: Annotated[Path, typer.Argument(dir_okay=False, help="Config; heldin config run lists the keys.")],
+    config: Annotated[Path, typer.Argument(dir_okay=False, help="Config file; heldin config run lists the keys.")],
     out: Out = None,
     set_: Set = None,
     check: Annotated[
@@ -42,8 +42,8 @@ def run(
         float | None,
         typer.Option(
             min=0.1,
-            help="With --check: GiB of a GPU; print what the run needs there, and refuse what cannot fit (default:"
-            " the memory of the GPU here, if there is one).",
+            help="With --check: GiB of a GPU. Print the memory that the run needs, and refuse a run that cannot fit"
+            " (default: the memory of the GPU here, if there is one).",
             hidden=True,
         ),
     ] = None,
@@ -58,17 +58,17 @@ def run(
 ) -> None:
     """Train a model, attack it, and write the report.
 
-    Splits users by coin, fine-tunes, attacks, and writes record.json and report.pdf to the folder of --out. If the run
-    is killed, the same command resumes it. Relative paths in a config count from the current folder.
+    Splits users by coin, fine-tunes, attacks, and writes record.json and report.pdf to --out. If the run is killed, the
+    same command resumes it. Relative paths in a config start at the current folder.
     """
     from heldin.stages.run_config import load_config
 
     if gpu_memory is not None and not check:
-        raise InputError("--gpu-memory goes with --check: a run takes the memory that there is")
+        raise InputError("--gpu-memory is only for --check: leave --gpu-memory out for a run")
     gate = fail_on_of(fail_on)
     overrides = [*(set_ or []), *rows_set(skip_bad_rows, strict, "corpus.bad_rows")]
     if check and gate is not None:
-        raise InputError("--fail-on goes with a run, and --check runs nothing: leave one out")
+        raise InputError("--check runs nothing that could fail: leave out --fail-on or --check")
     if check:
         _check(config, overrides, out, json, gpu_memory)
         return

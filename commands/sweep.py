@@ -33,17 +33,19 @@ LISTS = {"differs", "ceiling", "canaries", "bands"}
 
 def sweep(
     file: Annotated[
-        Path, typer.Argument(dir_okay=False, help="YAML of the sweep; heldin config sweep lists the keys.")
+        Path, typer.Argument(dir_okay=False, help="YAML file of the sweep; heldin config sweep lists the keys.")
     ],
     out: Out = None,
     set_: Set = None,
-    scale: Annotated[str | None, typer.Option(help="Another size: a name under scales in the file.")] = None,
+    scale: Annotated[str | None, typer.Option(help="Run another size: a name under scales in the file.")] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Train nothing: print every problem (exit code 2), or all variants.")
     ] = False,
     mirror: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="At the end copy records and reports there: a folder, s3://...", hidden=True),
+        typer.Option(
+            metavar="URL", help="At the end copy records and reports to this place: a folder, s3://...", hidden=True
+        ),
     ] = None,
     ray_address: Annotated[
         str | None,
@@ -63,11 +65,11 @@ def sweep(
 ) -> None:
     """Train several variants on the same users, and compare them.
 
-    Each variant is an ordinary run, in cells/REPETITION/VARIANT of the folder of --out; comparison.json and report.pdf
-    of the whole are in the folder itself. If the sweep is killed, the same command resumes. Ledgers, keys and scores
-    are never mirrored. For a Ray cluster --out is on a file system that all machines share.
+    Each variant is an ordinary run in OUT/cells/REPETITION/VARIANT. OUT itself has comparison.json and report.pdf for
+    the whole sweep. If the sweep is killed, the same command resumes. --mirror never copies ledgers, keys and scores.
+    For a Ray cluster, put --out on a file system that all machines share.
 
-    Exit code 3 counts claims of all runs together; with 5 some runs failed, and the others are compared.
+    Exit code 3 is for the claims of all runs together. Exit code 5: some runs failed, and the others are compared.
     """
     from heldin.sweeps.load import load_sweep
 
@@ -90,11 +92,14 @@ def demo(
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", "-o", file_okay=False, help="For the results (default: runs/ and its name, such as demo)."
+            "--out",
+            "-o",
+            file_okay=False,
+            help="Folder for the results (default: runs/demo; -chat, -pairs and -all are appended for these options).",
         ),
     ] = None,
     every: Annotated[
-        bool, typer.Option("--all", help="Compare plain training and four defenses, which takes about twice as long.")
+        bool, typer.Option("--all", help="Compare plain training and four defenses; takes about twice as long.")
     ] = False,
     chat: Annotated[bool, typer.Option("--chat", help="Train on chats instead of mails.")] = False,
     pairs: Annotated[bool, typer.Option("--pairs", help="Train on preference pairs, by DPO.")] = False,
@@ -105,8 +110,8 @@ def demo(
 ) -> None:
     """See what heldin does: three models and a report.
 
-    Compares plain training and two defenses on a made-up corpus, in about three minutes on two cores. Each is trained
-    and attacked five times, and a decision rule selects one. Prints the path of the PDF.
+    Compares plain training and two defenses on a made-up corpus, in about three minutes on two cores. heldin trains and
+    attacks each of the three five times, and a decision rule selects one. Prints the path of the PDF.
     """
     from heldin.sweeps.load import demo_sweep
 

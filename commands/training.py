@@ -33,7 +33,7 @@ RECORDS = "Records are sampled: els, example"
 
 def retrain(
     config: Annotated[
-        Path, typer.Argument(dir_okay=False, help="Config of the run whose training and plan are tested.")
+        Path, typer.Argument(dir_okay=False, help="Config file of the run whose training and plan are tested.")
     ],
     trainings: Annotated[
         int, typer.Option(min=2, help="Number of trainings; each includes the worst-case user with probability 1/2.")
@@ -42,17 +42,20 @@ def retrain(
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", "-o", file_okay=False, help="For the results (default: runs/ and the config's name, -retrained)."
+            "--out",
+            "-o",
+            file_okay=False,
+            help="Folder for the results (default: runs/NAME-retrained, with the name in the config).",
         ),
     ] = None,
     processes: Annotated[
         int | None, typer.Option(min=1, help="Trainings in parallel (default: the number of cores).")
     ] = None,
     target: Annotated[
-        str, typer.Option(metavar="WORD", help="What to train: defense (the config's), or none as a control.")
+        str, typer.Option(metavar="WORD", help="Defense to train with: defense (the config's) or none, as a control.")
     ] = "defense",
     documents: Annotated[
-        int | None, typer.Option(min=1, help="Documents of the worst-case user (default: group size).", hidden=True)
+        int | None, typer.Option(min=1, help="Documents of the worst-case user (default: the group size).", hidden=True)
     ] = None,
     threshold: Annotated[
         float | None,
@@ -64,7 +67,9 @@ def retrain(
     skip_bad_rows: SkipBad = False,
     strict: Strict = False,
     fail_on: FailOnOption = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Seed (default: the config's).", hidden=True)] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Seed (default: the seed in the config).", hidden=True)
+    ] = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
     device: DeviceOption = None,
@@ -73,9 +78,9 @@ def retrain(
 ) -> None:
     """Audit a way of training by many small trainings.
 
-    Each has or lacks a worst-case user, and together they bound epsilon from below. Each training runs the config's
-    whole defense under its own key and yields one score; Clopper-Pearson limits at one threshold certify a lower bound
-    on epsilon per user (docs/retraining.md). If killed, the same command resumes.
+    A coin decides whether a training includes a worst-case user. Each training runs the config's whole defense under
+    its own key, and yields one score. Clopper-Pearson limits at one threshold then certify a lower bound on epsilon per
+    user (docs/retraining.md). If killed, the same command resumes.
     """
     from heldin.base.progress import reporter_for_this_terminal
     from heldin.bounds.verdict import parse_claim
@@ -106,7 +111,7 @@ def retrain(
 def white_box(
     plan: Annotated[Path | None, typer.Option(dir_okay=False, help="plan.json of the mechanism to audit.")] = None,
     kind: Annotated[
-        str | None, typer.Option(metavar="WORD", help="Mechanism, if not by --plan: uls, els, example.")
+        str | None, typer.Option(metavar="WORD", help="Mechanism, if there is no --plan: uls, els or example.")
     ] = None,
     users: Annotated[int | None, typer.Option(help="uls: public number of users.")] = None,
     cohort: Annotated[float | None, typer.Option(help="uls: expected number of users per step.")] = None,
@@ -153,18 +158,20 @@ def white_box(
     untied: Annotated[
         bool,
         typer.Option(
-            "--untied", help="Give it a head of its own instead of tied embeddings.", rich_help_panel=HOW, hidden=True
+            "--untied", help="Use a separate head instead of tied embeddings.", rich_help_panel=HOW, hidden=True
         ),
     ] = False,
     one_process: Annotated[
         bool,
-        typer.Option("--one-process", help="Do not also train in two processes.", rich_help_panel=HOW, hidden=True),
+        typer.Option(
+            "--one-process", help="Do not repeat the training in two processes.", rich_help_panel=HOW, hidden=True
+        ),
     ] = False,
     accept: Annotated[
         list[Acceptable] | None,
         typer.Option(
-            help="Finding that does not count towards the exit code: non-finite, a unit whose gradient is not finite"
-            " breaks the step. It is still reported. Repeatable.",
+            help="Finding that does not change the exit code, but is reported. non-finite: a unit with a gradient"
+            " that is not finite breaks the step. Repeatable.",
             rich_help_panel=HOW,
             hidden=True,
         ),
@@ -174,12 +181,11 @@ def white_box(
 ) -> None:
     """Audit the code of a trainer: watch and check each step.
 
-    Canary users are included by coin. Without --step, audits heldin's own trainer. A step function of yours, or Opacus
-    (heldin.white_box.opacus_step:opacus), has the signature that
-    docs/white-box.md describes, and runs in one process.
+    Includes canary users by coin. Without --step, audits heldin's own trainer. Your step function, or Opacus
+    (heldin.white_box.opacus_step:opacus), needs the signature in docs/white-box.md, and runs in one process.
 
-    Exit codes: 0 no alarm, 3 the accountant's curve is contradicted, 7 the trainer does not run the stated mechanism, 6
-    it runs the stated mechanism on finite input only (0 with --accept non-finite).
+    Exit codes: 0 no alarm; 3 the accountant's curve is contradicted; 7 the trainer does not run the stated mechanism; 6
+    it does so only on finite input (0 with --accept non-finite).
     """
     from heldin.base.coins import new_key
     from heldin.base.progress import reporter_for_this_terminal

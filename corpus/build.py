@@ -127,7 +127,7 @@ def _nothing_usable(source: Source, skipped: Skipped) -> str:
     else:
         # A source may know why, such as a preset whose steps leave nothing.
         reasons = (getattr(part, "reason_if_empty", None) for part in parts)
-        why = next((reason for reason in reasons if reason), "it holds no row; name one with records")
+        why = next((reason for reason in reasons if reason), "the source has no row: give one with records")
     return f"no usable record in {', '.join(map(source_name, parts))}: {why}"
 
 

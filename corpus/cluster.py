@@ -41,18 +41,18 @@ def connect_to_ray(address: str) -> Any:
         InputError: Ray is not installed, or no cluster answers at the address.
     """
     if "://" in address:
-        raise InputError(f"--ray-address {address}: name it as HOST:PORT, on a machine of the cluster")
+        raise InputError(f"--ray-address {address}: write HOST:PORT, with a machine of the cluster as HOST")
     try:
         import ray
         import ray.util.scheduling_strategies
     except ImportError as error:
-        raise InputError("a cluster needs Ray: pip install '.[cluster]' in a clone of heldin") from error
+        raise InputError("Ray is not installed: pip install '.[cluster]' in a clone of heldin") from error
     _require_answer(address)
     try:
         ray.init(address=address, log_to_driver=False, logging_level="ERROR", ignore_reinit_error=True)
     except Exception as error:  # Ray has an error of its own for each of its layers
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise InputError(f"--ray-address {address}: no cluster answers: {reason}") from error
+        raise InputError(f"--ray-address {address}: no cluster answers ({reason})") from error
     return ray
 
 
@@ -64,7 +64,7 @@ def _require_answer(address: str) -> None:
     try:
         socket.create_connection((host, int(port)), timeout=_PATIENCE).close()
     except OSError as error:
-        raise InputError(f"--ray-address {address}: nobody answers ({error.strerror or error})") from error
+        raise InputError(f"--ray-address {address}: no machine answers ({error.strerror or error})") from error
 
 
 def build_on_cluster(
@@ -113,7 +113,9 @@ def build_on_cluster(
     stores = [CorpusStore(of_source) for of_source in folders]
     # True if some stores' ids are given and others' made: one source alone is never mixed.
     if len({store.ids for store in stores} | {"mixed"}) > 2:
-        raise InputError("some sources have ids and some have none: name the id column of all, or of none")
+        raise InputError(
+            "some sources have an id column and some have none: name the id column of all sources, or of none"
+        )
     if stores[0].ids == "given":
         # Each task counts the ids of one hash share, so that no task has to keep all ids in memory.
         refuse_repeated(on_all(repeated_ids, [(folders, share, ID_SHARES) for share in range(ID_SHARES)]))

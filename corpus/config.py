@@ -26,31 +26,31 @@ class CorpusConfig(Section):
     source: CorpusSource
     """Where texts come from, and in which format."""
     aliases: ExpandedPath | None = None
-    """YAML file that lists each person's aliases, which then count as one user; null: every name is one user."""
+    """YAML file that lists each person's aliases, which then count as one user; null: each name is one user."""
     format: RowFormat | None = None
     """How rows hold their text. text: a column of text. messages: a list of messages with role and content.
-    conversations: the same with from and value. prompt-completion: the columns prompt and completion, of text or of
-    messages. preference: the columns chosen and rejected, and a prompt. null: the columns of the first row tell;
+    conversations: a list of turns with from and value. prompt-completion: the columns prompt and completion, as text or
+    messages. preference: the columns chosen and rejected, and a prompt. null: the columns of the first row decide;
     ``columns.text`` may name the column of messages."""
     turns: Counting | None = None
-    """Which turns of a row deduplication, caps, statistics and canary users work on; null: those that bear the loss
-    (finetune.loss_on). Entities are searched in all turns, since a model reads them."""
+    """Turns of a row that deduplication, caps, statistics and canary users work on; null: the turns that bear the loss
+    (finetune.loss_on). Entities are searched in all turns, since a model reads all of them."""
     template: ExpandedPath | None = None
-    """File with the chat template that writes messages, in Jinja; null: that of the base model's tokenizer."""
+    """File with the chat template that writes messages, in Jinja; null: the template of the base model's tokenizer."""
     template_options: dict[str, str | bool] | None = None
-    """What else the chat template is given, such as {date_string: 26 Jul 2024} or {enable_thinking: false};
-    null: nothing."""
+    """Further values for the chat template, such as {date_string: 26 Jul 2024} or {enable_thinking: false}; null:
+    none."""
     text_unit: Literal["record", "sentence"] = "record"
-    """What a record of the run is: a record of the source, or each of its sentences."""
+    """What counts as a record of the run: a record of the source, or each of its sentences."""
     bad_rows: OnBadRows = OnBadRows.SKIP_EMPTY
-    """Which rows are skipped and counted. skip-empty: rows without text. skip: all rows that cannot be used. strict:
-    none. The first other row that cannot be used is an error."""
+    """Rows to skip and count. skip-empty: rows without text. skip: all unusable rows. strict: none. The first other
+    unusable row is an error."""
     public_validation: UserFilter | None = None
-    """Users who are neither audited nor trained on; their loss chooses a checkpoint (finetune.select: best_public);
+    """Users who are neither audited nor trained on, whose loss chooses a checkpoint (finetune.select: best_public);
     null: none."""
     users: UserFilter = UserFilter(min_records=20)
-    """Which users are audited. Each needs a record for training, attacker, validation and test: at least 4. A preset
-    has a ``min_records`` of its own as default."""
+    """Users who are audited. Each needs a record for training, attacker, validation and test, so at least 4. A preset
+    has its own default of ``min_records``."""
 
     def opened(self, reading: RowReading) -> Source:
         """Return the source of the run's records, with rows read in this way.
@@ -58,7 +58,9 @@ class CorpusConfig(Section):
         Raises InputError if sentences are requested and rows are turns.
         """
         if reading.has_turns and self.text_unit == "sentence":
-            raise InputError("corpus.text_unit: sentence cuts texts, and the rows are turns: leave it out")
+            raise InputError(
+                "corpus.text_unit: sentence cuts texts, but the rows are turns: leave corpus.text_unit out"
+            )
         source = (self.source.reading(reading.columns) if reading.has_turns else self.source).source()
         if (origin := SOURCES.origin(self.source.kind)) is not None:
             source = OfPackage(source, origin)
@@ -87,14 +89,14 @@ class CorpusConfig(Section):
     @model_validator(mode="after")
     def _sentences_of_whole_texts(self) -> "CorpusConfig":
         if self.spans is not None and self.text_unit == "sentence":
-            raise ValueError("text_unit: sentence cuts whole texts: leave source.columns.spans out, or keep records")
+            raise ValueError(
+                "'text_unit: sentence' cuts whole texts: leave source.columns.spans out, or set 'text_unit: record'"
+            )
         return self
 
     @model_validator(mode="after")
     def _enough_to_split(self) -> "CorpusConfig":
         # Here and not in ``UserFilter``, which also serves users who are not split.
         if self.users.min_records < MIN_RECORDS_TO_SPLIT:
-            raise ValueError(
-                f"users.min_records is {self.users.min_records}: it must be at least {MIN_RECORDS_TO_SPLIT}"
-            )
+            raise ValueError(f"users.min_records is {self.users.min_records}: give at least {MIN_RECORDS_TO_SPLIT}")
         return self

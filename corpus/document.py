@@ -91,10 +91,10 @@ class Document:
         before = 0
         for begin, end in self.spans:
             if not before <= begin <= end:
-                raise ValueError(f"part {begin} to {end} of a text overlaps another, or is not in order")
+                raise ValueError(f"part {begin} to {end} of a text overlaps another part, or is not in order")
             before = end
         if before > len(self.text):
-            raise ValueError(f"a part ends at character {before} of a text of {len(self.text)}")
+            raise ValueError(f"a part ends at character {before}, but the text has {len(self.text)}")
 
     @classmethod
     def of(cls, text: str) -> "Document":
@@ -161,11 +161,11 @@ class Document:
         if wanted is Counting.ALL:
             return replace(self, spans=((0, len(self.text)),))
         if self.layout is None:
-            raise ValueError(f"'{wanted}' asks for turns, and the text has none")
+            raise ValueError(f"'{wanted}' needs turns, but the text has none")
         if wanted is not Counting.COMPLETION:
             return replace(self, spans=tuple((t.begin, t.end) for t in self.layout.turns if t.role == wanted))
         if self.layout.completion is None:
-            raise ValueError("a completion was asked for, and the text has no prompt")
+            raise ValueError("'completion' needs a prompt, but the text has none")
         return replace(self, spans=((self.layout.completion, len(self.text)),))
 
     def cut(self, most: int) -> "Document":
@@ -199,7 +199,7 @@ def forked(chosen: Document, rejected: Document) -> Document:
     assert second.completion is not None
     fork = min(first.completion, second.completion)
     if chosen.text[:fork] != rejected.text[:fork]:
-        raise ValueError("the two answers are written behind different texts of one prompt")
+        raise ValueError("the two answers of a pair follow different texts of the prompt")
     text = chosen.text + _BETWEEN
     end = len(text)
 

@@ -224,7 +224,9 @@ class Chat:
         else:
             conversation = conversation_of(row, format_of_value(row.get(column)) or RowFormat.MESSAGES, column)
         if not isinstance(conversation, Conversation):
-            raise ValueError(f"column '{self.columns[-1]}' holds {'no messages' if conversation is None else 'text'}")
+            raise ValueError(
+                f"column '{self.columns[-1]}' contains {'no messages' if conversation is None else 'text'}"
+            )
         return conversation
 
     def _first_messages(self, rows: Sequence[Row]) -> Sequence[Mapping[str, Any]]:
@@ -240,12 +242,13 @@ class Chat:
         try:
             rendered = self.template.text(self._two(_USER, _ASSISTANT))
         except ValueError as error:
-            raise InputError(f"a made-up conversation of two turns: {error}") from error
+            raise InputError(f"the chat template fails on a made-up conversation of two turns: {error}") from error
         before, user, rest = rendered.partition(_USER)
         between, assistant, after = rest.partition(_ASSISTANT)
         if not (user and assistant and between):
             raise InputError(
-                "the tokenizer's chat template does not write a user's and an assistant's turn as they are"
+                "the tokenizer's chat template changes the text of a user's and an assistant's turn: give a template"
+                " that writes turns unchanged"
             )
         return before, between, after
 
@@ -261,21 +264,21 @@ def like_messages(messages: list[Row], old: object) -> object:
 def _text(row: Row, column: str) -> str:
     value = row.get(column)
     if not isinstance(value, str):
-        raise ValueError(f"column '{column}' holds {type(value).__name__}, not text")
+        raise ValueError(f"column '{column}' contains {type(value).__name__} instead of text")
     return value
 
 
 def _read(document: Document, most: int, part: str) -> Document:
     """Return the document if a part that counts begins within the characters that are read, else raise ValueError."""
     if not any(begin < min(end, most) for begin, end in document.spans):
-        raise ValueError(f"nothing of {part} is in the first {most:,} characters, which the attack reads")
+        raise ValueError(f"{part} is not in the first {most:,} characters, which the attack reads")
     return document
 
 
 def _room(tokens: int, taken: str) -> int:
     """Return a number of characters that surely take fewer tokens. Raises InputError if there is none."""
     if tokens < 2:
-        raise InputError(f"sequence_length leaves no room for what is scored of a row{taken}: raise it")
+        raise InputError(f"sequence_length leaves no room for the scored part of a row{taken}: raise sequence_length")
     # Each token has a character of its own, but for a few of the rarest characters.
     return tokens - 1
 

@@ -21,19 +21,23 @@ def load_aliases(path: Path) -> dict[str, str]:
         raise InputError(f"no such alias file: '{path}'")
     content = read_yaml(path, names_people=True)
     if not isinstance(content, Mapping):
-        raise InputError(f"{path.name}: expected lines like 'person: [alias, alias]'")
+        raise InputError(f"{path.name}: write lines such as 'person: [alias, alias]'")
     person_of: dict[str, str] = {}
     for number, (person, names) in enumerate(content.items(), start=1):
         # A single alias may stand without a list; as text it would be read letter by letter.
         for alias in [names] if isinstance(names, str) else names or []:
             if (other := person_of.setdefault(str(alias), str(person))) != str(person):
                 first = list(map(str, content)).index(other) + 1
-                raise InputError(f"{path.name}: people {first} and {number} have the same alias: name one person")
+                raise InputError(
+                    f"{path.name}: people {first} and {number} have the same alias: give each alias to one person"
+                )
     # No chains of aliases: where one ends would depend on the order of reading.
     for alias, person in person_of.items():
         if alias != person and person in person_of and person_of[person] != person:
             here, there = (list(map(str, content)).index(name) + 1 for name in (person, person_of[person]))
-            raise InputError(f"{path.name}: person {here} is an alias of person {there}: name one person")
+            raise InputError(
+                f"{path.name}: person {here} is an alias of person {there}: list all aliases under one person"
+            )
     return person_of
 
 
@@ -52,7 +56,7 @@ def missing_names_line(users: Iterable[str]) -> str | None:
     if not names:
         return None
     return (
-        f"warning: {counted(len(names), 'user')} with a name such as nan or null, which programs write where a name is"
-        " missing: rows without a user may count as one person; leave them out by corpus.users.exclude, or correct the"
-        " rows"
+        f"warning: {counted(len(names), 'user')} with a name such as nan or null, which programs write for a missing"
+        " name. Rows without a user may count as one person: leave them out with corpus.users.exclude, or correct"
+        " the rows"
     )

@@ -172,7 +172,7 @@ def set_asides(
     counts = np.array([len(rows) for rows in ranges], dtype=np.int64)
     if counts.size and counts.min() < MIN_RECORDS_TO_SPLIT:
         raise InputError(
-            f"a user with {counts.min()} records cannot be split: at least {MIN_RECORDS_TO_SPLIT} are needed"
+            f"a user with {counts.min()} records cannot be split: give at least {MIN_RECORDS_TO_SPLIT} records"
         )
     sizes = _sizes(counts, attacker_fraction, evaluation_fraction)  # (users, parts)
     rows = np.empty(int(counts.sum()), dtype=_narrowest(max((rows_of_user.stop for rows_of_user in ranges), default=0)))

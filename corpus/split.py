@@ -67,9 +67,9 @@ def records_to_train_on(documents: int, *, attacker_fraction: float, evaluation_
 def check_pool(users: int, size: int | None) -> None:
     """Raise InputError for a pool of fewer than two users, or of more users than there are."""
     if size is not None and size > users:
-        raise InputError(f"audit_pool is {size}, but only {users} users have enough records: lower it")
+        raise InputError(f"audit_pool is {size}, but only {users} users have enough records: lower audit_pool")
     if (pool := users if size is None else size) < 2:
-        raise InputError(f"the audit has {pool} user(s) to hold in or out: at least 2 are needed, 100 to say much")
+        raise InputError(f"the audit has {pool} user(s): give at least 2, and 100 for a useful result")
 
 
 def assign(pool: Sequence[str], *, assignment: SplitRule, key: bytes) -> dict[str, Role]:
@@ -99,7 +99,9 @@ def require_both_sides(roles: Mapping[str, Role]) -> None:
     # With one side empty there is nothing to compare. That both sides have somebody raises the probability of an error
     # by a factor, close to 1 from 10 users on (docs/theory.md#conditions-of-one-run).
     if len(set(roles.values())) < 2:
-        raise InputError(f"all {len(roles)} coins fell on one side: audit more users, or start again for new coins")
+        raise InputError(
+            f"all {len(roles)} coins put users in the same group: audit more users, or start again for new coins"
+        )
 
 
 def assign_canaries(canaries: Sequence[str], *, key: bytes) -> dict[str, Role]:

@@ -216,7 +216,7 @@ class CorpusStore(Corpus):
         Costs O(records returned). Raises InputError if there are fewer than ``users`` users.
         """
         if users > len(self.users):
-            raise InputError(f"cannot sample {users} users: the corpus has {len(self.users)}")
+            raise InputError(f"cannot sample {users} users: the corpus has only {len(self.users)}")
         chosen = generator.choice(len(self.users), size=users, replace=False, shuffle=False)
         sampled = []
         for i in chosen:
@@ -266,7 +266,7 @@ def require_writable(to: Path) -> None:
     if to.suffix not in ENDINGS:
         raise InputError(f"--out '{to}': name a file that ends in {' or '.join(ENDINGS)}")
     if to.exists():
-        raise InputError(f"--out '{to}': there is one already; name another")
+        raise InputError(f"--out '{to}' exists already: name a new file")
 
 
 def write_corpus(store: CorpusStore, to: Path) -> None:

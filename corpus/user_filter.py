@@ -31,11 +31,12 @@ class UserFilter:
     exclude: tuple[str, ...] = ()
     """Patterns of user names; a user must match none."""
     min_records: Count = MIN_RECORDS_TO_SPLIT
-    """Fewest records of a user."""
+    """Minimum number of records per user."""
     max_records: Count | None = None
-    """Most records of a user; users with more are left out; null: no limit."""
+    """Maximum number of records per user; users with more are left out; null: no limit."""
     max_users: Count | None = None
-    """Most users, drawn by the run's seed; null: all. It voids a user-level epsilon, which ``fraction`` does not."""
+    """Maximum number of users, drawn by the run's seed; null: all. It voids a user-level epsilon, which ``fraction``
+    does not."""
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Keep each user with this probability, by a separate coin for each user."""
 
@@ -80,11 +81,11 @@ def select_users(
     """
     # Pydantic checks configs only; a rule made in Python gets here unchecked.
     if rule.max_users is not None and rule.max_users < 1:
-        raise InputError(f"max_users is {rule.max_users}: it must be at least 1, or null for no limit")
+        raise InputError(f"max_users is {rule.max_users}: give at least 1, or null for no limit")
     if not 0 < rule.fraction <= 1:
-        raise InputError(f"fraction is {rule.fraction}: it must be in (0, 1]")
+        raise InputError(f"fraction is {rule.fraction}: give a number above 0 and at most 1")
     if rule.min_records < 1:
-        raise InputError(f"min_records is {rule.min_records}: it must be at least 1")
+        raise InputError(f"min_records is {rule.min_records}: give at least 1")
     candidates = [user for user in store.users if user not in taken]
     named = [user for user in candidates if rule.admits(user)]
     # Each of these filters looks at the user alone, and is user-local (docs/theory.md#rules-of-the-data); ``max_users``

@@ -67,11 +67,12 @@ class ClipQuantile(Choice):
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     quantile: float = Field(0.5, gt=0.0, lt=1.0)
-    """Share of the units that is to stay below the clip norm."""
+    """Share of the units that should stay below the clip norm."""
     rate: Positive = 0.2
-    """How fast the clip norm follows: in a step it is multiplied by exp(-rate (share below it - quantile))."""
+    """How fast the clip norm follows: each step multiplies it by exp(-rate (share below it - quantile))."""
     share: float = Field(0.01, gt=0.0, lt=1.0)
-    """Share of the privacy budget for the counts; the noise on gradients is 1 / sqrt(1 - share) times as large."""
+    """Share of the privacy budget for the counts; it makes the noise on gradients 1 / sqrt(1 - share) times as
+    large."""
 
     def next_norm(self, norm: float, below: float) -> float:
         """Return the clip norm of the next step, from this step's norm and the noised share of units below it."""
@@ -115,7 +116,7 @@ class ClipKind(Choice):
 
     def of_filter(self) -> "ConcentrationFilter":
         """Return this clip. Raises InputError unless it leaves units out."""
-        raise InputError(f"clip '{self._name()}' leaves no unit out: use concentration_filter")
+        raise InputError(f"clip '{self._name()}' does not leave units out: use concentration_filter")
 
     def _name(self) -> str:
         return str(type(self).model_fields["kind"].default)
@@ -320,7 +321,9 @@ class DataStep(Choice):
     def _consistent(self) -> "DataStep":
         # What looks at one record only looks at one user only, so that a record-local step is user-local too.
         if self.record_local and not self.user_local:
-            raise ValueError(f"data step {self.name} is record-local but not user-local, which cannot be")
+            raise ValueError(
+                f"data step {self.name} is declared record-local but not user-local: declare it user-local too"
+            )
         return self
 
 
@@ -334,27 +337,27 @@ RecordSelection: TypeAlias = Literal[
 
 
 class LocalUpdates(Choice):
-    """Several steps of SGD on a drawn user's records. The change of the model is clipped and released."""
+    """Several steps of SGD on a drawn user's records; heldin clips and releases the change of the model."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     learning_rate: Positive
-    """Learning rate of the user's own steps; finetune.learning_rate is that of the released sum."""
+    """Learning rate of the user's own steps; finetune.learning_rate applies to the released sum."""
     batch_size: Count = 8
-    """Records in each of these steps; a sum over records is divided by it."""
+    """Number of records in each of the user's steps; a sum over records is divided by this number."""
     epochs: Count = 1
-    """Passes over the user's records."""
+    """Number of passes over the user's records."""
 
 
 class Workload(Choice):
-    """The optimizer's use of the noised gradients, for the choice of ``bands: auto``."""
+    """How the optimizer uses the noised gradients, for the choice of ``bands: auto``."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
     """Momentum of sgd: finetune.momentum. Adam's first moment is close to 0.9."""
     decay: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
-    """By which share the weights shrink in a step: learning rate times weight decay."""
+    """Share by which the weights shrink in a step: learning rate times weight decay."""
 
 
 PREFIX_SUMS = Workload()
@@ -366,9 +369,9 @@ class WeightCaps(Choice):
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     user: Count
-    """Records of a user from which on the user's weight is 1."""
+    """Number of a user's records from which on the user's weight is 1."""
     entity: Count
-    """Records naming an entity from which on its weight is 1."""
+    """Number of records naming an entity from which on the entity's weight is 1."""
 
 
 class TwoLevel(Choice):
@@ -396,7 +399,9 @@ class TwoLevel(Choice):
     @model_validator(mode="after")
     def _claim_is_whole(self) -> "TwoLevel":
         if self.claimed_noise is not None and self.extended_rate > 0 and self.sensitive_share is None:
-            raise ValueError("the paper's claim for records without an entity needs sensitive_share")
+            raise ValueError(
+                "the paper's claim for records without an entity needs sensitive_share: give sensitive_share"
+            )
         return self
 
 

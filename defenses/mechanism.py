@@ -122,7 +122,9 @@ class Mechanism(Choice):
             raise InputError("delta is missing: give a public constant below 1 / population, for example n^-1.1")
         check_delta(self.delta, self.steps)
         if self.local is not None and not (self.samples_users and self.sampler.by_coins):
-            raise InputError("local updates are a sampled user's: sample users, by Poisson coins in every step")
+            raise InputError(
+                "local updates are computed for each sampled user: sample users, by Poisson coins in every step"
+            )
         self.level.check()
         self.sampler.check(self.adjacency, self.members, self.delta, self.steps)
         _ = self.assumed_event  # the event's own checks: cap below the expected cohort, cohort above the population
@@ -187,7 +189,7 @@ class Mechanism(Choice):
         """Return the whole run without credit for sampling. Raises InputError unless cohorts are shuffled."""
         event = self.sampler.fallback_event(self.noise_multiplier, self.members, self.adjacency, self.steps)
         if event is None:
-            raise InputError("only shuffled cohorts have a fallback: Poisson sampling has its own event")
+            raise InputError("only shuffled cohorts have a fallback: use the event of Poisson sampling itself")
         return event
 
     @property
@@ -238,7 +240,7 @@ class Mechanism(Choice):
     def calibrated(self, target_epsilon: float) -> "Mechanism":
         """Return this mechanism with the least noise whose (assumed) epsilon at delta is at most target_epsilon."""
         if self.delta is None:
-            raise InputError("delta is missing, so that there is nothing to calibrate to")
+            raise InputError("delta is missing, so the noise cannot be calibrated: give a delta")
         if self.level.cannot_calibrate is not None:
             raise InputError(self.level.cannot_calibrate)
         noise = accounting.calibrate(self.assumed_event, self.rounds, self.delta, target_epsilon)

@@ -72,7 +72,7 @@ def stated_plan(plan: Mechanism | str | Path) -> Mechanism:
     if isinstance(plan, str | Path):
         return read_plan(Path(plan))
     if type(plan) is not Mechanism:
-        raise InputError(f"mechanism = {plan!r:.80}: a heldin.Mechanism or the path of a plan.json was expected")
+        raise InputError(f"mechanism is {plan!r:.80}: give a heldin.Mechanism, or the path of a plan.json")
     return plan
 
 
@@ -100,7 +100,10 @@ def mechanism_in(document: Any, path: Path) -> Mechanism:
     promise = _with_epsilons(mechanism.guarantee(), stated)
     # By identity, so that 1 or "true" in an edited file does not pass for true.
     if not isinstance(stated, dict) or stated.get("holds") is not isinstance(promise, Guarantee):
-        raise InputError(f"{path}: the stated guarantee is not this mechanism's, which is: {promise.label}")
+        raise InputError(
+            f"{path}: the stated guarantee differs from this mechanism's guarantee ({promise.label}): copy plan.json"
+            " from the run folder again"
+        )
     computed = _document(mechanism, promise)
     for name in ("guarantee", "dp_event", "covers"):
         _require_same(path, name, document[name], computed[name])
@@ -114,7 +117,7 @@ def plan_at(path: Path) -> Path:
     """
     if path.is_dir():
         if not (path / PLAN).is_file():
-            raise InputError(f"'{path}' holds no {PLAN}: {_REMEDY}")
+            raise InputError(f"'{path}' contains no {PLAN}: {_REMEDY}")
         return path / PLAN
     if not path.exists():
         raise InputError(f"'{path}' does not exist: {_REMEDY}")
@@ -179,8 +182,8 @@ def _require_same(path: Path, name: str, stated: Any, computed: Any) -> None:
             pass
         case _:
             raise InputError(
-                f"{path}: {name} is stated as {_shown(stated)}, but this mechanism gives {_shown(computed)}: the file"
-                " was changed, or another heldin wrote it; copy plan.json from the run folder again"
+                f"{path}: {name} is stated as {_shown(stated)}, but this mechanism gives {_shown(computed)}. The file"
+                " was changed, or another heldin wrote it: copy plan.json from the run folder again"
             )
 
 
@@ -188,7 +191,8 @@ def _require_keys(path: Path, name: str, stated: Mapping[str, Any], expected: Co
     unknown, missing = sorted(set(stated) - set(expected)), sorted(set(expected) - set(stated))
     if unknown or missing:
         raise InputError(
-            f"{path}: {name} has unknown keys {unknown}, missing keys {missing}: heldin did not write it so"
+            f"{path}: {name} has unknown keys {unknown} and missing keys {missing}, so the file was changed: copy"
+            " plan.json from the run folder again"
         )
 
 

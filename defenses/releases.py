@@ -112,13 +112,13 @@ def compose_releases(
     if delta is None and len(deltas) > 1:
         stated = ", ".join(f"{mine:g}" for mine in deltas)
         raise InputError(
-            f"the plans have different deltas ({stated}): give the delta of all releases together (--delta)"
+            f"the plans have different deltas ({stated}): give one delta for all releases together (--delta)"
         )
     delta = deltas[0] if delta is None else delta
     if pure and (alike.unit, alike.adjacency) != ("user", "add_remove"):
         raise InputError(
-            "pure releases (--pure) are counted for users under add/remove, and the plans protect"
-            f" {alike.unit} ({relation(alike.adjacency)}): compose each kind by itself and state both"
+            f"pure releases (--pure) protect users under add/remove, but the plans protect {alike.unit}"
+            f" ({relation(alike.adjacency)}): compose each kind separately, and state both epsilons"
         )
     runs = [(_event(release), release.times * release.mechanism.rounds) for release in releases]
     spent = accounting.composed_epsilon(runs, delta, pure)
@@ -180,17 +180,17 @@ def _promise(release: PlannedRelease) -> Guarantee:
     check_count(f"{release.name}: number of releases", release.times)
     mechanism, promise = release.mechanism, release.mechanism.guarantee()
     if not isinstance(promise, Guarantee):
-        raise InputError(f"{release.name}: {promise.label}; so all releases together have none either")
+        raise InputError(f"{release.name}: {promise.label}. So all releases together have no epsilon either")
     if isinstance(mechanism.assumed_event, FilteredGaussian):
         raise InputError(
-            f"{release.name}: the theorem of the concentration filter gives one epsilon and no loss distribution, so"
+            f"{release.name}: the theorem of the concentration filter gives an epsilon but no loss distribution. So"
             " heldin has no epsilon for all releases together"
         )
     # Missed in one release and recognised in another, a name is in neither of the two cases that have an accountant.
     if mechanism.two_level is not None:
         raise InputError(
-            f"{release.name}: two-level sampling has no accountant here for several releases, as a name may be missed"
-            " in one and recognised in another; so heldin has no epsilon for all releases together"
+            f"{release.name}: two-level sampling has no accountant for several releases, because a name may be missed"
+            " in one and recognised in another. So heldin has no epsilon for all releases together"
         )
     return promise
 
@@ -203,8 +203,8 @@ def _require_alike(first: PlannedRelease, alike: Guarantee, release: PlannedRele
     ):
         if mine != theirs:
             raise InputError(
-                f"{release.name}: {aspect} is {mine}, and that of {first.name} is {theirs}: no epsilon covers both;"
-                " compose each kind by itself and state both"
+                f"{release.name}: {aspect} is {mine}, but {theirs} in {first.name}, so no epsilon covers both:"
+                " compose each kind separately, and state both epsilons"
             )
 
 

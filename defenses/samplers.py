@@ -151,7 +151,7 @@ class BandedPoissonSampler(SamplerKind):
         """Return the sampler with rate = bands cohort / population, all public. Raises InputError above rate 1."""
         if bands * cohort > population:
             raise InputError(
-                f"{bands} bands of {cohort:,} users a step are {bands * cohort:,} users, more than the population"
+                f"{bands} bands of {cohort:,} users per step need {bands * cohort:,} users, more than the population"
                 f" {population:,}: use at most {max(1, population // cohort)} bands, or a smaller cohort"
             )
         return cls(rate=_rate(population, bands * cohort), population=population, bands=bands)
@@ -169,7 +169,7 @@ class BandedPoissonSampler(SamplerKind):
         """Raise InputError also for more bands than steps."""
         super().check(adjacency, members, delta, steps)
         if self.bands > steps:
-            raise InputError(f"{self.bands} bands are more than the {steps} steps: use at most {steps}")
+            raise InputError(f"{self.bands} bands are more than the {steps} steps: use at most {steps} bands")
 
     def event(self, noise_multiplier: float, members: int, clip: Clip) -> PoissonGaussian:
         """Return a Poisson-sampled Gaussian sum, once for each step of a group."""
@@ -222,7 +222,7 @@ class CappedPoissonSampler(SamplerKind):
         check_rounding(delta, steps)
         if members > 1:
             raise InputError(
-                f"a hard cohort cap with group size {members} has no accountant: drop the cap or sample users"
+                f"a hard cohort cap with group size {members} has no accountant: drop the cap, or sample users"
             )
 
     def event(self, noise_multiplier: float, members: int, clip: Clip) -> CappedPoissonGaussian:
@@ -364,7 +364,7 @@ class Draws:
     def at(self, step: int) -> list[int]:
         """Return the indices of a step's units, from 0, increasing; possibly none."""
         if not 0 <= step < self._steps:
-            raise ValueError(f"step {step} is none of {self._steps}")
+            raise ValueError(f"step {step} is not among {self._steps}")
         return self._cohorts(step)
 
 
@@ -385,14 +385,14 @@ def _by_coins(rate: float, key: bytes, identities: Sequence[str], steps: int) ->
 def _require_population(population: int, identities: Sequence[str]) -> None:
     if len(identities) > population:
         raise InputError(
-            f"the corpus has {len(identities)} units, more than the public population {population} that the plan"
-            " states: raise it"
+            f"the corpus has {len(identities)} units, more than the public population {population} of the plan: raise"
+            " the population"
         )
 
 
 def _rate(population: int, cohort: float) -> float:
     if population < 1:
-        raise InputError(f"a population of {population} has nobody to draw: give a number above 0")
+        raise InputError(f"the population is {population}: give a number above 0")
     if cohort > population:
         raise InputError(f"cohort {cohort:g} is larger than the population {population}: lower the cohort")
     return cohort / population

@@ -61,7 +61,7 @@ def encode(
     for number, document, tokens in zip(numbers, branches, tokens_of(tokenizer, branches), strict=True):
         if len(tokens) < 1 + document.framed:
             raise InputError(
-                f"training text number {number} has no tokens: remove texts of blanks or unknown characters"
+                f"training text number {number} has no tokens: remove texts with only blanks or unknown characters"
             )
         if not document.framed:
             counted = tokens.counted

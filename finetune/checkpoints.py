@@ -99,9 +99,11 @@ def newest_state(folder: Path, say: Callable[[str], object] = lambda _: None) ->
     for path in states:
         if state_of(path) is State.WHOLE:
             return path
-        say(f"checkpoint '{path}' is not as it was written: training goes on from the one before")
+        say(f"checkpoint '{path}' is damaged or was changed: training continues from the checkpoint before")
     if states:
-        raise InputError(f"no checkpoint in '{folder}' is as it was written: restore one, or start a new run folder")
+        raise InputError(
+            f"every checkpoint in '{folder}' is damaged or was changed: restore one, or start a new run folder"
+        )
     return None
 
 
@@ -125,7 +127,7 @@ def load_state(
     if newest is None:
         return None
     if any(newest.glob("shard-*.safetensors")):
-        raise InputError(f"'{newest}' was written by processes that held shards: set finetune.shard")
+        raise InputError(f"'{newest}' was written by processes that each held a part of the model: set finetune.shard")
     state, content = read_state(newest)
     try:
         weights, tensors = load_file(newest / "weights.safetensors"), load_file(newest / "optimizer.safetensors")
@@ -168,14 +170,16 @@ def read_state(folder: Path) -> tuple[TrainingState, dict[str, Any]]:
 
 def damaged(state: Path) -> InputError:
     """Return the error for an unreadable state."""
-    return InputError(f"checkpoint '{state}' is damaged: remove it, and the run goes on from the one before")
+    return InputError(
+        f"checkpoint '{state}' is damaged: remove this checkpoint, and the run continues from the one before"
+    )
 
 
 def of_another_job(state: Path) -> InputError:
     """Return the error for a state of another job."""
     return InputError(
-        f"'{state}' is a checkpoint of another job: its corpus, membership, base model or recipe differ from this"
-        " run's, or another version of heldin began it; use a new run folder"
+        f"'{state}' is a checkpoint of another job. Its corpus, membership, base model or recipe differ from this"
+        " run's, or another version of heldin began it: use a new run folder"
     )
 
 
@@ -184,7 +188,9 @@ def finished_state(folder: Path) -> TrainingState:
     damaged."""
     newest = newest_state(folder)
     if newest is None:
-        raise InputError(f"'{folder}' holds no whole checkpoint of a finished run")
+        raise InputError(
+            f"'{folder}' has no undamaged checkpoint of a finished run: restore one from a backup, or run again"
+        )
     return read_state(newest)[0]
 
 
@@ -221,8 +227,10 @@ def _save_adapter(folder: Path, model: Any, tokenizer: PreTrainedTokenizerBase) 
     # An adapter with every B zero is its base. Layers that are trained whole have no B.
     changes = any(bool(tensor.any()) for name, tensor in saved.items() if "lora_B" in name)
     if not same or not changes:
-        fault = "change nothing: every matrix B is zero" if same else "differ from the trained ones after saving"
-        raise InputError(f"the adapters for '{folder.parent}' {fault}; check finetune.lora and finetune.learning_rate")
+        fault = (
+            "change nothing, because every matrix B is zero" if same else "differ from the trained ones after saving"
+        )
+        raise InputError(f"the adapters for '{folder.parent}' {fault}: check finetune.lora and finetune.learning_rate")
 
 
 def _flatten(state: dict[int, dict[str, Any]]) -> tuple[dict[str, torch.Tensor], dict[str, dict[str, Any]]]:

@@ -39,7 +39,10 @@ def _section(written: str) -> DeclaredDefense:
     MECHANISMS.require_same_code(declared.origin)
     section = MECHANISMS.find(declared.kind).model_validate(declared.settings)
     if not isinstance(section, DeclaredDefense):
-        raise InputError(f"defense '{declared.kind}' has no step of its own: its plan is not of this code")
+        raise InputError(
+            f"defense '{declared.kind}' has no step of its own, so its plan is for other code: install the code of"
+            " the plan"
+        )
     return section
 
 
@@ -99,7 +102,7 @@ def declared_gradient(
             parameter.grad = torch.zeros_like(parameter)
         elif not torch.isfinite(parameter.grad).all():
             raise InputError(
-                f"defense '{defense.kind}': step {step} left a gradient of '{name}' that is not finite: let a unit"
+                f"defense '{defense.kind}': step {step} wrote a gradient of '{name}' that is not finite: make a unit"
                 " without a finite gradient add zero"
             )
     if training.watch:

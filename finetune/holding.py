@@ -39,7 +39,7 @@ class PlainClipping:
 
     def __post_init__(self) -> None:
         if not self.norm >= LEAST_CLIP_NORM:
-            raise InputError(f"clip norm is {self.norm}: it must be at least {LEAST_CLIP_NORM:g}")
+            raise InputError(f"clip norm is {self.norm}: give at least {LEAST_CLIP_NORM:g}")
 
 
 def plain_clipping(mechanism: Mechanism) -> PlainClipping | None:

@@ -144,10 +144,14 @@ def train(
 def _require_possible(sequences: Sequence[Tokens], recipe: Recipe, chooses: bool) -> None:
     if not sequences:
         raise InputError(
-            "there is no record to train on: the held-in users have none left after set-asides, caps and data defenses"
+            "the held-in users have no record left to train on after set-asides, caps and data defenses: loosen one"
+            " of these, or add records"
         )
     if recipe.looks_at_validation and not chooses:
-        raise InputError("finetune.select keeps the best or patience is set, but nothing is evaluated to choose by")
+        raise InputError(
+            "finetune.select is best, or finetune.patience is set, but nothing is evaluated: set finetune.select to"
+            " last and finetune.patience to null"
+        )
 
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)

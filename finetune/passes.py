@@ -96,15 +96,15 @@ class Passes:
                     self.splits = True  # one unit: its gradient is summed over passes, and clipped as one after that
                 if largest(self.most) >= failed:
                     raise ResumableError(
-                        f"out of memory at {failed} record{'s'[: failed > 1]} in one pass, which cannot be split: lower"
-                        " finetune.sequence_length, set finetune.checkpointing, or use a smaller model"
+                        f"out of memory at {failed} record{'s'[: failed > 1]} in one pass, which cannot be split:"
+                        " lower finetune.sequence_length, set finetune.checkpointing, or use a smaller model"
                     ) from error
             else:
                 if self.most != before:
                     self.lowered = True
                     how = ", and a unit of more is taken in several passes" if self.splits else ""
                     self.say(
-                        f"out of memory at {before} records in one pass: {self.most} fit{how}, and training goes on"
+                        f"out of memory at {before} records in one pass: {self.most} fit{how}, and training continues"
                         " with these; the mechanism is the same"
                     )
                 return result

@@ -17,8 +17,8 @@ def arithmetic_of(precision: Precision, device: torch.device) -> Arithmetic:
     has = device.type != "cuda" or _gpu_has_bf16(device)
     if precision is Precision.BF16 and not has:
         raise InputError(
-            f"finetune.precision is bf16, but {torch.cuda.get_device_name(device)} has no bfloat16 arithmetic: set auto"
-            " or fp32"
+            f"finetune.precision is bf16, but {torch.cuda.get_device_name(device)} has no bfloat16 arithmetic: set"
+            " finetune.precision to auto or fp32"
         )
     if precision is Precision.AUTO:
         return "bf16" if device.type == "cuda" and has else "fp32"

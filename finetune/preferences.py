@@ -115,9 +115,11 @@ def _kept(
 ) -> NDArray[np.float32]:
     if folder.is_dir():
         if state_of(folder) is not State.WHOLE:
-            raise InputError(f"'{folder}' is not as it was written: remove it, and the reference is computed again")
+            raise InputError(
+                f"'{folder}' is damaged or was changed: remove this folder, and heldin computes the reference again"
+            )
         if kept_text(folder / _ABOUT) != origin:
-            raise InputError(f"'{folder}' is of other pairs or another base model: use a new run folder")
+            raise InputError(f"'{folder}' is for other pairs or another base model: use a new run folder")
         return np.fromfile(folder / _VALUES, dtype=np.float32).reshape(-1, 2)
     values = reference_of(lm, pairs, arithmetic, advance)
     if rank() == 0:

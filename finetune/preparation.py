@@ -34,7 +34,10 @@ def with_adapters(model: PreTrainedModel, recipe: Recipe) -> PreTrainedModel:
     names = {name.rpartition(".")[2] for name, _ in model.named_modules()}
     for name in recipe.lora.modules_to_save:
         if name.rpartition(".")[2] not in names:
-            raise InputError(f"finetune.lora.modules_to_save names '{name}', and the model has no layer of this name")
+            raise InputError(
+                f"finetune.lora.modules_to_save lists '{name}', but the model has no layer of this name: correct the"
+                " name"
+            )
     tied = _tied_weight(model)
     config = LoraConfig(
         r=recipe.lora.rank,
@@ -53,7 +56,8 @@ def with_adapters(model: PreTrainedModel, recipe: Recipe) -> PreTrainedModel:
             adapted = get_peft_model(model, config)
         except ValueError as error:
             raise InputError(
-                f"finetune.lora.targets = {targets!r} does not fit the model: {str(error)[:120]}"
+                f"finetune.lora.targets {targets!r} does not fit the model ({str(error)[:120]}): name layers of this"
+                " model"
             ) from error
     _check_tied(adapted, tied)
     return adapted
@@ -79,7 +83,7 @@ def _check_tied(adapted: nn.Module, tied: Tensor | None) -> None:
         if changed and any(parameter is tied for parameter in module.parameters()):
             raise InputError(
                 f"finetune.lora trains '{name}', whose weight is tied: embedding and head share it, and training would"
-                " part them: leave this layer out of finetune.lora.targets and finetune.lora.modules_to_save"
+                " separate them. Leave this layer out of finetune.lora.targets and finetune.lora.modules_to_save"
             )
 
 
@@ -157,7 +161,8 @@ def use_checkpointing(
             enable({"use_reentrant": False, "context_fn": lambda: (nullcontext(), again())})
         except (ValueError, NotImplementedError) as error:
             raise InputError(
-                f"finetune.checkpointing is true, but a {type(model).__name__} cannot compute activations again"
+                f"finetune.checkpointing is true, but a {type(model).__name__} cannot compute activations again: set"
+                " finetune.checkpointing to false"
             ) from error
     if without_dropout:
         for module in model.modules():

@@ -57,11 +57,11 @@ def pretrain(
         InputError: there are no texts, or sequences are longer than the context.
     """
     if not texts:
-        raise InputError("there are no public texts to pre-train on: widen model.pretrain.users or name a model.base")
+        raise InputError("there are no public texts to pre-train on: widen model.pretrain.users, or give a model.base")
     if recipe.sequence_length > shape.context:
         raise InputError(
-            f"model.pretrain.recipe.sequence_length is {recipe.sequence_length}, more than model.pretrain.shape.context"
-            f" = {shape.context}"
+            f"model.pretrain.recipe.sequence_length is {recipe.sequence_length}, more than"
+            f" model.pretrain.shape.context = {shape.context}: lower the sequence_length"
         )
     folder = pretrained_folder(texts, shape, recipe, cache, chat_template)
     keep_in_use(folder.parent)

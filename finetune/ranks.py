@@ -152,7 +152,7 @@ def require_like_devices() -> None:
     if other is not None:
         # Their noise differs, so that copies of the model would part.
         raise InputError(
-            f"process 0 has {names[0]} and process {other} has {names[other]}: train on devices of one model"
+            f"process 0 has {names[0]} and process {other} has {names[other]}: train on devices of the same model"
         )
 
 

@@ -82,25 +82,25 @@ class Lora:
     targets: tuple[str, ...] | str = "all-linear"
     """Layers that get adapters: a list of names, a regular expression that matches whole names, or "all-linear"."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Dropout of the adapters' inputs. Private training has no dropout and refuses any value but 0."""
+    """Dropout of the adapters' inputs. Private training has no dropout and needs the value 0."""
     modules_to_save: tuple[str, ...] = ()
     """Names of layers that are trained whole and saved with the adapters, such as an lm_head that is not tied."""
     rslora: bool = False
     """Rank-stabilised LoRA: the scale is alpha / sqrt(``rank``)."""
     dora: bool = False
-    """DoRA: the adapters change a weight's direction, and a trained vector its magnitude."""
+    """DoRA: adapters change a weight's direction, and a trained vector changes its magnitude."""
 
     def __post_init__(self) -> None:
         if self.rank < 1:
-            raise InputError(f"finetune.lora.rank is {self.rank}: it must be at least 1")
+            raise InputError(f"finetune.lora.rank is {self.rank}: give at least 1")
         if not 0 <= self.dropout < 1:
-            raise InputError(f"finetune.lora.dropout is {self.dropout}: it must be at least 0 and below 1")
+            raise InputError(f"finetune.lora.dropout is {self.dropout}: give at least 0 and below 1")
         if isinstance(self.targets, str):
             try:
                 re.compile(self.targets)
             except re.error as error:
                 raise InputError(
-                    f"finetune.lora.targets = {self.targets!r} is not a regular expression: {error}"
+                    f"finetune.lora.targets {self.targets!r} is not a regular expression: {error}"
                 ) from error
 
     def __repr__(self) -> str:
@@ -129,15 +129,16 @@ class Recipe:
     __pydantic_config__: ClassVar = DATACLASS_SECTION
 
     epochs: Annotated[Positive, Field(le=MANY)] = 10.0
-    """Passes over the records; a private run takes ``defense.steps`` steps instead."""
+    """Number of passes over the records; a private run takes ``defense.steps`` steps instead."""
     batch_size: Count = 8
     """Records per optimizer step; a private run draws ``defense.cohort`` units on average instead."""
     micro_batch: Count | None = None
-    """Most records in one forward pass; the gradients of a batch add up over its micro-batches. null: all."""
+    """Maximum number of records in one forward pass; gradients of a batch are summed over its micro-batches. null: no
+    limit."""
     optimizer: Optimizer = Optimizer.ADAM
     """Optimizer, with PyTorch's defaults for anything that is not set here."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Momentum of sgd; the other optimizers have none."""
+    """Momentum of sgd; the other optimizers have no momentum."""
     learning_rate: Positive = 5e-5
     """Peak learning rate."""
     schedule: Schedule = Schedule.LINEAR
@@ -146,14 +147,14 @@ class Recipe:
     weight_decay: Annotated[float, Field(ge=0, lt=2**31)] = 0.0
     """Weight decay of the optimizer."""
     warmup_steps: Annotated[int, Field(ge=0, le=MOST)] = 200
-    """Steps of linear warm-up, but at most a tenth of the run."""
+    """Steps of linear warm-up, at most a tenth of the run."""
     sequence_length: Count = 512
-    """Most tokens of a record that are trained on, including the end-of-text token; the rest is cut off."""
+    """Maximum number of tokens of a record that are trained on, with the end-of-text token; the rest is cut off."""
     truncate: Truncate = field(default=Truncate.TURNS, repr=False)  # what it does is in the tokens
-    """Where a row of turns is cut that is longer. turns: behind the last turn that fits, if any turn that counts does.
+    """Where to cut a row of turns that is too long. turns: after the last turn that fits, if any turn that counts fits.
     tokens: at ``sequence_length``. Texts are always cut there."""
     loss_on: Counting | None = field(default=None, repr=False)
-    """What of a row of turns bears the loss: all of it, the turns of one role, or the completion. null: the assistant's
+    """Part of a row of turns that bears the loss: all, the turns of one role, or the completion. null: the assistant's
     turns of chats, the completion of a prompt, and all of a text."""
     objective: PreferenceName | None = field(default=None, repr=False)  # what it does is in the records
     """Loss of preference pairs. dpo: direct preference optimisation with the sigmoid loss; the model before training is
@@ -162,16 +163,17 @@ class Recipe:
     beta: Positive | None = field(default=None, repr=False)
     """Beta of dpo, or the weight of the odds ratio of orpo; null: 0.1. Only for preference pairs."""
     label_smoothing: Annotated[float, Field(ge=0, lt=0.5)] = field(default=0.0, repr=False)
-    """Share of preference pairs that dpo takes to be the wrong way round."""
+    """Share of preference pairs that dpo assumes to have the two answers swapped."""
     evaluations: Few = 10
-    """Number of times that losses and AUROC are measured, evenly spaced; the last is after the last step."""
+    """Number of times that losses and AUROC are measured, evenly spaced; the last measurement is after the last
+    step."""
     checkpoint_every: Count = 200
-    """Steps between resumable checkpoints."""
+    """Number of steps between resumable checkpoints."""
     select: Select = Select.BEST
-    """Which checkpoint is the result: the best by the loss of members' validation records, the best by that of
-    separate public users (corpus.public_validation), or the last; a user-level epsilon needs one of the latter two."""
+    """Checkpoint that is the result: the best by the loss of members' validation records, the best by the loss of
+    separate public users (corpus.public_validation), or the last. A user-level epsilon needs one of the latter two."""
     patience: Count | None = None
-    """Stop after this many evaluations in a row without a better validation loss; null: never stop early."""
+    """Stop after this many evaluations in a row without a lower validation loss; null: never stop early."""
     group_by_length: bool = True
     """Batch records of similar length together, in random order, to save padding."""
     precision: Precision = Precision.AUTO
@@ -181,13 +183,13 @@ class Recipe:
     """Gradient checkpointing: activations are computed again in the backward pass, which saves memory and costs about
     a third more time."""
     shard: Annotated[Few, Field(ge=2)] | None = field(default=None, repr=False)
-    """Processes that hold one copy of the model together (torch's FSDP2), started by torchrun; null: each process has a
-    copy."""
+    """Number of processes that share one copy of the model (torch's FSDP2), started by torchrun; null: each process has
+    a copy."""
     report_to: tuple[TrackerName, ...] = field(default=(), repr=False)  # changes no weight
-    """Trackers that the run logs to: losses, epsilon, throughput, the answer and the report. Figures that depend on who
-    is a member are logged after the judgement."""
+    """Trackers that receive losses, epsilon, throughput, the answer and the report. heldin logs figures that depend on
+    membership only after the audit has decided the answer."""
     report_unnoised: bool = field(default=False, repr=False)
-    """Whether trackers that are not on this machine also receive the un-noised numbers of a private run."""
+    """Whether trackers on other machines also receive the un-noised numbers of a private run."""
     lora: Lora | None = None
     """Train low-rank adapters instead of all parameters; null: train all parameters."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
@@ -198,22 +200,20 @@ class Recipe:
         for name, most in _POSITIVE.items():
             value = getattr(self, name)
             if not 0 < value <= most:
-                raise InputError(f"finetune.{name} is {value}: it must be above 0 and at most {most:,}")
+                raise InputError(f"finetune.{name} is {value}: give a number above 0 and at most {most:,}")
         if not 0 <= self.momentum < 1 or (self.momentum and self.optimizer is not Optimizer.SGD):
             raise InputError(
-                f"finetune.momentum is {self.momentum} with {self.optimizer}: it belongs to sgd, and is at least 0 and"
-                " below 1"
+                f"finetune.momentum is {self.momentum} with {self.optimizer}: give at least 0 and below 1 with sgd,"
+                " and leave momentum out with other optimizers"
             )
         for name in ("weight_decay", "warmup_steps", "seed"):
             value = getattr(self, name)
             if not 0 <= value < 2**31:
-                raise InputError(f"finetune.{name} is {value}: it must be at least 0 and below 2^31")
+                raise InputError(f"finetune.{name} is {value}: give at least 0 and below 2^31")
         if self.patience is not None and self.patience < 1:
-            raise InputError(
-                f"finetune.patience is {self.patience}: it must be at least 1, or null to train to the end"
-            )
+            raise InputError(f"finetune.patience is {self.patience}: give at least 1, or null to train to the end")
         if self.micro_batch is not None and self.micro_batch < 1:
-            raise InputError(f"finetune.micro_batch is {self.micro_batch}: it must be at least 1, or null for no limit")
+            raise InputError(f"finetune.micro_batch is {self.micro_batch}: give at least 1, or null for no limit")
 
     @property
     def keeps_best(self) -> bool:

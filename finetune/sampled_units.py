@@ -161,7 +161,7 @@ def require_unique(names: Sequence[str]) -> None:
     for place in alike.tolist():
         run = order[digests[order] == digests[order[place]]].tolist()
         if len({names[i] for i in run}) < len(run):
-            raise InputError("a record id occurs twice among the training records")
+            raise InputError("a record id occurs twice among the training records: give each record its own id")
 
 
 @dataclass(frozen=True)

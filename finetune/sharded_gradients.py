@@ -180,7 +180,7 @@ def _backward(
                 raise
             raise ResumableError(
                 f"out of memory at {len(batch.inputs)} record(s) in one pass: lower defense.micro_records or"
-                " finetune.micro_batch, set finetune.checkpointing, or spread over more processes (finetune.shard)"
+                " finetune.micro_batch, set finetune.checkpointing, or use more processes (finetune.shard)"
             ) from error
         loss += part.detach()
     return loss

@@ -140,7 +140,7 @@ def _fill(tensor: torch.Tensor, files: list[Any], key: str, spread: Spread) -> N
         if low < high:
             part = file.get_slice(key)[low - begin : high - begin]
             if part.shape[0] != high - low:
-                raise ValueError(f"{key} has fewer rows than it should have")
+                raise ValueError(f"{key} has too few rows")
             local(tensor)[low - first : high - first].copy_(part)
 
 
@@ -195,7 +195,7 @@ def sharded_holding(spread: Spread) -> Holding:
         model: PreTrainedModel, batch: Records, clipping: PlainClipping | None, passes: Passes, arithmetic: Arithmetic
     ) -> tuple[float, list[float]]:
         if clipping is not None:
-            raise InputError("finetune.shard: clipping without noise needs whole models")
+            raise InputError("finetune.shard: clipping without noise needs whole models. Leave finetune.shard out")
         passes.count(own_share(batch))
         # As ``keeps_casts`` says.
         with autocast(arithmetic, model.device, keeps_casts=False):

@@ -88,15 +88,21 @@ def spread(model: PreTrainedModel, recipe: Recipe, device: torch.device | None =
     if processes % recipe.shard:
         raise InputError(
             f"finetune.shard is {recipe.shard}, but {processes} process(es) train: start a multiple of {recipe.shard}"
-            f" with torchrun (--nproc-per-node {recipe.shard} on one machine)"
+            f" processes with torchrun (--nproc-per-node {recipe.shard} on one machine)"
         )
     if recipe.lora is not None or recipe.optimizer is Optimizer.ADAFACTOR:
         obstacle = (
             "finetune.lora trains few weights" if recipe.lora else "the optimizer Adafactor looks at whole matrices"
         )
-        raise InputError(f"finetune.shard spreads a model that is trained whole, element by element: {obstacle}")
+        raise InputError(
+            f"{obstacle}, but finetune.shard needs a model that is trained whole, element by element: leave"
+            " finetune.shard out"
+        )
     if number := next((name for name, p in model.named_parameters() if p.dim() == 0), None):
-        raise InputError(f"finetune.shard cuts weights by rows, and '{number}' of this model is one number")
+        raise InputError(
+            f"finetune.shard cuts weights by rows, but '{number}' of this model is a single number: leave"
+            " finetune.shard out"
+        )
     shape = (processes // recipe.shard, recipe.shard)
     mesh = init_device_mesh((device or default_device()).type, shape, mesh_dim_names=(_REPLICAS, _SHARDS))
     use_plain_head(model)  # FSDP's hooks need logits that are no view of longer rows

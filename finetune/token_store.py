@@ -143,10 +143,12 @@ def token_store(
             if verify and state_of(folder) is not State.WHOLE:
                 raise ValueError("its files are not those that were written")
         except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
-            raise InputError(f"the tokens in '{folder}' are damaged: remove it, and they are made again") from error
+            raise InputError(
+                f"the tokens in '{folder}' are damaged: remove this folder, and heldin makes the tokens again"
+            ) from error
         if kept != origin:
             raise InputError(
-                f"'{folder}' holds the tokens of other records, another tokenizer or another finetune.sequence_length:"
+                f"'{folder}' has the tokens of other records, another tokenizer or another finetune.sequence_length:"
                 " use a new run folder"
             )
         return tokens
@@ -170,7 +172,10 @@ def token_store(
         if masked := (temporary / _COUNTED).is_file():
             _append(temporary / _COUNTED, np.ones(0, dtype=np.bool_), end)
         if largest >= vocabulary:
-            raise InputError(f"the tokenizer has a token {largest}, and the model embeds {vocabulary:,}: use its own")
+            raise InputError(
+                f"the tokenizer has a token {largest}, but the model has only {vocabulary:,} embeddings: use the"
+                " model's own tokenizer"
+            )
         about: dict[str, Any] = {
             "of": origin,
             "digest": digest.hexdigest(),

@@ -188,7 +188,7 @@ class OngoingTraining:
         may differ."""
         if processes() > 1:
             remedy = (
-                "use GPUs of one model, and the same drivers and versions, for all, and start again: training goes on"
+                "use GPUs of one model, with the same drivers and versions, and start again: training continues"
                 " from the last checkpoint"
             )
             step = self.state.step
@@ -218,12 +218,14 @@ def holding_of(spread: "Spread | None", private: PrivateTraining | None) -> Hold
         own = filtered_gradient if filters else private_gradient
         return whole_holding(declared_gradient if declared else own)
     if declared:
-        raise InputError("finetune.shard: the step of a package's mechanism needs whole models")
+        raise InputError(
+            "finetune.shard: the step of a package's mechanism needs whole models. Leave finetune.shard out"
+        )
     whole = () if private is None else (private.mechanism.local, private.mechanism.clip_quantile)
     if filters or any(part is not None for part in whole):
         raise InputError(
-            "finetune.shard: local updates, the filter of concentration and a clip norm that follows a quantile need"
-            " whole models"
+            "finetune.shard: local updates, the concentration filter and a clip quantile need whole models. Leave"
+            " finetune.shard out"
         )
     # Sharding is no part of a training on one device.
     from heldin.finetune.sharded_holding import sharded_holding
@@ -256,8 +258,8 @@ def begin(
     arithmetic = arithmetic_of(recipe.precision, device)
     if recipe.lora is not None and recipe.lora.dropout and (private is not None or clipping is not None):
         raise InputError(
-            f"finetune.lora.dropout is {recipe.lora.dropout}, and per-unit gradients are computed without dropout: set"
-            " it to 0"
+            f"finetune.lora.dropout is {recipe.lora.dropout}, but per-unit gradients are computed without dropout:"
+            " set finetune.lora.dropout to 0"
         )
     # Before the adapters are made, whose initial weights it decides.
     seed_generators(recipe.seed, device)
@@ -275,7 +277,7 @@ def begin(
     state = held.load(folder / "resume", state.job, model, optimizer, say=say) or state
     state.uncounted = _uncounted(sequences, say)
     if 0 < state.step < steps:
-        say(f"training goes on from step {state.step:,} of {steps:,}")
+        say(f"training continues from step {state.step:,} of {steps:,}")
     most = private.micro_records if private else recipe.micro_batch or recipe.batch_size
     passes = Passes(most, say, effort=state.effort)
     others = passes.effort.goes_on(arithmetic, device, processes())
@@ -308,13 +310,13 @@ def _uncounted(sequences: Sequence[Tokens], say: Callable[[str], None]) -> int:
     uncounted = int((bearing_of(sequences) == 0).sum())
     if uncounted == len(sequences):
         raise InputError(
-            "no token of any training record counts, so there is nothing to learn: raise finetune.sequence_length, or"
-            " correct the column that corpus.source.columns.spans names"
+            "no token of any training record counts, so there is nothing to learn: raise finetune.sequence_length,"
+            " or correct the column in corpus.source.columns.spans"
         )
     if uncounted:
         say(
-            f"training: no token of {uncounted:,} of {len(sequences):,} records counts within finetune.sequence_length:"
-            " these add nothing to the loss"
+            f"training: {uncounted:,} of {len(sequences):,} records have no token that counts within"
+            " finetune.sequence_length, and add nothing to the loss"
         )
     return uncounted
 
@@ -326,10 +328,10 @@ def discard_model(final: Path, recipe: Recipe, say: Callable[[str], object]) -> 
     """
     if recipe.keeps_best:
         raise InputError(
-            f"'{final}' is not as training left it, and the best model is kept nowhere else: restore it, or start a new"
-            " run folder"
+            f"'{final}' is damaged or was changed, and there is no other copy of the best model: restore '{final}',"
+            " or start a new run folder"
         )
-    say(f"'{final}' is not as training left it: the model is made again from the last checkpoint")
+    say(f"'{final}' is damaged or was changed: heldin makes the model again from the last checkpoint")
     wait_for_all()
     if rank() == 0:
         shutil.rmtree(final)
@@ -347,8 +349,8 @@ def _settle_memory(passes: Passes, device: torch.device) -> None:
 
 def _diverged(quantity: str, step: int, folder: Path) -> ResumableError:
     return ResumableError(
-        f"training stopped: the {quantity} became NaN or infinite at step {step}; lower finetune.learning_rate and use"
-        f" a new run folder (the last good checkpoint is kept under '{folder}')"
+        f"training stopped, because the {quantity} became NaN or infinite at step {step}; lower"
+        f" finetune.learning_rate, and use a new run folder (the last good checkpoint is kept in '{folder}')"
     )
 
 

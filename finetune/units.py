@@ -181,11 +181,17 @@ def plan_private_training(
             sampled, or a record id occurs twice.
     """
     if not mechanism.clip.bounds_units or mechanism.divisor.constant is None:
-        raise InputError("a private run clips each unit and divides by a public constant; this plan does not")
+        raise InputError(
+            "a private run must clip each unit and divide by a public constant, but this plan does not: change the"
+            " clip or the divisor"
+        )
     if mechanism.record_selection == "random_chunk" and (not mechanism.samples_users or chunk is None):
-        raise InputError("record selection 'random_chunk' cuts a sampled user's text: it goes with user sampling only")
+        raise InputError(
+            "record selection 'random_chunk' cuts a sampled user's text: sample users, or choose another record"
+            " selection"
+        )
     if mechanism.two_level is not None and records.named is None:
-        raise InputError("two-level sampling needs to know whom each record names")
+        raise InputError("two-level sampling needs the entities that each record names")
     # Coins are keyed by name: two records of one name would be sampled together.
     require_unique(records.ids)
     units = _units(mechanism, key, records, exactly=exactly)
@@ -194,8 +200,8 @@ def plan_private_training(
     # may name, and all others are more.
     if two_level and population and two_level.holders == population - 1 < len(units) - 1:
         raise InputError(
-            f"the corpus has {len(units)} users, more than the population {population} that the plan states, and its"
-            f" epsilon is for an entity that at most {population - 1} others name: raise population, or state holders"
+            f"the corpus has {len(units)} users, more than the population {population} of the plan, whose epsilon is"
+            f" for an entity that at most {population - 1} others name. Raise population, or state holders"
         )
     return PrivateTraining(mechanism, key, units, records, noise, micro_records, chunk)
 

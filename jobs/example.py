@@ -76,7 +76,7 @@ def write_example(
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise InputError(f"'{to}' is not empty: name a new folder")
     if users < LEAST_USERS:
-        raise InputError(f"{counted(users, 'user')} make no two groups: give --users {LEAST_USERS} or more")
+        raise InputError(f"{counted(users, 'user')} cannot make two groups: give --users {LEAST_USERS} or more")
     texts = _texts(users, seed)
     files = {
         "corpus.jsonl": texts.everything,

@@ -59,7 +59,7 @@ def export_run(run: Path, to: Path) -> list[str]:
     record = read_record(run / "record.json")
     model = run / "checkpoints" / "final"
     if record.kind != "run" or record.training is None or not (model / "config.json").is_file():
-        raise InputError(f"'{run}' holds no model trained here: only a finished `heldin run` can be exported")
+        raise InputError(f"'{run}' has no model that was trained here: export a finished `heldin run`")
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise InputError(f"'{to}' is not empty: name a new folder")
     plan = read_plan(run / PLAN)  # also checks that the stated guarantee follows from the mechanism
@@ -94,30 +94,32 @@ def verify_exported(folder: Path) -> str:
     plan = read_plan(folder / PLAN)
     hashes = json.loads((folder / PLAN).read_text(encoding="utf-8")).get(EXPORTED)
     if not isinstance(hashes, dict) or not hashes:
-        raise InputError(f"'{folder / PLAN}' names no files: it was not written by `heldin export`")
+        raise InputError(
+            f"'{folder / PLAN}' lists no files, so `heldin export` did not write it: export the model again"
+        )
     # A plan that names only a README would agree with any folder that lost its model.
     if "config.json" not in hashes or not any(map(_is_weights, hashes)):
         raise InputError(
-            f"'{folder / PLAN}' names no model (config.json and a .safetensors file): fetch the folder again, or export"
-            " it anew"
+            f"'{folder / PLAN}' lists no model (config.json and a .safetensors file): fetch the folder again, or"
+            " export the model again"
         )
     for name, stated in hashes.items():
         file = folder / name
         # No path, or a strange plan could have files outside of the folder read and compared.
         if not is_within(name):
             raise InputError(
-                f"'{folder / PLAN}' names {name!r}, which is not a file of this folder: do not use the folder"
+                f"'{folder / PLAN}' lists {name!r}, which is not a file of this folder: do not use the folder"
             )
         if not file.is_file():
-            raise InputError(f"'{file}' is missing, though plan.json names it: fetch the folder again")
+            raise InputError(f"'{file}' is missing, though plan.json lists it: fetch the folder again")
         if file_sha256(file) != stated:
-            raise InputError(f"'{file}' is not the file that plan.json names (SHA-256 differs): do not use the folder")
+            raise InputError(f"'{file}' differs from the file in plan.json (another SHA-256): do not use the folder")
     # A further file may change what a model is: a custom tokenizer, an adapter, other weights.
     stray = next((name for name in files_in(folder) if name not in {*hashes, PLAN}), None)
     if stray is not None:
-        raise InputError(f"'{folder / stray}' is not named by plan.json: remove it, or fetch the folder again")
+        raise InputError(f"'{folder / stray}' is not listed in plan.json: remove this file, or fetch the folder again")
     label = plan.guarantee().label
-    return f"{counted(len(hashes), 'file')} are those that plan.json names: {label}"
+    return f"{counted(len(hashes), 'file')} match plan.json: {label}"
 
 
 def _leaves(file: Path) -> bool:
@@ -158,16 +160,16 @@ def _require_trained_here(run: Path, model: Path, record: Record, stated: Traini
     _, changed = compared("target", record.target, model_facts(loaded, record.target.name))
     if changed:
         raise InputError(
-            f"'{model}' is not the model that was trained and audited here ({changed[0].line()}): nothing was exported"
+            f"nothing was exported: '{model}' is not the model that was trained and audited here ({changed[0].line()})"
         )
     if config.defense.measured_clip is not None:
         raise InputError(
-            f"'{run / PLAN}' names a clip norm that was measured on users' gradients, and would leave with the model:"
-            " give defense.clip_norm and train again; nothing was exported"
+            f"nothing was exported: '{run / PLAN}' states a clip norm that was measured on users' gradients, which"
+            " the export would publish. Set defense.clip_norm, and train again"
         )
     # ``configured_mechanism`` takes a measured clip norm from the plan: no config names it.
     if configured_mechanism(config, plan, config.finetune.steps(stated.records)) != plan:
-        raise InputError(f"'{run / PLAN}' is not the plan that config.yaml gives: nothing was exported")
+        raise InputError(f"nothing was exported: '{run / PLAN}' differs from the plan of config.yaml. Restore it")
     # Plan and config may have been changed together: the keyed hash that training left cannot be made to fit.
     require_trained_under(run, plan)
     require_model_of_training(run)
@@ -176,7 +178,7 @@ def _require_trained_here(run: Path, model: Path, record: Record, stated: Traini
     again = {**promise_facts(plan), "steps": trained.steps, "chosen_step": trained.chosen_step}
     _, wrong = compared("training", {name: getattr(stated, name) for name in again}, again)
     if wrong:
-        raise InputError(f"{wrong[0].line()}: nothing was exported; see `heldin verify {run}`")
+        raise InputError(f"nothing was exported: {wrong[0].line()}. Run `heldin verify {run}` for all differences")
 
 
 def _curve(plan: Mechanism) -> str:

@@ -128,7 +128,7 @@ def purge(folder: Path, keep: Collection[str]) -> Purged:
     with one_process_at_a_time(folder):
         for place in plan.folders:
             if place != folder and is_held(place):
-                raise InputError(f"a process works on '{place}': wait for it, or stop it")
+                raise InputError(f"a process works on '{place}': wait for this process, or stop it")
         now = datetime.now(UTC).isoformat(timespec="seconds")
         for place in plan.folders:
             # First: a folder with a part of its secrets is no folder to go on with.
@@ -143,14 +143,18 @@ def purge(folder: Path, keep: Collection[str]) -> Purged:
 def _folders(folder: Path) -> tuple[Path, ...]:
     above = folder.resolve().parents
     if (folder / "ledger" / "cell.json").is_file() and len(above) > 2 and (above[2] / "sweep.json").is_file():
-        raise InputError(f"'{folder}' is a cell of the sweep '{above[2]}', whose coins others share: purge the sweep")
+        raise InputError(
+            f"'{folder}' is a cell of the sweep '{above[2]}', and shares its coins with other cells: purge the sweep"
+        )
     own = [place for place in (folder, folder / TUNING) if _is_sweep(place)]
     if own:
         # The keys of the cells' coins before the cells: each of them says who was held in.
         cells = [path for place in own for path in sorted(place.glob("cells/*/*")) if path.is_dir()]
         return (*dict.fromkeys((folder, *own)), *(path for path in cells if not path.is_symlink()))
     if not _is_run_or_audit(folder):
-        raise InputError(f"'{folder}' holds no run, audit, planted training set or sweep")
+        raise InputError(
+            f"'{folder}' is not the folder of a run, audit, planted training set or sweep: name another folder"
+        )
     audits = sorted(path for path in folder.glob(f"{AUDITS}/*") if path.is_dir() and not path.is_symlink())
     return (folder, *(audits if _is_planted(folder) else ()))
 
@@ -255,9 +259,9 @@ def lines(purged: Purged, *, done: bool) -> list[str]:
         f"{'stays' if done else 'would stay'}: {names(purged.kept)}",
     ]
     if purged.others:
-        output.append(f"not heldin's, and left: {', '.join(purged.others)}")
+        output.append(f"kept, because heldin did not write them: {', '.join(purged.others)}")
     tense = "can no longer be verified" if done else "could no longer be verified"
     output += [f"{tense}: {loss}" for loss in purged.unverifiable]
     if _is_planted(purged.folders[0]):
-        output.append("audits that were written elsewhere with --out hold scores too: purge each of them")
+        output.append("audits in other folders (--out) contain scores too: purge each of them")
     return [*output, "the cache has its own command, heldin cache --clear; backups and snapshots are beyond heldin"]

@@ -96,8 +96,8 @@ def run(config: RunConfig, out: Path, reporter: Reporter, *, command: str) -> Re
                 return None
         if trained.result.halted:
             reporter.say(
-                f"halted after {trained.result.steps} steps: the users' gradients are not within tau of each other;"
-                " this is a result, and no model is released"
+                f"halted after {trained.result.steps} steps, because the users' gradients are not within tau of each"
+                " other. This is a result, and no model is released"
             )
             return None
         body = _body(config, trained, MeasureFolder(out, reporter, timed=taken.timed))
@@ -146,7 +146,7 @@ def _begin(
             taken.keep_in(out)
             reporter = until_the_end.enter_context(logged(reporter, out, command=without_names(command)))
             if (out / "record.json").is_file():
-                reporter.say("finished before: what is missing is made, and a record that says the same stays")
+                reporter.say("finished before: heldin makes only missing files, and keeps an unchanged record")
     require_shared_folder(out)
     require_shared_folder(private_directory(cache_directory()))
     require_like_devices()
@@ -216,7 +216,7 @@ def run_again(folder: Path, reporter: Reporter) -> Body:
     if plan != mechanism:
         changed = [name for name in Mechanism.model_fields if getattr(plan, name) != getattr(mechanism, name)]
         raise InputError(
-            f"'{folder / 'plan.json'}' is not the plan that config.yaml gives ({', '.join(changed)} differ): restore it"
+            f"'{folder / 'plan.json'}' differs from the plan of config.yaml ({', '.join(changed)}): restore it"
         )
     require_trained_under(folder, plan)
     require_model_of_training(folder)
@@ -225,8 +225,9 @@ def run_again(folder: Path, reporter: Reporter) -> Body:
         recorded = read_record(folder / "record.json", checked=False).reference.fingerprint
         if fingerprint_in(base_name, None, config.attack.precision) != recorded:
             raise InputError(
-                f"'{folder}': the base model in '{base_name}' is not the record's; pre-training can give other"
-                " last digits on another machine: copy that folder from the cache of the machine that made the run"
+                f"'{folder}': the base model in '{base_name}' differs from the record's base model, since"
+                " pre-training on another machine can change last digits. Copy that folder from the cache of the"
+                " machine that made the run"
             )
     training = finished_training(folder, config)
     trained = _Trained(data, plan, preregistered(config, data, plan), training, base_name, None)
@@ -288,7 +289,7 @@ def _check_adapter(config: RunConfig, trained: _Trained, models: RunModels, repo
     base = load_language_model(trained.base_name, revision=config.model.revision, precision=precision)
     apart = require_losses_of(models.target, trained.result.folder / ADAPTER, base, texts, precision)
     reporter.say(
-        f"adapter: loaded again on its base, the losses of {counted(len(texts), 'record')} are those of the trained"
+        f"adapter: loaded again on its base, it gives {counted(len(texts), 'record')} the losses of the trained"
         f" model, to {apart:.1g} nats per token"
     )
 

@@ -76,7 +76,10 @@ def exposed_members(folder: Path) -> Sequence[Exposed | ScoredMember]:
     record = read_record(folder / "record.json")
     require_not_purged(folder)
     if record.kind == "trainings":
-        raise InputError(f"'{folder}' is an audit of many trainings: it has no people to list")
+        raise InputError(
+            f"'{folder}' is an audit of many trainings, which has no people to list: name the folder of another run"
+            " or audit"
+        )
     if record.kind != "audit":
         return read_people(folder / PEOPLE)
     users = leading_scores(folder)
@@ -136,13 +139,16 @@ def _membership(folder: Path, record: Record) -> dict[str, bool]:
     if record.kind == "planted":
         folder = home_of(folder, record.config["planted"])
     elif record.kind != "run":
-        raise InputError(f"'{folder}' is an audit of many trainings: its scores are of trainings, not of users")
+        raise InputError(
+            f"'{folder}' is an audit of many trainings, whose scores are not of users: name the folder of another run"
+            " or audit"
+        )
     ledger = load_ledger(folder / "ledger")
     if ledger is None:
         raise InputError(f"'{folder}' has no ledger, so members are unknown: {remedy_of_ledger(folder / 'ledger')}")
     # Another set may have been planted where this one was.
     if record.kind == "planted" and ledger.commitment() != record.split.ledger_commitment:
-        raise InputError(f"'{folder}' holds another ledger than the one that this audit was made with")
+        raise InputError(f"'{folder}' has another ledger than the ledger of this audit: restore the ledger")
     if record.split.audited == "canaries":
         return ledger.membership()
     # Canary users are made to be found: among real users they would raise the bounds about those.

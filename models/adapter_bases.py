@@ -51,8 +51,8 @@ def base_of(folder: Path, adapter_base: str | None = None) -> AdapterBase:
     while is_adapter(base):
         if base.resolve() in seen:
             raise InputError(
-                f"'{folder}/adapter_config.json': base_model_name_or_path leads from adapter to adapter and back to"
-                f" '{base}': name the model that the adapter was trained on"
+                f"'{folder}/adapter_config.json': base_model_name_or_path leads through adapters back to '{base}'."
+                " Set it to the model that the adapter was trained on"
             )
         seen.add(base.resolve())
         base = Path(_named_base(base)[0])
@@ -80,9 +80,9 @@ def _named_base(folder: Path) -> tuple[str, str | None]:
     name, revision = (content.get(key) if isinstance(content, dict) else None for key in _BASE_KEYS)
     # PEFT writes null for a model that was made and not loaded.
     if not (isinstance(name, str) and name.strip()):
-        raise InputError(f"'{file}' does not name a base model: set base_model_name_or_path to its folder or hub name")
+        raise InputError(f"'{file}' has no base model: set base_model_name_or_path to the folder or hub name of one")
     if not isinstance(revision, str | None):
-        raise InputError(f"'{file}': revision is {revision!r}: give the name of a branch, tag or commit, or null")
+        raise InputError(f"'{file}': revision is {revision!r}. Give the name of a branch, tag or commit, or null")
     return name, revision
 
 
@@ -93,7 +93,7 @@ def require_adapter_of_weights(folder: Path) -> None:
     if not (folder / "adapter_model.safetensors").is_file():
         pickled = next((path.name for path in folder.iterdir() if path.suffix in PICKLES), None)
         hint = (
-            f"; '{pickled}' is pickled, which can run code when loaded: where you trust it, load it with peft and call"
+            f"; '{pickled}' is pickled, which can run code when loaded: if you trust it, load it with peft and call"
             " save_pretrained(folder)"
         )
         raise InputError(
@@ -104,13 +104,13 @@ def require_adapter_of_weights(folder: Path) -> None:
     # No layer of the base holds virtual tokens: its scores would pass for those of the adapter.
     if config.is_prompt_learning or config.is_adaption_prompt:
         raise InputError(
-            f"'{folder / 'adapter_config.json'}': peft_type {config.peft_type.value} is a learned prompt, and heldin"
-            " scores only adapters that change what the layers of their base do: train with LoRA or the like"
+            f"'{folder / 'adapter_config.json'}': peft_type {config.peft_type.value} is a learned prompt, but heldin"
+            " scores only adapters that change the layers of their base. Train with LoRA or a similar method"
         )
     if config.peft_type.value in _MIXTURES:
         raise InputError(
             f"'{folder / 'adapter_config.json'}': peft_type {config.peft_type.value} mixes adapters by the whole text"
-            " or by a task's number, so that a token's probability is not that of the tokens before it: audit one"
+            " or by a task's number. A token's probability then depends on more than the tokens before it: audit one"
             " adapter"
         )
 
@@ -119,11 +119,11 @@ def lines_about(name: str, at: AdapterBase) -> list[str]:
     """Return lines for the user about how the adapter in the folder ``name`` was loaded."""
     lines = list[str]()
     if at.named is not None:
-        lines.append(f"adapter '{name}': loaded on '{at.name}', and its config names '{at.named}'")
+        lines.append(f"adapter '{name}' was loaded on '{at.name}', but its config states '{at.named}'")
     if at.beside:
         others = ", ".join(f"'{other}'" for other in at.beside)
         lines.append(
-            f"adapter '{name}': the adapter at the top of the folder was loaded, and not {others} in it: name"
-            " the folder of another adapter to audit that one"
+            f"adapter '{name}': heldin loaded the adapter at the top of the folder, and not {others} in the folder."
+            " To audit another adapter, give its folder"
         )
     return lines

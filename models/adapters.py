@@ -94,7 +94,9 @@ def require_losses_of(
     is_base = np.array_equal(loaded, before)
     if is_base or apart > _MOST_APART[precision == "fp32"]:
         fault = "has the losses of its base" if is_base else f"is {apart:.2g} nats per token from the trained model"
-        raise InputError(f"'{folder}', loaded again, {fault}: do not use it; check finetune.lora and train again")
+        raise InputError(
+            f"'{folder}', loaded again, {fault}. Do not use this adapter: check finetune.lora, and train again"
+        )
     return apart
 
 
@@ -131,7 +133,7 @@ def check_adapter_keys(adapted: Any, folder: Path) -> None:
         counts = [f"{len(names)} {kind}, such as '{_as_saved(names[0])}'" for kind, names in keys.items() if names]
         wrapped = any(map(_WRAPPERS.search, keys["unexpected"]))
         raise InputError(
-            f"'{folder / 'adapter_model.safetensors'}' does not have the keys that its adapter_config.json asks for"
+            f"the keys of '{folder / 'adapter_model.safetensors'}' differ from those in its adapter_config.json"
             f" ({'; '.join(counts)}): {'unwrap the model and save' if wrapped else 'save'} the adapter again"
         )
 

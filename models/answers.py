@@ -147,11 +147,11 @@ class AnswerStore:
             yield
         except sqlite3.OperationalError as error:
             raise ResumableError(
-                f"the answers in '{self._path}' cannot be used now ({error}): give the disk space, or wait for others"
-                " that write to it, and run the same command again"
+                f"the answers in '{self._path}' cannot be used now ({error}). Free disk space, or wait for other"
+                " processes that write to this file, and run the same command again"
             ) from error
         except sqlite3.DatabaseError as error:
-            raise InputError(f"the file of answers '{self._path}' is damaged ({error}): remove it") from error
+            raise InputError(f"the file of answers '{self._path}' is damaged ({error}): remove this file") from error
 
 
 def request_key(prefix: Prefix, asked: AnswerRequest, kind: str, *, without: Sequence[str] = ()) -> bytes:

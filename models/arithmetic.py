@@ -94,7 +94,7 @@ def loading_options(
     """
     options: dict[str, Any] = {"dtype": DTYPES.get(precision, torch.bfloat16)}
     if precision not in ("fp32", "fp16") and _lacks_bf16(device):
-        raise InputError(f"precision {precision}: the GPU has no bfloat16 arithmetic: choose fp32")
+        raise InputError(f"precision {precision} needs bfloat16 arithmetic, which the GPU lacks: choose fp32")
     spread = {"device_map": "auto"} if device is None else {}
     if stored is not None and stored.format is not None:
         return {**fixed_options(stored, precision, device), **spread}

@@ -56,7 +56,7 @@ def continuation_logprobs(
             advance(len(batch))
     values = np.concatenate(batches)
     if np.isnan(values).any():
-        raise InputError(f"model '{lm.name}' gives a text a probability that is not a number: is it broken?")
+        raise InputError(f"model '{lm.name}' gives a text a probability that is not a number: check the model")
     return values
 
 
@@ -108,12 +108,15 @@ def sample_texts(
         InputError: the temperature is not positive, or the prompt leaves no room in the model's context.
     """
     if temperature <= 0:
-        raise InputError(f"temperature is {temperature}: it must be positive")
+        raise InputError(f"temperature is {temperature}: give a number above 0")
     # As texts are scored: after the start token.
     ids = [lm.start_token, *lm.tokenizer(prompt, add_special_tokens=False)["input_ids"]]
     room = lm.context - len(ids)
     if room < 1:
-        raise InputError(f"the prompt has {len(ids)} tokens and the context of '{lm.name}' is {lm.context}: shorten it")
+        raise InputError(
+            f"the prompt has {len(ids)} tokens, but the context of '{lm.name}' has only {lm.context}: shorten the"
+            " prompt"
+        )
     # Drawn on the CPU, so that a seed gives the same draws on every device.
     generator = torch.Generator(device="cpu").manual_seed(seed)
     tokens = torch.tensor([ids] * count, device=lm.device)  # (count, L)

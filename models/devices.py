@@ -107,9 +107,9 @@ def default_device() -> torch.device:
     """
     asked = os.environ.get(DEVICE)
     if asked not in (None, "", "cpu", "cuda", SPREAD):
-        raise InputError(f"unknown device '{asked}': choose cpu, cuda or auto (--device, or {DEVICE})")
+        raise InputError(f"device is '{asked}': choose cpu, cuda or auto (--device, or {DEVICE})")
     if asked == "cuda" and not torch.cuda.is_available():
-        raise InputError("device 'cuda' was asked for, but torch finds no GPU that it can use here")
+        raise InputError("device is 'cuda', but torch finds no usable GPU: choose cpu or auto")
     if asked in ("cpu", "cuda"):
         return torch.device(asked)
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -114,7 +114,7 @@ class EndpointModel:
             longer = (
                 ""
                 if self.tokenizer
-                else " (a text that is too long for the model? give --tokenizer, or lower attack.max_characters)"
+                else " (is a text too long for the model? give --tokenizer, or lower attack.max_characters)"
             )
             raise InputError(f"{error}{longer}") from error
         # Answers come in the order of the prompts, so that windows of a text are joined in order.
@@ -173,7 +173,8 @@ def open_endpoint_model(
         alike = False
     if not alike:
         raise InputError(
-            f"the tokenizer '{tokenizer}' is not that of '{name}': the server makes other tokens of the same words"
+            f"the tokenizer '{tokenizer}' is not the tokenizer of '{name}', since the server splits the same words"
+            " into other tokens: give the model's own tokenizer"
         )
     key = text_sha256(
         "endpoint", connection.endpoint.base, name, style, tokenizer_hash(loaded), str(prompt[0]), str(window)
@@ -223,8 +224,8 @@ def _after_lead(model: EndpointModel, echoed: Echoed, lead: str, text: int) -> S
     # Merged with the lead, the text's first token would be dropped with it: its beginning would not be scored.
     if echoed.tokens[: len(tokens)] != tokens:
         raise InputError(
-            f"the server joins text number {text + 1} with the {lead!r} that was put before it, so that its first"
-            " token has no probability of its own: give --tokenizer"
+            f"the server joins text number {text + 1} with the {lead!r} before it, so its first token has no"
+            " probability of its own: give --tokenizer"
         )
     return echoed.values[len(tokens) :]
 
@@ -232,12 +233,12 @@ def _after_lead(model: EndpointModel, echoed: Echoed, lead: str, text: int) -> S
 def token_scores(model: EndpointModel, values: Sequence[object], text: int) -> TokenScores:
     """Return the values as scores. Raises InputError if there are none, or a value is not a finite log-probability."""
     if not values:
-        raise InputError(f"text number {text + 1} has no tokens: remove texts of blanks or unknown characters")
+        raise InputError(f"text number {text + 1} has no tokens: remove texts with only blanks or unknown characters")
     logprobs = finite(values)
     if logprobs is None:
         raise InputError(
-            f"endpoint model '{model.name}' gives text number {text + 1} a probability that is not finite: is it"
-            " broken?"
+            f"endpoint model '{model.name}' gives text number {text + 1} a probability that is not finite: check the"
+            " server"
         )
     return TokenScores(logprobs)
 
@@ -259,22 +260,22 @@ def _style_of(connection: Connection, name: str, prompt: str | list[int]) -> tup
                 listed = _listed_if_asked_once(connection)
                 if name in listed:  # so that address and name are right
                     raise InputError(
-                        f"'{connection.endpoint.base}' lists the model '{name}' and has no {COMPLETIONS} (HTTP 404): it"
-                        " answers chats alone, which return no log-probabilities of a given text. Give --chat to audit"
-                        " what it writes"
+                        f"'{connection.endpoint.base}' lists the model '{name}' but has no {COMPLETIONS} (HTTP 404)."
+                        " It answers only chats, and returns no log-probabilities of a given text: give --chat to"
+                        " audit what it writes"
                     ) from error
                 raise InputError(f"{error}{_listed_instead(listed, name)}") from error
             refusals.append(f"asked for {style}: {error}")
         except NoLogprobs as error:
-            refusals.append(f"asked for {style} it returns {error}")
+            refusals.append(f"asked for {style}, it returns {error}")
         else:
             if values and finite(values) is not None:
                 return style, answer
-            refusals.append(f"asked for {style} it returns values that are no log-probabilities")
+            refusals.append(f"asked for {style}, it returns values that are not log-probabilities")
     hint = "; with --tokenizer prompt_logprobs are tried too" if isinstance(prompt, str) else ""
     raise NoPromptLogprobs(
         f"'{connection.endpoint.base}' returns no log-probabilities of a prompt for model '{name}', which an audit"
-        f" needs ({'; '.join(refusals)}{hint}): serve the model where completions take echo with logprobs, or"
+        f" needs ({'; '.join(refusals)}{hint}). Serve the model with completions that accept echo with logprobs, or"
         " prompt_logprobs as in vLLM"
     )
 
@@ -289,7 +290,7 @@ def _tokens_of(connection: Connection, name: str, style: Style, lead: str) -> tu
             f"'{connection.endpoint.base}' does not echo {lead!r} alone ({error}): give --tokenizer"
         ) from error
     if not tokens:
-        raise InputError(f"'{connection.endpoint.base}' makes no tokens of {lead!r}: give --tokenizer")
+        raise InputError(f"'{connection.endpoint.base}' returns no tokens for {lead!r}: give --tokenizer")
     return tokens
 
 
@@ -304,7 +305,7 @@ def window_at(connection: Connection, name: str, context: int | None) -> int:
     # Less the start token and one generated token.
     window = (context or min(_stated_context(connection, name), LARGEST_CONTEXT)) - 2
     if window < 1:
-        raise InputError(f"a context of {window + 2} tokens leaves no room for a text: at least 3 are needed")
+        raise InputError(f"a context of {window + 2} tokens leaves no room for a text: give at least 3")
     return window
 
 
@@ -316,8 +317,8 @@ def _stated_context(connection: Connection, name: str) -> int:
         if isinstance(length, int) and length > 0:
             return length
     raise InputError(
-        f"'{connection.endpoint.base}' does not say how many tokens model '{name}' takes at once"
-        f"{_listed_instead(listed, name)}: give --context"
+        f"'{connection.endpoint.base}' does not report the context length of model"
+        f" '{name}'{_listed_instead(listed, name)}: give --context"
     )
 
 

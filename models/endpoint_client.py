@@ -69,20 +69,20 @@ class Endpoint:
         # Checked before any message quotes the address, which goes into records and logs.
         if url.userinfo or url.query or url.fragment:
             raise InputError(
-                "the endpoint's address holds a password, a query or a fragment, which would be recorded: give the key"
-                " by the name of an environment variable"
+                "the endpoint's address contains a password, a query or a fragment, which would be recorded. Remove"
+                " this part, and give the key by the name of an environment variable"
             )
         if url.scheme not in ("http", "https") or not url.host:
             raise InputError(f"the endpoint's address is not a URL{self._said(repr(self.url))}")
         if self.base.endswith("/completions"):  # also /chat/completions
-            raise InputError(f"'{self.url}' is the address of a call: leave out what follows /v1")
+            raise InputError(f"'{self.url}' is the address of a call: remove the part after /v1")
         # An invalid name may be the key itself, so the message does not quote it.
         if self.key_variable is not None and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", self.key_variable):
-            raise InputError("the API key is given by the name of an environment variable that holds it, not as it is")
+            raise InputError("give the name of the environment variable that contains the API key, not the key itself")
         for name in ("requests_per_minute", "concurrency", "timeout", "max_tries", "first_wait"):
             value = getattr(self, name)
             if value is not None and not value > 0:
-                raise InputError(f"the endpoint's {name.replace('_', ' ')} is {value}: it must be above 0")
+                raise InputError(f"the endpoint's {name.replace('_', ' ')} is {value}: give a number above 0")
 
     def _said(self, fault: object) -> str:
         """Describe the fault and the remedy. The address is not quoted if it may contain a password."""
@@ -99,9 +99,9 @@ class Endpoint:
             return None
         key = os.environ.get(self.key_variable, "").strip()
         if not key:
-            raise InputError("the environment variable that should hold the API key is not set: export it")
+            raise InputError("the environment variable for the API key is not set: export it")
         if not (key.isascii() and key.isprintable()):
-            raise InputError("the API key in the environment has characters that no key has: export it again")
+            raise InputError("the API key in the environment contains characters that no key has: export the key again")
         return key
 
 
@@ -202,7 +202,8 @@ class Connection:
             except httpx2.ConnectError as error:
                 if not self._answered:  # a wrong address; later it is a server that is down for a while
                     raise InputError(
-                        f"nothing answers at '{self.endpoint.base}' ({error}): is the server up and the address right?"
+                        f"nothing answers at '{self.endpoint.base}' ({error}): check that the server runs, and that"
+                        " the address is right"
                     ) from error
                 failure = f"no connection ({error})"
             except httpx2.RequestError as error:
@@ -214,26 +215,28 @@ class Connection:
                     if answer is not None:
                         return answer
                     # A truncated answer or a proxy's error page: either may be gone at the next try.
-                    failure = "an answer that is no JSON object"
+                    failure = "an answer that is not a JSON object"
                 else:
                     failure = f"HTTP {response.status_code}{self._quoted(response)}"
                     self._honour_retry_after(response)
         raise ResumableError(
-            f"'{self.endpoint.base}' failed {tries} times in a row, the last time with {failure};"
-            " the same command goes on from there"
+            f"'{self.endpoint.base}' failed {tries} times in a row, the last time with {failure}: run the same"
+            " command again to continue"
         )
 
     def _answer(self, response: httpx2.Response) -> dict[str, Any] | None:
         """Return the JSON object; None for an incomplete body."""
         status = response.status_code
         if status in (401, 403):
-            has = "refuses the API key" if self._key else "wants an API key, and none was given"
-            raise InputError(f"'{self.endpoint.base}' {has} (HTTP {status}): name the variable that holds a valid one")
+            has = "refuses the API key" if self._key else "needs an API key, but none was given"
+            raise InputError(
+                f"'{self.endpoint.base}' {has} (HTTP {status}): name the environment variable of a valid key"
+            )
         if status == 404:
             quoted = f"'{response.url}' answers HTTP 404{self._quoted(response)}"
             raise RefusedRequest(
-                f"{quoted}: give the address up to /v1, and the model's name as the server lists it (a server of chats"
-                " alone has no completions: --chat)",
+                f"{quoted}: give the address up to /v1, and the model's name as the server lists it. If the server"
+                " has only chats, add --chat",
                 status,
             )
         if status != 200:
@@ -251,8 +254,8 @@ class Connection:
             return
         if asked > LONGEST_ASKED_WAIT:
             raise ResumableError(
-                f"'{self.endpoint.base}' asks to wait {asked / 60:,.0f} minutes (HTTP {response.status_code}"
-                f"{self._quoted(response)}); run the same command after that, and it goes on"
+                f"'{self.endpoint.base}' asks to wait {asked / 60:,.0f} minutes (HTTP"
+                f" {response.status_code}{self._quoted(response)}): run the same command after that to continue"
             )
         self._pace.hold(asked)
 
@@ -303,7 +306,7 @@ class Pace:
         """Wait. Raises ResumableError as soon as all work is stopped."""
         # An event and not ``sleep``, so that a wait of minutes ends when another request has failed for good.
         if self._stopped.wait(max(0.0, seconds)):
-            raise ResumableError("stopped with the other requests")
+            raise ResumableError("stopped, because another request failed")
 
     def hold(self, seconds: float) -> None:
         """Give no thread a turn for this many seconds."""

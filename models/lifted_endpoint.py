@@ -100,8 +100,8 @@ class LiftedEndpoint(EndpointModel):
                 values[place] = logprob_beside(word, known, tops)
             except ValueError as error:
                 raise InputError(
-                    f"endpoint model '{self.name}' contradicts itself at token {place + 1} of text number {text + 1}:"
-                    f" {error}; name level top-k or text (--access)"
+                    f"endpoint model '{self.name}' contradicts itself at token {place + 1} of text number {text + 1}"
+                    f" ({error}): choose level top-k or text (--access)"
                 ) from error
         return [value for value in values if value is not None]
 
@@ -127,7 +127,9 @@ class LiftedEndpoint(EndpointModel):
                 odds = value - math.log(-math.expm1(value)) - bias  # their logarithm
                 return odds - math.log1p(math.exp(odds))
             low, high = (low, bias) if value > _READABLE[1] else (bias, high)
-        raise InputError(f"endpoint model '{self.name}' lists a token that logit_bias lifts not, or always as certain")
+        raise InputError(
+            f"endpoint model '{self.name}' lists a token that logit_bias does not lift, or always lists it as certain"
+        )
 
     def _as_listed(self, tops: Tops, token: int) -> float | None:
         """Return the listed value of a token; None if the token is not listed, or its written form is shared."""
@@ -195,20 +197,20 @@ def open_lifted(connection: Connection, name: str, *, tokenizer: str, context: i
     count, tops = _most_listed(connection, name, [start, *ids])
     if not _reads_alike(connection, name, count, tops, ids):
         raise InputError(
-            f"the tokenizer '{tokenizer}' is not that of '{name}': the same words as text and as tokens are followed by"
-            " other words"
+            f"the tokenizer '{tokenizer}' is not the tokenizer of '{name}', because after the same words as text and"
+            " as tokens other words follow. Give the model's own tokenizer"
         )
     # Two tokens whose log-probabilities are known, of which the less likely is lifted above the other.
     words = [word for word in sorted(tops, key=lambda word: -tops[word]) if word in own_words][:2]
     if len(words) < 2:
-        raise InputError(f"'{name}' lists no two next tokens that the tokenizer '{tokenizer}' writes alike")
+        raise InputError(f"'{name}' lists fewer than two next tokens that the tokenizer '{tokenizer}' writes alike")
     first, second = words
     found = []
     for lifted in ((own_words[second], own_words[first]), (own_words[second],)):
         try:
             answer = _tops(connection.post(COMPLETIONS, _body_of(name, [start, *ids], count, lifted)))
         except RefusedRequest as error:
-            raise InputError(f"it refuses logit_bias ({error})") from error
+            raise InputError(f"the endpoint refuses logit_bias ({error})") from error
         found.append(answer)
     try:
         value = logprob_beside(first, tops[first], found[0])
@@ -216,7 +218,7 @@ def open_lifted(connection: Connection, name: str, *, tokenizer: str, context: i
         raise InputError(str(error)) from error
     # Lifted together, both keep their distance; the second alone is next to certain.
     if abs(value - tops[second]) > AGREE or abs(found[1].get(second, -math.inf)) > AGREE:
-        raise InputError("logit_bias lifts other tokens than it names, or unequally")
+        raise InputError("logit_bias lifts other tokens than the given tokens, or lifts them unequally")
     key = text_sha256(
         "endpoint", connection.endpoint.base, name, Style.LIFTED, tokenizer_hash(loaded), str(start), str(window)
     )
@@ -252,7 +254,7 @@ def _most_listed(connection: Connection, name: str, ids: list[int]) -> tuple[int
             continue
         if len(tops) > 1:
             return count, tops
-    raise InputError(f"'{name}' lists fewer than two likeliest next tokens after token ids{refusal}")
+    raise InputError(f"'{name}' lists fewer than two next tokens when the prompt is token ids{refusal}")
 
 
 def _reads_alike(connection: Connection, name: str, count: int, tops: Tops, ids: list[int]) -> bool:

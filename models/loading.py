@@ -72,8 +72,8 @@ class LanguageModel:
         stated = self.stated_context
         if stated is None:
             raise InputError(
-                f"'{self.name}' ({self.architecture}) does not state how many tokens it takes, in its config or its"
-                " tokenizer: say it with --set context=NUMBER"
+                f"neither the config nor the tokenizer of '{self.name}' ({self.architecture}) states the context"
+                " length: give it with --set context=NUMBER"
             )
         return stated
 
@@ -117,8 +117,9 @@ def require_text_alone(config: Any, name: str) -> None:
     models."""
     if reads_more_than_text(config):
         raise InputError(
-            f"'{name}' ({config.model_type}) reads images or sound as well as text, and heldin trains models of text"
-            " alone: name such a model as model.base, or train it with your own trainer (heldin plant) and audit it"
+            f"'{name}' ({config.model_type}) reads images or sound as well as text, but heldin trains only models of"
+            f" text. Choose such a model as model.base, or train '{name}' with your own trainer (heldin plant) and"
+            " audit it"
         )
 
 
@@ -126,7 +127,7 @@ def context_length(config: Any) -> int:
     """Return the context length, in tokens, of a model with this config. Raises InputError if the config lacks it."""
     stated = _stated(config)
     if stated is None:
-        raise InputError(f"the config of a {config.model_type} model does not say how many tokens it takes")
+        raise InputError(f"the config of a {config.model_type} model does not state the context length")
     return stated
 
 
@@ -198,16 +199,16 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase, name: str, *, vocabulary
     if not ids or set(ids) == {tokenizer.unk_token_id}:
         yielded = "no tokens" if not ids else "only unknown tokens"
         raise InputError(
-            f"the tokenizer of '{name}' makes {yielded} of plain English: its vocabulary is empty or not its own"
-            " (load it from a folder with tokenizer.json)"
+            f"the tokenizer of '{name}' makes {yielded} of plain English, so its vocabulary is empty or wrong: load"
+            " the model from a folder with its tokenizer.json"
         )
     highest = max(tokenizer.get_vocab().values())
     # Fewer ids than embeddings are fine: models pad their embeddings to a round number.
     if highest >= vocabulary:
         raise InputError(
-            f"the tokenizer of '{name}' does not match the model: token ids go up to {highest},"
-            f" the model has {vocabulary} embeddings: copy tokenizer.json and tokenizer_config.json of the model that"
-            " it was trained from into its folder, or resize the embeddings and save both again"
+            f"the tokenizer of '{name}' does not match the model: it has token ids up to {highest}, but the model has"
+            f" {vocabulary} embeddings. Copy tokenizer.json and tokenizer_config.json from the base model into the"
+            " model's folder. Or resize the embeddings, and save model and tokenizer again"
         )
 
 
@@ -228,9 +229,9 @@ def check_causal(model: PreTrainedModel, name: str) -> None:
     moved, scale = float((first - second).abs().max()), float(first.abs().max())
     if moved > 1e-5 * scale:  # a causal model gives the same numbers up to rounding
         raise InputError(
-            f"'{name}' ({type(model).__name__}) is not a causal language model: changing the last token of a text moved"
-            f" an earlier prediction by {moved:.2g}; a BERT-like model needs is_decoder: true in its config.json, and"
-            " to have been trained with it, and a prefix model, such as PaliGemma, reads the whole text first"
+            f"'{name}' ({type(model).__name__}) is not a causal language model: a change of a text's last token moved"
+            f" an earlier prediction by {moved:.2g}. A BERT-like model needs is_decoder: true in its config.json, and"
+            " training with it. A prefix model, such as PaliGemma, reads the whole text first: choose another model"
         )
 
 

@@ -114,7 +114,7 @@ def score_texts(
     broken = next((i for i, scored in enumerate(values) if not np.isfinite(scored).all()), None)
     if finite and broken is not None:
         raise InputError(
-            f"model '{lm.name}' gives text number {broken + 1} a probability that is not finite: is it broken?"
+            f"model '{lm.name}' gives text number {broken + 1} a probability that is not finite: check the model"
         )
     return [_token_scores(scored, moments, ranks) for scored in values]
 
@@ -157,13 +157,15 @@ def of_counted(
     of_parts = list(scores)
     parted = [i for i, document in enumerate(documents) if not document.is_plain]
     if parted and tokenizer is None:
-        raise InputError("a model behind an endpoint does not say where tokens stand: give its --tokenizer")
+        raise InputError("a model behind an endpoint does not report the positions of tokens: give --tokenizer")
     if parted and tokenizer is not None:
         for i, tokens in zip(parted, scored_tokens_of(tokenizer, [documents[i] for i in parted]), strict=True):
             assert tokens.counted is not None
             # Another number of tokens would put a mask beside other tokens.
             if len(tokens) != len(scores[i].logprobs):
-                raise InputError("the tokenizer makes other tokens than the model scored: name the model's own")
+                raise InputError(
+                    "the tokenizer makes other tokens than the scored tokens: give the model's own tokenizer"
+                )
             of_parts[i] = scores[i].at(tokens.counted)
     left = iter(of_parts)
     return [replace(next(left), rejected=next(left)) if document.is_pair else next(left) for document in whole]
@@ -210,7 +212,9 @@ def cut_into_windows(texts: Sequence[str], encoded: Sequence[Ids], start: int, c
     for text, whole in enumerate(encoded):
         before, ids = started(texts[text], whole, start)
         if not len(ids):
-            raise InputError(f"text number {text + 1} has no tokens: remove texts of blanks or unknown characters")
+            raise InputError(
+                f"text number {text + 1} has no tokens: remove texts with only blanks or unknown characters"
+            )
         # Windows do not overlap: every token is scored once, and the first ones of a window without what stands before
         # it.
         for begin in range(0, len(ids), context):
@@ -272,7 +276,7 @@ def stated_batch_size() -> int | None:
     if stated is None:
         return None
     if not stated.isdecimal() or not int(stated):
-        raise InputError(f"{BATCH_SIZE}={stated} is not a number of texts: give a whole number from 1")
+        raise InputError(f"{BATCH_SIZE}={stated} is not a number of texts: give a whole number of at least 1")
     return int(stated)
 
 

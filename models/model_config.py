@@ -25,19 +25,20 @@ class TinyModel:
     __pydantic_config__: ClassVar = DATACLASS_SECTION
 
     vocabulary: Annotated[Many, Field(ge=257)] = 2048
-    """Size of the vocabulary, which is trained on the same texts: every byte, the end of a text, and words."""
+    """Size of the vocabulary, which is trained on the same texts. It consists of every byte, the end-of-text token, and
+    words."""
     context: Many = 128
-    """Longest text that the model reads, in tokens."""
+    """Context length of the model, in tokens."""
     hidden: Many = 128
-    """Width; a multiple of ``heads``."""
+    """Hidden width; a multiple of ``heads``."""
     layers: Few = 4
-    """Transformer layers."""
+    """Number of transformer layers."""
     heads: Few = 4
-    """Attention heads in each layer."""
+    """Number of attention heads in each layer."""
     window: Many = 64
-    """How many tokens a layer of local attention looks back."""
+    """Number of tokens that a layer of local attention looks back."""
 
     def __post_init__(self) -> None:
         for name in ("vocabulary", "context", "hidden", "layers", "heads", "window"):
             if getattr(self, name) < 1:
-                raise InputError(f"model.pretrain.shape.{name} is {getattr(self, name)}: it must be at least 1")
+                raise InputError(f"model.pretrain.shape.{name} is {getattr(self, name)}: give at least 1")

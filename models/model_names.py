@@ -55,8 +55,8 @@ def require_base(folder: Path, at: AdapterBase) -> None:
     except InputError as error:
         source = "--adapter-base" if at.named is not None else f"'{folder / 'adapter_config.json'}'"
         raise InputError(
-            f"{source} names the base model '{at.name}', which is not here ({error}). Name the folder of that model, or"
-            " of the same model in full precision, with --adapter-base; a command without this option reads"
+            f"{source} states the base model '{at.name}', which is not here ({error}). Give the folder of this model,"
+            " or of the same model in full precision, with --adapter-base. For a command without this option, set"
             " base_model_name_or_path"
         ) from error
 
@@ -67,8 +67,8 @@ def read_config(name: str, revision: str | None = None) -> Any:
         config = AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=False)
     if getattr(config, "is_encoder_decoder", False):
         raise InputError(
-            f"'{name}' ({config.model_type}) reads a text with an encoder before it writes with a decoder, and heldin"
-            " scores models that predict each token from those before it: name such a model"
+            f"'{name}' ({config.model_type}) has an encoder that reads a text before a decoder writes. heldin scores"
+            " only models that predict each token from the tokens before it: choose such a model"
         )
     return config
 
@@ -82,18 +82,19 @@ def require_on_hub(name: str, kind: str = "model", revision: str | None = None) 
         HfApi().model_info(name, timeout=_HUB_SECONDS)
     except OfflineModeIsEnabled as error:
         raise InputError(
-            f"cannot find {kind} '{name}': no such folder, and the hub was not asked, because this process is offline"
-            " (HF_HUB_OFFLINE is set): give a folder, or unset HF_HUB_OFFLINE"
+            f"cannot find {kind} '{name}': there is no such folder, and this process is offline (HF_HUB_OFFLINE is"
+            " set). Give a folder, or unset HF_HUB_OFFLINE"
         ) from error
     except (OSError, ValueError, HTTPError) as error:
         # Its client's own errors but for those that carry the hub's answer.
         if isinstance(error, HTTPError | ConnectionError) and not isinstance(error, HfHubHTTPError):
             raise InputError(
-                f"cannot find {kind} '{name}': no such folder, and the hub cannot be reached ({first_sentence(error)}):"
-                " give a folder, or connect this machine to the network"
+                f"cannot find {kind} '{name}': there is no such folder, and the hub cannot be reached"
+                f" ({first_sentence(error)}). Give a folder, or connect this machine to the network"
             ) from error
         raise InputError(
-            f"there is no {kind} '{name}': no such folder, and the hub gives none ({first_sentence(error)})"
+            f"there is no {kind} '{name}': there is no such folder, and the hub has none ({first_sentence(error)})."
+            " Correct the name"
         ) from error
 
 
@@ -176,17 +177,17 @@ def _require_safe_weights(folder: Path) -> None:
     if not (folder / "config.json").is_file():
         inner = sorted(path.parent.name for path in folder.glob("*/adapter_config.json"))
         hint = f", but holds adapters: name one of them, such as '{folder / inner[0]}'" if inner else ""
-        raise InputError(f"'{folder}' holds no config.json: it is not a model folder{hint}")
+        raise InputError(f"'{folder}' has no config.json, so it is not a model folder{hint}")
     names = [p.name for p in folder.iterdir()]
     if any(n.endswith(".safetensors") for n in names):
         return
     pickles = [n for n in names if n.endswith(PICKLES)]
     if pickles:
         raise InputError(
-            f"'{folder}' holds pickled weights only ({pickles[0]}), which can run code when loaded: where you trust it,"
-            " load it with transformers and call save_pretrained(folder), which writes model.safetensors"
+            f"'{folder}' has only pickled weights ({pickles[0]}), which can run code when loaded. If you trust these"
+            " weights, load them with transformers and call save_pretrained(folder), which writes model.safetensors"
         )
-    raise InputError(f"'{folder}' holds no weights: a model.safetensors is expected beside config.json")
+    raise InputError(f"'{folder}' has no weights: put a model.safetensors next to config.json")
 
 
 def _commit(name: str, revision: str | None) -> str:
@@ -195,8 +196,11 @@ def _commit(name: str, revision: str | None) -> str:
         commit = extract_commit_hash(cached_file(name, "config.json", revision=revision), None)
     except (OSError, ValueError, HTTPError) as error:
         raise InputError(
-            f"there is no model '{name}': no such folder, and the hub gives none ({first_sentence(error)})"
+            f"there is no model '{name}': there is no such folder, and the hub has none ({first_sentence(error)})."
+            " Correct the name"
         ) from error
     if not commit:
-        raise InputError(f"cannot tell which version of '{name}' was loaded; download it to a folder and name that")
+        raise InputError(
+            f"the version of '{name}' that was loaded is unknown: download the model to a folder, and give this folder"
+        )
     return str(commit)

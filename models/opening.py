@@ -88,7 +88,7 @@ def load_language_model(
     if missing or report["mismatched_keys"]:
         wrong = (missing or sorted(map(str, report["mismatched_keys"])))[0]
         raise InputError(
-            f"the weights of '{name}' are incomplete or of another shape, such as '{wrong}': save it again"
+            f"the weights of '{name}' are incomplete or have another shape, such as '{wrong}': save the model again"
         )
     tokenizer = load_tokenizer(name, revision=revision)
     use_exact_attention(model)

@@ -40,9 +40,9 @@ class DirectPreference:
 
     def __post_init__(self) -> None:
         if not self.beta > 0:
-            raise InputError(f"finetune.beta is {self.beta}: it must be above 0")
+            raise InputError(f"finetune.beta is {self.beta}: give a number above 0")
         if not 0 <= self.label_smoothing < 0.5:
-            raise InputError(f"finetune.label_smoothing is {self.label_smoothing}: it must be at least 0 and below 0.5")
+            raise InputError(f"finetune.label_smoothing is {self.label_smoothing}: give at least 0 and below 0.5")
 
     def validation_loss(self, target: Sequence[TokenScores], reference: Sequence[TokenScores]) -> float:
         """Return the mean loss of pairs."""
@@ -84,7 +84,7 @@ class OddsRatioPreference:
 
     def __post_init__(self) -> None:
         if not self.beta > 0:
-            raise InputError(f"finetune.beta is {self.beta}: it must be above 0")
+            raise InputError(f"finetune.beta is {self.beta}: give a number above 0")
 
     def validation_loss(self, target: Sequence[TokenScores], reference: Sequence[TokenScores]) -> float:
         """Return the mean loss of pairs."""
@@ -123,5 +123,7 @@ def preference_objective(name: PreferenceName, beta: float, label_smoothing: flo
     if name is PreferenceName.DPO:
         return DirectPreference(beta, label_smoothing)
     if label_smoothing:
-        raise InputError(f"finetune.label_smoothing is {label_smoothing}, and {name} has none: leave it out")
+        raise InputError(
+            f"finetune.label_smoothing is {label_smoothing}, but {name} has no label smoothing: leave it out"
+        )
     return OddsRatioPreference(beta)

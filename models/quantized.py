@@ -39,9 +39,9 @@ def format_of(stated: Any, name: str, plain: Sequence[str]) -> str | None:
     form = _named(stated)
     if form is not None and plain:
         raise InputError(
-            f"'{name}': config.json says that the weights are quantised ({form}), and the files hold plain numbers"
-            f" ({plain[0]}): where the files are right, remove quantization_config from config.json; where the config"
-            " is, save the weights again"
+            f"'{name}': config.json states quantised weights ({form}), but the files contain plain numbers"
+            f" ({plain[0]}). If the files are right, remove quantization_config from config.json. If config.json is"
+            " right, save the weights again"
         )
     if form is not None:
         _require_packages(form, name)
@@ -55,8 +55,8 @@ def fixed_options(stored: Stored, precision: ScoringPrecision, device: torch.dev
     """
     if precision not in ("fp32", stored.own):
         raise InputError(
-            f"precision {precision}: the weights are quantised already ({stored.format}): leave the precision out"
-            " (--dtype, attack.precision), or name the same model in full precision"
+            f"the weights are already quantised ({stored.format}), so precision {precision} is impossible: leave the"
+            " precision out (--dtype, attack.precision), or give the same model in full precision"
         )
     # The other weights have one type, and their products need it: asked for another one, these alone would change.
     options: dict[str, Any] = {"dtype": DTYPES[stored.precision or "fp32"]}
@@ -83,11 +83,11 @@ def _require_packages(form: str, name: str) -> None:
         install, extra = " ".join(module.replace("_", "-") for module in lacking), ", in no extra of heldin"
     if lacking:
         raise InputError(
-            f"the weights of '{name}' are quantised ({form}), which needs {' and '.join(lacking)}{extra}:"
-            f" pip install {install}, or name the same model in full precision"
+            f"the weights of '{name}' are quantised ({form}), which needs {' and '.join(lacking)}{extra}: pip install"
+            f" {install}, or give the same model in full precision"
         )
     if form in _NEEDS_GPU and not torch.cuda.is_available():
         raise InputError(
-            f"the weights of '{name}' are quantised ({form}), which needs a GPU, and torch finds none: name the same"
+            f"the weights of '{name}' are quantised ({form}), which needs a GPU, but torch finds none: give the same"
             " model in full precision"
         )

@@ -45,8 +45,8 @@ def sampled(
     """
     if lm.context <= asked.tokens + 1:
         raise InputError(
-            f"attack.sampling.tokens is {asked.tokens} and the context of '{lm.name}' is {lm.context}: no room is left"
-            " for the beginning of a text; lower it"
+            f"attack.sampling.tokens is {asked.tokens}, but the context of '{lm.name}' has {lm.context} tokens, which"
+            " leaves no room for the beginning of a text: lower attack.sampling.tokens"
         )
     keys = [request_key(prefix, asked, "samples", without=("likeliest",)) for prefix in prefixes]
 
@@ -116,7 +116,7 @@ class AskedAsChat:
 
     def score(self, texts: Sequence[str]) -> list[TokenScores]:
         """Raise InputError: the model was opened to be asked in chats."""
-        raise InputError(f"'{self.name}' is asked as a chat here, and gives no log-probabilities: leave that level out")
+        raise InputError(f"'{self.name}' answers as a chat here, and gives no log-probabilities: leave this level out")
 
     def samples(
         self, prefixes: Sequence[Prefix], asked: AnswerRequest, store: AnswerStore, advance: Advance | None = None
@@ -141,8 +141,8 @@ def asked_as_chat(lm: LanguageModel, prompt: str, *, goes_on: bool) -> AskedAsCh
     """Return a model to be asked in chats. Raises InputError if it has no chat template."""
     if lm.tokenizer.chat_template is None:
         raise InputError(
-            f"the reference '{lm.name}' has no chat template, and the target is asked as a chat: their texts would not"
-            " compare; name a chat model, or one behind the endpoint (endpoint:NAME)"
+            f"the target answers as a chat, but the reference '{lm.name}' has no chat template, so their texts are"
+            " not comparable. Choose a chat model as reference, or a model behind the endpoint (endpoint:NAME)"
         )
     return AskedAsChat(lm, prompt, goes_on)
 
@@ -222,8 +222,8 @@ def _drawn_tokens(lm: LanguageModel, rows: Sequence[Ids], uniform: torch.Tensor,
     cache = read.past_key_values
     if not hasattr(cache, "batch_repeat_interleave"):
         raise InputError(
-            f"'{lm.name}' ({lm.architecture}) keeps nothing of a text that it has read, so that sampling would take"
-            " hours: leave level text out"
+            f"'{lm.name}' ({lm.architecture}) cannot cache a text that it has read, so sampling would take hours:"
+            " leave level text out"
         )
     cache.batch_repeat_interleave(asked.samples)
     mask, place = (tensor.repeat_interleave(asked.samples, 0) for tensor in (mask, places[:, -1:]))

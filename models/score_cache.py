@@ -155,13 +155,13 @@ class ScoreCache:
         try:
             yield
         except sqlite3.OperationalError as error:
-            why = f"cannot be used now ({error}): give the disk space, or wait for others that write to it, and"
+            why = f"cannot be used now ({error}): free disk space, or wait for other processes that write to it, and"
             # By hand: heldin cache --clear leaves a cache alone that a process uses.
             if not (self._path.exists() and os.path.samestat(self._path.stat(), self._opened)):
                 why = "was removed while this command used it:"
             raise ResumableError(f"the score cache '{self._path}' {why} run the same command again") from error
         except sqlite3.DatabaseError as error:
-            raise InputError(f"the score cache '{self._path}' is damaged ({error}): remove it") from error
+            raise InputError(f"the score cache '{self._path}' is damaged ({error}): remove this file") from error
 
     def _writer(self, model: int) -> Callable[[Sequence[bytes], Sequence[TokenScores]], None]:
         def write(keys: Sequence[bytes], scored: Sequence[TokenScores]) -> None:
@@ -258,10 +258,10 @@ def _scored(lm: ScoredModel, texts: Sequence[str], moments: bool, ranks: bool) -
         return score_texts(lm, texts, moments=moments, ranks=True, copies=copies_on_other_gpus(lm.model))
     if moments:
         raise InputError(
-            f"endpoint model '{lm.name}' gives no mean and deviation over the vocabulary: leave out min-k++"
+            f"endpoint model '{lm.name}' gives no mean and deviation over the vocabulary: leave min-k++ out"
         )
     if ranks:
-        raise InputError(f"endpoint model '{lm.name}' gives no ranks of tokens: leave out ez")
+        raise InputError(f"endpoint model '{lm.name}' gives no ranks of tokens: leave ez out")
     return lm.score(texts)
 
 

@@ -126,7 +126,7 @@ class TextEndpoint:
 
     def score(self, texts: Sequence[str]) -> list[TokenScores]:
         """Raise InputError: the endpoint returns no log-probabilities of a text."""
-        raise InputError(f"endpoint model '{self.name}' gives no log-probabilities of a text: leave that level out")
+        raise InputError(f"endpoint model '{self.name}' gives no log-probabilities of a text: leave this level out")
 
     def samples(
         self, prefixes: Sequence[Prefix], asked: AnswerRequest, store: AnswerStore, advance: Advance | None = None
@@ -168,7 +168,10 @@ class TextEndpoint:
         def keep(number: int, answer: dict[str, Any]) -> None:
             listed = listed_in(answer)
             if listed is None:
-                raise InputError(f"endpoint model '{self.name}' lists no likeliest next tokens of text {number + 1}")
+                raise InputError(
+                    f"endpoint model '{self.name}' does not list the most probable next tokens of text {number + 1}:"
+                    " choose another level"
+                )
             store.keep(self.fingerprint, [(list(missing)[number], 0, listed)])
 
         self._each(bodies, keep, lambda number: store.keep(self.fingerprint, [(list(missing)[number], 0, [])]))
@@ -211,7 +214,9 @@ class TextEndpoint:
             key, _, numbers = requests[number]
             texts = written_in(answer)[: len(numbers)]
             if not texts:
-                raise InputError(f"endpoint model '{self.name}' answers without a text: is it a model that writes?")
+                raise InputError(
+                    f"endpoint model '{self.name}' answers without a text: check that it is a model that writes texts"
+                )
             self.conduct.several_ignored += len(texts) < len(numbers)
             self.conduct.identities[_identity(answer)] += 1
             store.keep(self.fingerprint, [(key, each, vars(text)) for each, text in zip(numbers, texts, strict=False)])
@@ -328,7 +333,7 @@ def _explained(connection: Connection, name: str, manner: Manner, error: Refused
             listed = None
         names = [entry.get("id") for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
         if name in names:
-            return InputError(f"'{base}' lists the model '{name}' and has no {manner.path} (HTTP 404): {other}")
+            return InputError(f"'{base}' lists the model '{name}' but has no {manner.path} (HTTP 404): {other}")
         if names:
             return InputError(
                 f"'{base}' answers {manner.path} with HTTP 404, and its list has no '{name}', but '{names[0]}'"
@@ -339,7 +344,7 @@ def _explained(connection: Connection, name: str, manner: Manner, error: Refused
             f" and the model's name, or {other}"
         )
     if "template" in str(error).lower() and manner is not Manner.COMPLETIONS:
-        return InputError(f"'{name}' has no chat template on the server, so that it answers no chats: {other}")
+        return InputError(f"'{name}' has no chat template on the server, and cannot answer chats: {other}")
     return InputError(str(error))
 
 

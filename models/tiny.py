@@ -32,7 +32,9 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int, chat_template: str | 
     markers = list(dict.fromkeys(_MARKERS.findall(chat_template or "")))
     special = [END_OF_TEXT, *(marker for marker in markers if marker != END_OF_TEXT)]
     if vocabulary < 256 + len(special):
-        raise InputError(f"vocabulary is {vocabulary}: byte-level BPE needs at least {256 + len(special)} tokens")
+        raise InputError(
+            f"vocabulary is {vocabulary}, too few tokens for byte-level BPE: give at least {256 + len(special)}"
+        )
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -59,7 +61,8 @@ def tiny_config(shape: TinyModel, vocabulary: int, end_of_text: int) -> GPTNeoCo
     """
     if shape.hidden % shape.heads or shape.layers < 1:
         raise InputError(
-            f"a model of {shape.layers} layers, hidden {shape.hidden}, heads {shape.heads} cannot be built"
+            f"a model of {shape.layers} layers, hidden {shape.hidden}, heads {shape.heads} cannot be built: change"
+            " the shape"
         )
     # One kind too many where the number of layers is odd; it is cut off below.
     kinds = ["global", "local"] * ((shape.layers + 1) // 2)

@@ -90,7 +90,7 @@ class TokenScores:
         Raises ValueError for a pair, whose two answers have different tokens.
         """
         if self.rejected is not None:
-            raise ValueError("the tokens of a pair are those of two texts")
+            raise ValueError("a pair has the tokens of two texts: read each text's tokens")
         names = (column.name for column in fields(self) if column.name != "answers")
         columns: dict[str, Any] = {name: getattr(self, name) for name in names}
         some: dict[str, Any] = {name: None if values is None else values[kept] for name, values in columns.items()}

@@ -319,7 +319,10 @@ def scored_tokens_of(tokenizer: "PreTrainedTokenizerBase", documents: Iterable[P
 
 def _of_parted(tokenizer: "PreTrainedTokenizerBase", documents: Sequence[Parted]) -> Iterator[Tokens]:
     if not tokenizer.is_fast:
-        raise InputError("parts of texts need a tokenizer that says where tokens stand (a fast one): score whole texts")
+        raise InputError(
+            "parts of texts need a fast tokenizer, which reports the positions of tokens: give one, or score whole"
+            " texts"
+        )
     texts = [document.text for document in documents]
     with _all_cores(len(texts)):
         encoded = _backend(tokenizer).encode_batch(texts, add_special_tokens=False)
@@ -362,7 +365,9 @@ def start_token(tokenizer: "PreTrainedTokenizerBase", name: str) -> int:
     for token in (tokenizer.bos_token_id, tokenizer.eos_token_id):
         if token is not None:
             return int(token)
-    raise InputError(f"the tokenizer of '{name}' has neither a beginning- nor an end-of-text token: add one")
+    raise InputError(
+        f"the tokenizer of '{name}' has neither a beginning-of-text nor an end-of-text token: add one of them"
+    )
 
 
 def same_tokens(a: "PreTrainedTokenizerBase | None", b: "PreTrainedTokenizerBase | None") -> bool:
@@ -390,6 +395,6 @@ def require_context(lm: "LanguageModel", tokens: int) -> None:
     # The last token is predicted and not read, so that the start token has its place.
     if tokens > lm.context:
         raise InputError(
-            f"extraction: prefix and suffix have {tokens} tokens, and the context of '{lm.name}' is {lm.context}: lower"
-            " measures.extraction.prefix or suffix"
+            f"prefix and suffix of the extraction have {tokens} tokens, but the context of '{lm.name}' has only"
+            f" {lm.context}: lower measures.extraction.prefix or suffix"
         )

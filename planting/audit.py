@@ -300,7 +300,7 @@ def _evidence(audit: _Audit, folder: MeasureFolder, log: Path, before: PlantedFa
     )
     if before is not None and training is None:
         if before.training is not None:
-            raise InputError(f"'{log}' is gone or damaged, and the record rests on it: restore it")
+            raise InputError(f"'{log}' is missing or damaged, but the record was computed with it: restore it")
         # The log in the planted folder may have been another one since.
         fault = next((c.reasons[0] for c in before.conditions if c.reasons[0] in LOG_FAULTS), fault)
     control = audit.control()
@@ -391,7 +391,7 @@ def _say_of_log(training: TrainingCounts | None, config: PlantConfig, reporter: 
         return
     counted_on = "all tokens" if share >= _MOST else f"{100 * share:.0f} % of the tokens"
     scored = "all of them" if config.score == "all" else f"those of {config.scored_part}"
-    reporter.say(f"training log: training counted the loss on {counted_on}, and the audit scores {scored}")
+    reporter.say(f"training log: training counted the loss on {counted_on}, but the audit scores {scored}")
 
 
 def _keep_log(log: Path, to: Path, *, kept: bool) -> None:
@@ -420,4 +420,4 @@ def _take_folder(job: PlantedAudit, config: PlantConfig, out: Path, facts: Plant
     if record.planted is None or (record.planted.look, record.planted.planted) != (facts.look, facts.planted):
         changed = changed or "look"
     if changed:
-        raise InputError(f"'{out}' holds an audit with another '{changed}': choose another --out")
+        raise InputError(f"'{out}' contains an audit with another '{changed}': choose another --out")

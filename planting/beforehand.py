@@ -50,15 +50,18 @@ def said_beforehand(
     ]
     if controls := len(control_rows(config, data)):
         lines.append(
-            f"price: {counted(controls, 'real row')} are left out for the positive control (split.control_rows), drawn"
-            " at random"
+            f"price: {counted(controls, 'real row')}, drawn at random, are left out for the positive control"
+            " (split.control_rows)"
         )
     if taken := len(taken_rows(data)):
-        lines.append(f"price: {counted(taken, 'real row')} became canary users', in training or not by their coins")
+        lines.append(
+            f"price: {counted(taken, 'real row')} became rows of canary users, whose coins decide whether they are in"
+            " training"
+        )
     if late:
         lines.append(
-            f"form: {counted(late, 'real row')} have no scored token among the first {config.sequence_length:,}: a"
-            " trainer may drop them, and the log of the training need not show them"
+            f"form: {counted(late, 'real row')} have no scored token among the first {config.sequence_length:,}. A"
+            " trainer may drop these rows, and the training log need not contain them"
         )
     lines += forecast_lines(config, len(users), len(data.canaries), kinds_of(data.canaries))
     if form is not None:
@@ -80,7 +83,7 @@ def forecast_lines(config: PlantConfig, users: int, canaries: int, kinds: Collec
         lines += forecast(canaries, config.audit.delta, units="canary users", unit="canary user", sharing=sharing)
     if sharing > 1:
         lines.append(
-            f"power: this is at each of {counted(config.looks, 'look')}: looks and groups of people share the error"
+            f"power: this is at each of {counted(config.looks, 'look')}. Looks and groups of people share the error"
             " probability; a claim about examples halves each share again"
         )
     return lines
@@ -149,20 +152,20 @@ def _told_by_form(config: PlantConfig, data: RunData) -> list[str]:
     if alone and config.columns.user is not None:
         some = " or ".join(map(str, alone))
         lines.append(
-            f"form: no real user has {some} rows, so counting rows by user shows the canary users who do: choose"
-            f" documents from numbers that real users have, such as {_usual(real)}"
+            f"form: no real user has {some} rows, so counts of rows per user reveal the canary users who do. Choose"
+            f" documents from numbers of rows that real users have, such as {_usual(real)}"
         )
     forms = canary_forms(data)
     lent = Counter(forms[row] for user in made_up for row in ledger.parts[user][Part.TRAIN])
     if lent and config.split.canaries_only:
         lines.append(
             f"form: {counted(len(lent), 'row')} that are trained on lend date and columns to {lent.total():,} canary"
-            " rows: a column that is otherwise unique repeats there"
+            " rows. A column that is otherwise unique then repeats"
         )
     elif lent and max(lent.values()) > 1:
         lines.append(
-            f"form: {counted(len(lent), 'row')} set aside lend date and columns to {lent.total():,} canary rows: a"
-            " column that is otherwise unique repeats there"
+            f"form: {counted(len(lent), 'row')} set aside lend date and columns to {lent.total():,} canary rows. A"
+            " column that is otherwise unique then repeats"
         )
     return lines
 

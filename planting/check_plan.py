@@ -122,8 +122,8 @@ class _Check:
         counts = {OnBadRows.SKIP: 0, OnBadRows.SKIP_EMPTY: kept.skipped.unusable, OnBadRows.STRICT: kept.skipped.rows}
         if refused := counts[self.config.bad_rows]:
             self.problems.append(
-                f"{counted(refused, 'row')} cannot be used, the first: {kept.skipped.first}; correct them, or leave"
-                " them out with --skip-bad-rows"
+                f"{counted(refused, 'row')} cannot be used, the first: {kept.skipped.first}. Correct these rows, or"
+                " leave them out with --skip-bad-rows"
             )
         if telling is not None:
             for record, row in self.source.rows(BadRows(OnBadRows.SKIP)):

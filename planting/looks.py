@@ -43,7 +43,9 @@ def look_at(out: Path, model: str, claims: Sequence[str], beside: str | None = N
     taken = _looks(_read(out))
     audits = [int(path.parent.name) for path in out.glob("audits/*/record.json") if path.parent.name.isdigit()]
     if max(audits, default=0) > len(taken):
-        raise InputError(f"'{_path(out)}' does not name look {max(audits)}, which was taken: restore it")
+        raise InputError(
+            f"'{_path(out)}' does not list look {max(audits)}, although this audit is in the folder: restore it"
+        )
     now = Look(len(taken) + 1, model, tuple(claims), beside)
     return next((look for look in taken if replace(look, number=now.number) == now), now)
 

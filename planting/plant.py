@@ -81,7 +81,7 @@ def plant(config: PlantConfig, out: Path, reporter: Reporter) -> Manifest:
     if (out / MANIFEST).is_file():
         with one_process_at_a_time(out):
             _take_folder(_with_attack_of(config, out), out)
-            reporter.say(f"planted before in '{out}': nothing is drawn or written again")
+            reporter.say(f"planted before in '{out}': heldin draws and writes nothing again")
             return read_planted(out)[1]
     base = reference_model(config)
     source = training_set(config, base.tokenizer)
@@ -127,7 +127,7 @@ def require_readable(config: PlantConfig) -> None:
     """Raise InputError if model, training set or kind of training set does not exist, or the set lacks a column."""
     require_model(config.reference)
     if not config.training.exists():
-        raise InputError(f"there is no training set '{config.training}': name a file or folder under 'training'")
+        raise InputError(f"there is no training set '{config.training}': give a file or folder as 'training'")
     look_at(config)
 
 
@@ -158,8 +158,8 @@ def with_attack(config: PlantConfig, source: TrainingSet, base: LanguageModel, r
     primary = least_by_length(correlations)
     measured = ", ".join(f"{name} {correlation:+.2f}" for name, correlation in correlations.items())
     reporter.say(
-        f"attack: {primary} is the primary attack, since the length of a text moves it little (rank correlations under"
-        f" the reference: {measured}); attack.primary names another"
+        f"attack: {primary} is the primary attack, because its score depends little on the length of a text (rank"
+        f" correlations under the reference: {measured}). Set attack.primary to choose another"
     )
     return config.model_copy(update={"attack": config.attack.model_copy(update={"primary": primary})})
 
@@ -186,7 +186,7 @@ def _write_training_set(
         with whole_directory(out / TRAINING) as temporary:
             sha256 = content_sha256(source.write(rows(), temporary, temporary / "sorting"))
             if content_sha256(source.path) != kept.sha256:
-                raise InputError(f"'{source.path}' was changed while it was read: restore it, and call again")
+                raise InputError(f"'{source.path}' changed while heldin read it: restore it, and run the command again")
     return sha256
 
 
@@ -207,13 +207,15 @@ def _named(config: PlantConfig) -> dict[str, str | None]:
 def _take_folder(config: PlantConfig, out: Path) -> None:
     """Mark the folder as heldin's, or find what an earlier call began. Other files in the folder are not touched."""
     if config.training.is_relative_to((out / TRAINING).resolve()):
-        raise InputError(f"'{config.training}' lies where the planted one is written: choose another --out")
+        raise InputError(
+            f"'{config.training}' is in the folder where the planted training set is written: choose another --out"
+        )
     finished = (out / MANIFEST).is_file()
     drawn = (out / "ledger" / "ledger.json").is_file()
     if not (out / "ledger" / SEAL).is_file():
         empty = [out / "ledger"] if not any((out / "ledger").glob("[!.]*")) else []
         if any(path not in empty and not path.name.endswith(".tmp") for path in out.iterdir()):
-            raise InputError(f"'{out}' is not empty and holds no planted training set: choose another --out")
+            raise InputError(f"'{out}' is not empty and has no planted training set: choose another --out")
         write_config(config, out)
         return
     if not (drawn or finished):
@@ -223,12 +225,15 @@ def _take_folder(config: PlantConfig, out: Path) -> None:
         return
     changed = first_difference(read_plant_config(out).model_dump(mode="json"), config.model_dump(mode="json"))
     if changed:
-        raise InputError(f"'{out}' holds a training set planted otherwise ('{changed}' differs): choose another --out")
+        raise InputError(
+            f"'{out}' has a training set that was planted with other settings ('{changed}' differs): choose another"
+            " --out"
+        )
     require_plan(out)
     if finished and not (out / TRAINING / config.training.name).exists():
-        raise InputError(f"'{out / TRAINING}' is gone: restore it, or plant in another folder")
+        raise InputError(f"'{out / TRAINING}' is missing: restore it, or plant in another folder")
     if finished and content_sha256(config.training) != copied(out / "ledger").sha256:
-        raise InputError(f"'{config.training}' was changed after coins were drawn for it: restore it, or plant anew")
+        raise InputError(f"'{config.training}' was changed after coins were drawn for it: restore it, or plant again")
 
 
 def length_correlations(config: PlantConfig, source: TrainingSet, base: LanguageModel) -> dict[str, float]:

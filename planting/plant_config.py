@@ -35,26 +35,26 @@ _KINDS = ("jsonl", "csv", "parquet")  # formats whose rows can be written again 
 
 
 class PlantedSplit(Section):
-    """The users that are audited, and what is set aside of them. Other users stay in with all rows."""
+    """The users that are audited, and the rows that are set aside. Users who are not audited stay in with all rows."""
 
     audit_fraction: float | None = Field(None, gt=0, le=1)
-    """Audit a user with this probability, by a public coin of the user's own; null: all, or ``audit_pool`` of them."""
+    """Probability that a user is audited, by a separate public coin; null: all users, or ``audit_pool`` of them."""
     audit_pool: int | None = Field(None, ge=2)
-    """Number of users who are audited, drawn by the seed; null: all, or by ``audit_fraction``."""
+    """Number of audited users, drawn by the seed; null: all users, or by ``audit_fraction``."""
     canaries_only: bool = False
-    """Audit canary users alone. Every real user stays in; canary rows are added, and ``control_rows`` left out."""
+    """Audit only canary users. Every real user stays in; canary rows are added, and ``control_rows`` left out."""
     control_rows: int = Field(200, ge=0, le=10_000)
-    """With ``canaries_only``, real rows that are left out at random, at most a tenth of all. They let the audit show
-    that the model learned the rows that it was given. 0: the audit cannot show it."""
+    """With ``canaries_only``, number of real rows to leave out at random, at most a tenth of all. With them the audit
+    can show that the model learned the rows in its training set. 0: the audit cannot show this."""
     attacker_fraction: float = Field(0.1, gt=0, lt=1)
-    """Share of an audited user's rows set aside for the attacker and never trained on; at least one row."""
+    """Share of an audited user's rows set aside for the attacker and never trained on; at least one row per user."""
     evaluation_fraction: float = Field(0.1, gt=0, lt=1)
-    """Share of an audited user's rows set aside to measure the loss on held-out users; at least two rows."""
+    """Share of an audited user's rows set aside to measure the loss on held-out users; at least two rows per user."""
 
     @model_validator(mode="after")
     def _one_of_both(self) -> "PlantedSplit":
         if self.audit_fraction is not None and self.audit_pool is not None:
-            raise ValueError("give one of audit_fraction and audit_pool")
+            raise ValueError("give either audit_fraction or audit_pool")
         if self.canaries_only and (self.audit_fraction is not None or self.audit_pool is not None):
             raise ValueError("canaries_only audits no real user: leave audit_fraction and audit_pool out")
         return self
@@ -64,37 +64,40 @@ class PlantColumns(Section):
     """The columns of the training set. The text is a column, a prompt with a completion, or a list of messages."""
 
     user: str | None = "user"
-    """Column that names the user. null: there is none, and each row counts as a separate user. This needs
-    split.canaries_only, and the audit says nothing about people who wrote several rows."""
+    """Column that names the user. null: there is no such column, and each row counts as a separate user. This needs
+    split.canaries_only, and the audit makes no statement about people who wrote several rows."""
     text: str = "text"
-    """Column that holds the text, where neither ``prompt`` nor ``messages`` is given."""
+    """Column that holds the text, if neither ``prompt`` nor ``messages`` is given."""
     prompt: str | None = None
-    """Column that holds a prompt, as text or as messages; its completion follows it."""
+    """Column that holds a prompt, as text or messages, before its completion."""
     completion: str | None = None
     """Column that holds the completion of ``prompt``."""
     rejected: str | None = None
-    """Column of texts that training prefers the completion to, as for DPO. A canary user's row gets a made-up one."""
+    """Column with the texts that training should rank below the completion, as for DPO. A canary user's row gets a
+    made-up text."""
     messages: str | None = None
-    """Column that holds chat messages, each with role and content, or turns of ShareGPT, each with from and value. They
-    are read as the chat template writes them."""
+    """Column that holds chat messages, each with role and content, or turns of ShareGPT, each with from and value.
+    heldin reads messages as the chat template writes them."""
     id: str | None = None
-    """Column with unique row ids; null: made from user and text."""
+    """Column with unique row ids; null: heldin makes ids from user and text."""
     date: str | None = None
-    """Column with dates; null: none."""
+    """Column with dates; null: no dates."""
     drop: tuple[str, ...] = ()
     """Columns to leave out of the planted training set, such as one that names people."""
 
     @model_validator(mode="after")
     def _one_text(self) -> "PlantColumns":
         if (self.prompt is None) != (self.completion is None):
-            raise ValueError("columns: prompt and completion go together")
+            raise ValueError("columns: give both prompt and completion, or neither")
         if self.messages is not None and self.prompt is not None:
-            raise ValueError("columns: give prompt and completion, or messages")
+            raise ValueError("columns: give either prompt and completion, or messages")
         if self.rejected is not None and self.prompt is None:
-            raise ValueError("columns: rejected goes with prompt and completion, which names the chosen texts")
+            raise ValueError("columns: rejected needs prompt and completion, which is the column of the chosen texts")
         kept = [*self.others().values(), *self.text_columns, *([] if self.rejected is None else [self.rejected])]
         if both := sorted({*kept} & {*self.drop}):
-            raise ValueError(f"columns.drop leaves out '{both[0]}', which another key of columns names")
+            raise ValueError(
+                f"columns.drop leaves out '{both[0]}', which another key of columns uses: remove it from one of them"
+            )
         return self
 
     @property
@@ -172,7 +175,7 @@ class PlantConfig(MeasureKeys):
     @model_validator(mode="after")
     def _can_be_written(self) -> "PlantConfig":
         if self.format.field is not None:
-            raise ValueError("format.field: a planted file has no keys next to its rows: write the rows as JSON lines")
+            raise ValueError("format.field: a planted file has no keys next to its rows. Write the rows as JSON lines")
         return self
 
     @model_validator(mode="after")
@@ -180,23 +183,25 @@ class PlantConfig(MeasureKeys):
         named = all(reference.model_name for reference in self.attack.references)
         if self.attack.shadow_models or not named:
             raise ValueError(
-                "attack: shadow models and references that are trained need heldin's own training: leave"
-                " shadow_models out, and name references by hub name or folder"
+                "attack: shadow models and trained references need heldin's own training. Leave shadow_models out,"
+                " and give references by hub name or folder"
             )
         if self.attack.turns is not None:
-            raise ValueError("attack.turns: the key 'score' says what is scored: leave this one out")
+            raise ValueError("attack.turns: the key 'score' sets the scored turns. Leave attack.turns out")
         if self.attack.reference is not None:
-            raise ValueError("attack.reference: the leading reference is the key 'reference': leave this one out")
+            raise ValueError(
+                "attack.reference: the key 'reference' sets the first reference. Leave attack.reference out"
+            )
         return self
 
     @model_validator(mode="after")
     def _columns_have_what_is_scored(self) -> "PlantConfig":
         if self.score == "completion" and self.columns.completion is None:
-            raise ValueError("score: completion needs columns.prompt and columns.completion")
+            raise ValueError("score is completion: give columns.prompt and columns.completion")
         if self.score == "turns" and self.columns.messages is None:
-            raise ValueError("score: turns needs columns.messages")
+            raise ValueError("score is turns: give columns.messages")
         if self.role != "assistant" and self.score != "turns":
-            raise ValueError("role names whose turns are scored: set score: turns, or leave it out")
+            raise ValueError("role needs score: turns. Set score to turns, or leave role out")
         return self
 
     @model_validator(mode="after")
@@ -204,33 +209,34 @@ class PlantConfig(MeasureKeys):
         apart = self.columns.messages is not None or self.columns.prompt is not None
         for section in self.canaries:
             if section.named_only:
-                raise ValueError(f"canaries: {section.kind} is for audits of entities, which heldin run does")
-            if section.replaces_users and apart:
                 raise ValueError(
-                    f"canaries: {section.kind} is for a column of text: choose unseen_token or rare_phrase"
+                    f"canaries: {section.kind} is for audits of entities. Use heldin run, or choose another kind"
                 )
+            if section.replaces_users and apart:
+                raise ValueError(f"canaries: {section.kind} needs a column of text. Choose unseen_token or rare_phrase")
             if section.replaces_users and self.split.canaries_only:
                 raise ValueError(
-                    f"canaries: {section.kind} takes the place of real users, and canaries_only keeps them all in"
+                    f"canaries: {section.kind} replaces real users, but canaries_only keeps all real users in. Choose"
+                    " another kind"
                 )
         return self
 
     @model_validator(mode="after")
     def _somebody_is_audited(self) -> "PlantConfig":
         if self.users.min_records < MIN_RECORDS_TO_SPLIT:
-            raise ValueError(f"users.min_records is {self.users.min_records}: at least {MIN_RECORDS_TO_SPLIT}")
+            raise ValueError(f"users.min_records is {self.users.min_records}: give at least {MIN_RECORDS_TO_SPLIT}")
         if self.split.canaries_only and not self.canaries:
-            raise ValueError("split.canaries_only needs canary users: name some under canaries")
+            raise ValueError("split.canaries_only needs canary users: add some under canaries")
         if self.columns.user is None and not self.split.canaries_only:
             raise ValueError(
-                "columns.user: without a column of users only canary users can be audited: set split.canaries_only"
+                "columns.user is null, and without users only canary users can be audited: set split.canaries_only"
             )
         return self
 
     @model_validator(mode="after")
     def _run_can_be_done(self) -> "PlantConfig":
         if (self.dataset_split or self.copied_splits) and self.training.is_file():
-            raise ValueError("dataset_split and copied_splits are for a folder that save_to_disk wrote")
+            raise ValueError("dataset_split and copied_splits need a folder that save_to_disk wrote: leave both out")
         # What a run refuses is refused here, not after the coins.
         self.run_config(Path("records"))
         return self
@@ -290,8 +296,8 @@ def is_dataset(path: Path) -> bool:
         return False
     endings = ", ".join(end for kind in _KINDS for end in format_named(kind).endings)
     raise InputError(
-        f"'{path}': a training set is a file ({endings}), or a folder that save_to_disk wrote; heldin corpus build"
-        " --out writes other corpora as one"
+        f"'{path}': a training set is a file ({endings}), or a folder that save_to_disk wrote. Write other corpora to"
+        " a file with heldin corpus build --out"
     )
 
 

@@ -83,7 +83,7 @@ def forms_of(
     )
     if config.canaries and forms.around >= config.attack.max_characters:
         raise InputError(
-            f"the template writes {forms.around} characters around the turns of a row, and the attack reads"
+            f"the template writes {forms.around} characters around the turns of a row, but the attack reads only"
             f" {config.attack.max_characters}: raise attack.max_characters"
         )
     return forms
@@ -100,10 +100,10 @@ def _made(source: TrainingSet, text: str) -> Document:
     try:
         document = source.text.document(source.text.put({}, whole))
     except ValueError as error:
-        raise InputError(f"a row of a canary user: {error}: raise attack.max_characters") from error
+        raise InputError(f"a row of a canary user: {error}. Raise attack.max_characters") from error
     if not source.is_visible(document):
         raise InputError(
-            f"a row of a canary user has no scored token among its first {source.visible}: raise sequence_length"
+            f"the first {source.visible} tokens of a canary user's row have no scored token: raise sequence_length"
         )
     return document
 
@@ -119,10 +119,12 @@ def drawn_data(config: PlantConfig, manifest: Manifest, out: Path, reporter: Rep
     """
     # Drawn anew under another key, coins would be chosen after the model was there, as often as somebody likes.
     if not (out / "ledger" / "ledger.json").is_file():
-        raise InputError(f"'{out / 'ledger'}' has no ledger any more: who was held in is lost; plant anew")
+        raise InputError(
+            f"'{out / 'ledger'}' lacks its ledger, so the members are unknown: restore it from a backup, or plant again"
+        )
     data = planted_data(config, out, reporter, base)
     if data.ledger.commitment() != manifest.ledger:
-        raise InputError(f"'{out / 'ledger'}' is not the ledger that the manifest commits to: restore it")
+        raise InputError(f"'{out / 'ledger'}' is not the ledger of the manifest: restore it")
     return data
 
 

@@ -83,9 +83,9 @@ class Telling:
             return None
         # The name of a person who is in a canary row, and nowhere else, would say who is held out.
         return (
-            f"column {', '.join(map(repr, names))} names people, or numbers them, and canary rows take it from others'"
-            f" rows, which would show whose: name it under 'columns' if it is an id, or leave it out with"
-            f" columns: {{drop: [{', '.join(names)}]}}"
+            f"column {', '.join(map(repr, names))} names or numbers people, and canary rows take it from the rows of"
+            " others, which would reveal these people. If it is an id, name it under 'columns'. Otherwise leave it"
+            f" out with columns: {{drop: [{', '.join(names)}]}}"
         )
 
 
@@ -172,7 +172,7 @@ def _copied_before(path: Path, sha256: str, ledger: Path) -> Copied | None:
     if kept is None or kept.sha256 == sha256:
         return kept
     if (ledger / "ledger.json").is_file():
-        raise InputError(f"'{path}' was changed after coins were drawn for it: restore it, or plant anew")
+        raise InputError(f"'{path}' was changed after coins were drawn for it: restore it, or plant again")
     return None
 
 
@@ -186,7 +186,7 @@ def _require_usable(path: Path, rows: int, skipped: Skipped, telling: Telling | 
     """Raise InputError if no row is usable, or a column identifies people."""
     if not rows:
         why = f"; the first: {skipped.first}" if skipped.first else ""
-        raise InputError(f"'{path}' has no row that can be used{why}")
+        raise InputError(f"'{path}' has no usable row{why}")
     if telling is not None and (problem := telling.problem()):
         raise InputError(f"'{path}': {problem}")
 

@@ -60,12 +60,15 @@ class PlantedAudit:
         for text in self.claims:
             parse_claim_of(text)
         if self.declared_by is not None and not self.declared_by.strip():
-            raise InputError("--declared-by is empty: name the person who declares, or leave it out")
+            raise InputError(
+                "--declared-by is empty: give the name of the person who declares, or leave --declared-by out"
+            )
         if self.remote is None:
             require_model(self.model, self.adapter_base)
             if self.adapter_base is not None and not is_adapter(Path(self.model)):
                 raise InputError(
-                    f"--adapter-base '{self.adapter_base}': '{self.model}' is no adapter's folder: leave it out"
+                    f"--adapter-base '{self.adapter_base}': '{self.model}' is not the folder of an adapter. Leave"
+                    " --adapter-base out"
                 )
 
     def recorded(self) -> dict[str, object]:
@@ -114,21 +117,19 @@ def audited_run(job: PlantedAudit, config: PlantConfig, reporter: Reporter | Non
     if job.remote is None:
         return run
     if config.scored_part is not None and job.remote.tokenizer is None:
-        raise InputError(
-            f"{config.scored_part} alone is scored, and only a tokenizer says where it is: give --tokenizer"
-        )
+        raise InputError(f"only {config.scored_part} is scored, and a tokenizer is needed to find it: give --tokenizer")
     if run.attack.access != (Access.LOG_PROBABILITIES,):
         # The positive control and the name of a look both read losses, which a server of text does not give.
         raise InputError(
-            f"attack.access is {' and '.join(run.attack.access)}: a planted audit behind an endpoint needs"
-            " log-probabilities; audit the weights (--model), or plant with attack.access log-probabilities alone"
+            f"attack.access is {' and '.join(run.attack.access)}, but a planted audit behind an endpoint needs"
+            " log-probabilities: audit the weights (--model), or plant with attack.access log-probabilities alone"
         )
     # Which are left out depends on the endpoint alone, and on no coin.
     reporter = reporter or LineReporter(lambda line: None)
     attack = attacks_at_endpoint(run.attack, job.remote.tokenizer, reporter)
     kept = {name: options for name, options in run.measures.items() if not options.needs_weights}
     for name in run.measures.keys() - kept.keys():
-        reporter.say(f"left out: {name}, since no endpoint gives the whole vocabulary's probabilities")
+        reporter.say(f"left out: {name}, because no endpoint gives the whole vocabulary's probabilities")
     return run.model_copy(update={"attack": attack, "measures": kept})
 
 
@@ -158,8 +159,8 @@ def has_other_base(job: PlantedAudit, reference: str) -> bool:
 
 def _refuse(model: str, other: str) -> NoReturn:
     if other:
-        raise InputError(f"'{model}' is the same model as '{other}': name each once")
-    raise InputError(f"'{model}' is the reference model itself: name the fine-tuned model")
+        raise InputError(f"'{model}' is the same model as '{other}': give each model once")
+    raise InputError(f"'{model}' is the reference model itself: give the fine-tuned model")
 
 
 def models_here(
@@ -268,7 +269,7 @@ def opened(
 
     def known_as(served: EndpointModel) -> EndpointModel:
         if abs(probe_now(served) - float(kept_as.partition(":")[2])) > LARGEST_DRIFT:
-            raise InputError(f"the model '{job.model}' changed since this audit began: call again")
+            raise InputError(f"the model '{job.model}' changed after this audit began: run the command again")
         # All scores under the name of the look: those of another model at this address are not read.
         return replace(served, fingerprint=kept_as)
 

@@ -160,7 +160,7 @@ def read_segment(path: Path) -> Segment:
     try:
         return _SEGMENTS.validate_python(content)
     except ValidationError as error:
-        raise DamagedLogError(f"'{path}' is no segment of a log: restore it") from error
+        raise DamagedLogError(f"'{path}' is not a segment of a training log: restore it") from error
 
 
 def read_log(folder: Path) -> tuple[tuple[Segment, ...], ...] | None:
@@ -175,10 +175,10 @@ def read_log(folder: Path) -> tuple[tuple[Segment, ...], ...] | None:
     for path in sorted(folder.glob("segment-*.json")):
         segment = read_segment(path)
         if path != segment_path(folder, segment.header.number, segment.header.process):
-            raise DamagedLogError(f"'{path}' is another segment than its name says: restore it")
+            raise DamagedLogError(f"'{path}' contains another segment than its name states: restore it")
         starts.setdefault(segment.header.number, []).append(segment)
     if not starts:
-        raise DamagedLogError(f"'{folder}' holds no segment: restore it")
+        raise DamagedLogError(f"'{folder}' contains no segment: restore it")
     previous: dict[int, str] = {}
     for number in range(1, max(starts) + 1):
         members = {segment.header.process: segment for segment in starts.get(number, [])}
@@ -189,7 +189,9 @@ def read_log(folder: Path) -> tuple[tuple[Segment, ...], ...] | None:
         for process, segment in sorted(members.items()):
             if segment.header.previous != previous.get(process, ""):
                 path = segment_path(folder, number, process)
-                raise DamagedLogError(f"'{path}' does not follow the segment before: one was removed or exchanged")
+                raise DamagedLogError(
+                    f"'{path}' does not follow the segment before, so a segment was removed or exchanged: restore it"
+                )
             previous[process] = segment.header.digest()
     return tuple(tuple(starts[number]) for number in sorted(starts))
 
@@ -232,7 +234,8 @@ def history_of(
         lineage.append(earlier[0][:2])
     if first.step:
         raise DamagedLogError(
-            f"'{folder}': start {first.number} went on from step {first.step}, and no segment has that checkpoint"
+            f"'{folder}': start {first.number} continued from step {first.step}, but no segment has that checkpoint."
+            " Restore the missing segment"
         )
     reads: list[Reads] = []
     places: list[NDArray[np.float64]] = []
@@ -284,7 +287,7 @@ def _at(segment: Segment, step: int, folder: Path) -> Checkpoint:
     kept = next((kept for kept in segment.checkpoints if kept.step == step), None)
     if kept is None:
         path = segment_path(folder, segment.header.number, segment.header.process)
-        raise DamagedLogError(f"'{path}' has no checkpoint of step {step}, which another process saved: restore it")
+        raise DamagedLogError(f"'{path}' lacks the checkpoint of step {step}, which another process saved: restore it")
     return kept
 
 
@@ -296,7 +299,7 @@ def _reads(segment: Segment, kept: Checkpoint, folder: Path) -> Reads:
     except OSError as error:
         raise DamagedLogError(f"'{path}' cannot be read: restore it") from error
     if hashlib.sha256(content).hexdigest() != kept.sha256:
-        raise DamagedLogError(f"'{path}' is not as it was written: restore it")
+        raise DamagedLogError(f"'{path}' is damaged or was changed: restore it")
     return np.frombuffer(content, dtype=READ)
 
 

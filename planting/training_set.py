@@ -93,7 +93,9 @@ class TrainingSet:
         if schema is None:
             return None
         if absent := [name for name in self.columns.drop if name not in schema.names]:
-            raise InputError(f"'{self.path}' has no column '{absent[0]}', which columns.drop names: leave it out there")
+            raise InputError(
+                f"'{self.path}' has no column '{absent[0]}', which columns.drop lists: remove it from columns.drop"
+            )
         for name in self.columns.drop:
             schema = schema.remove(schema.get_field_index(name))
         return schema
@@ -109,7 +111,9 @@ class TrainingSet:
         try:
             return pq.read_schema(self.path)
         except pa.ArrowException as error:
-            raise InputError(f"{self.path.name}: not a readable Parquet file ({first_line(error)})") from error
+            raise InputError(
+                f"{self.path.name}: not a readable Parquet file ({first_line(error)}): fetch or write the file again"
+            ) from error
 
     @property
     def _header(self) -> CsvHeader:
@@ -126,20 +130,20 @@ class TrainingSet:
             missing = set(self.copied_splits) - {*self.splits()}
             if missing or self.split in self.copied_splits:
                 name = min(missing, default=self.split)
-                raise InputError(f"copied_splits: '{name}' is none of the other splits of '{self.path}'")
+                raise InputError(f"copied_splits: '{name}' is not another split of '{self.path}'. Remove it")
         schema = self.schema or _LINES
         self._check_names(schema)
         names = [_PLACE.name, *(name.casefold() for name in schema.names)]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
-            raise InputError(f"'{self.path}': two columns are named '{twice}', up to upper and lower case: rename one")
+            raise InputError(f"'{self.path}' has several columns '{twice}' if case is ignored: rename one")
         for column in schema:
             if not column.name:
-                raise InputError(f"'{self.path}': a column has no name: give it one")
+                raise InputError(f"'{self.path}' has a column without a name: name the column")
             if isinstance(column.type, pa.BaseExtensionType) or "time64[ns]" in str(column.type):
                 raise InputError(
-                    f"'{self.path}': column '{column.name}' of type {column.type} cannot be written as it is: leave it"
-                    " out, or write it as text or numbers"
+                    f"'{self.path}': column '{column.name}' of type {column.type} cannot be written. Leave this"
+                    " column out, or write it as text or numbers"
                 )
         if schema is _LINES:
             return
@@ -151,8 +155,8 @@ class TrainingSet:
                     database.sql("SELECT * FROM records").to_arrow_table().cast(pa.schema([column.with_nullable(True)]))
                 except (duckdb.Error, pa.ArrowException) as error:
                     raise InputError(
-                        f"'{self.path}': column '{column.name}' of type {column.type} cannot be sorted: leave it out,"
-                        " or write it as text or numbers"
+                        f"'{self.path}': column '{column.name}' of type {column.type} cannot be sorted. Leave this"
+                        " column out, or write it as text or numbers"
                     ) from error
 
     def _check_names(self, schema: pa.Schema) -> None:
@@ -165,11 +169,12 @@ class TrainingSet:
             type_ = schema.field(name).type
             if (known.get(name) or {}).get("_type") == "ClassLabel":
                 raise InputError(
-                    f"'{self.path}': column '{name}' is a ClassLabel, whose names go with the data: write it as text"
+                    f"'{self.path}': column '{name}' is a ClassLabel, which stores the names with the data. Write the"
+                    " column as text"
                 )
             if pa.types.is_integer(type_) and type_.bit_width < _LEAST_BITS:
                 raise InputError(
-                    f"'{self.path}': column '{name}' of type {type_} is too small for new numbers: use int64"
+                    f"'{self.path}': column '{name}' of type {type_} is too small for new numbers. Use int64"
                 )
 
     def splits(self) -> tuple[str, ...]:
@@ -407,8 +412,8 @@ def require_named(columns: PlantColumns, row: Row, where: str) -> None:
     # Copied with the other columns of a row that is set aside, it would be trained on.
     if REJECTED in row and columns.rejected is None and REJECTED not in columns.drop:
         raise InputError(
-            f"{where}: column '{REJECTED}' holds texts that training reads: name it under columns.rejected, or leave it"
-            " out with columns.drop"
+            f"{where}: training reads the texts of column '{REJECTED}'. Set columns.rejected to this column, or leave"
+            " it out with columns.drop"
         )
     for column in (*columns.text_columns, *([] if columns.rejected is None else [columns.rejected])):
         named = Columns(**{"user": column, **columns.others(), "text": column})
@@ -435,7 +440,9 @@ def _batches(rows: Iterable[tuple[bytes, Row]], schema: pa.Schema) -> Iterator[p
         try:
             filled = pa.RecordBatch.from_pylist(content, schema=schema)
         except pa.ArrowException as error:
-            raise InputError(f"a row of the training set does not fit its columns ({first_line(error)})") from error
+            raise InputError(
+                f"a row of the training set does not match its columns ({first_line(error)}): correct the row"
+            ) from error
         keys = pa.array([key for key, _ in some], _PLACE.type)
         yield pa.RecordBatch.from_arrays([keys, *filled.columns], schema=pa.schema([_PLACE, *schema]))
 

@@ -317,7 +317,7 @@ def _training_set(planted: Path) -> str:
     except OtherSchemaError:
         raise
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"'{path}' is missing or damaged: name the folder that heldin plant wrote") from error
+        raise InputError(f"'{path}' is missing or damaged: give the folder that heldin plant wrote") from error
     if not training.exists():
         raise InputError(f"'{training}' is missing: keep the training set next to its manifest")
     if content_sha256(training) != stated:

@@ -111,7 +111,7 @@ def compare(folders: Sequence[Path], over: str | None = None, pair: Pair | None 
     """
     # Before any record is read: every row after the first is held against the first.
     if len(folders) < 2:
-        raise InputError("a comparison needs the folders of at least two finished runs")
+        raise InputError("give the folders of at least two finished runs to compare")
     records = [read_record(folder / "record.json") for folder in folders]
     rows = [_row(folder, record, records[0], over) for folder, record in zip(folders, records, strict=True)]
     # A difference of numbers that do not compare, as ``_notes`` says, would be read all the same.
@@ -236,13 +236,16 @@ def _value(folder: Path, record: Record, over: str) -> Any:
     for part in over.split("."):
         if not isinstance(value, dict) or part not in value:
             raise InputError(
-                f"--over {over}: the config of '{folder}' has no such key; name one such as finetune.learning_rate, or"
-                " parameters, users or records"
+                f"--over {over}: the config of '{folder}' has no such key. Give one such as finetune.learning_rate,"
+                " or parameters, users or records"
             )
         value = value[part]
     # A mapping has no place on the figure's axis and would fill the table's column.
     if isinstance(value, dict | list):
-        raise InputError(f"--over {over} is a section or a list of the config of '{folder}': name one value of it")
+        raise InputError(
+            f"--over {over}: this key of the config of '{folder}' is a section or a list. Give the key of a single"
+            " value"
+        )
     return value
 
 

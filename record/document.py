@@ -358,7 +358,8 @@ def read_record(path: Path, *, checked: bool = True) -> Record:
         # A damaged record has an error at every field that is missing; the first one says enough.
         first = error.errors()[0]
         raise InputError(
-            f"'{path}' is not a whole record: {'.'.join(map(str, first['loc']))}: {first['msg']}"
+            f"'{path}' is not a complete record ({'.'.join(map(str, first['loc']))}: {first['msg']}): run the command"
+            " that wrote it again"
         ) from error
 
 

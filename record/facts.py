@@ -694,5 +694,5 @@ class MeasuredTable(Facts):
     @model_validator(mode="after")
     def _as_many_cells(self) -> "MeasuredTable":
         if any(len(row) != len(self.head) for row in self.rows):
-            raise ValueError(f"every row of a table has as many cells as its head, {len(self.head)}")
+            raise ValueError(f"each row of a table needs {len(self.head)} cells, as many as its head")
         return self

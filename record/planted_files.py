@@ -26,7 +26,10 @@ def content_sha256(path: Path) -> str:
     files = _files_of_dataset(path)
     lost = next((file for file in files if not file.is_file()), None)
     if lost is not None:
-        raise InputError(f"'{lost}' is missing: '{path}' is not a folder that save_to_disk wrote, or it is damaged")
+        raise InputError(
+            f"'{lost}' is missing, so '{path}' is damaged or save_to_disk did not write this folder: save the data"
+            " set again"
+        )
     return text_sha256(*(part for file in files for part in (str(file.relative_to(path)), file_sha256(file))))
 
 
@@ -56,5 +59,5 @@ def _json(path: Path) -> dict[str, Any]:
     try:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise InputError(f"'{path}' is damaged") from error
+        raise InputError(f"'{path}' is damaged: plant again") from error
     return content

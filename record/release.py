@@ -9,22 +9,23 @@ from heldin.base.section import MOST, Count, Section
 
 
 class Release(Section):
-    """To whom the model will be given, for the report; of several levels of attackers it picks the one that decides."""
+    """Who will get the model. If the audit covers several levels of attackers, the report answers for the level of this
+    release."""
 
     access: Literal["weights", "log-probabilities", "top-k", "text"]
-    """What those who get it can have of the model: "weights", the files themselves; "log-probabilities" of texts that
-    they send; those of the "top-k" next tokens; or "text" that it writes, and nothing else. An audit whose attackers
-    see less never answers "no leak found"."""
+    """Access of the people who get the model: "weights", the files themselves; "log-probabilities" of texts that they
+    send; log-probabilities of the "top-k" next tokens; or only the "text" that the model writes. An audit whose
+    attackers see less never answers "no leak found"."""
     rate_limit: Count | str | None = None
-    """How much they can ask: queries a day, or in words; null: no limit is stated."""
+    """Limit on requests: a number of queries per day, or a description; null: not stated."""
     owner: str | None = None
     """Who is responsible for the model, for page one of the report; null: not stated."""
     purpose: str | None = None
-    """What the model is for, in words; null: not stated."""
+    """Purpose of the model, in words; null: not stated."""
     auditor: str | None = None
     """Who ran the audit, for page one of the report; null: not stated."""
     who: str | None = None
-    """Who gets it, in words, such as "the staff of one hospital"; null: not stated."""
+    """People who get the model, in words, such as "the staff of one hospital"; null: not stated."""
 
     @field_validator("rate_limit", mode="before")
     @classmethod
@@ -32,7 +33,9 @@ class Release(Section):
         # Before the types are tried, of which each would have an error of its own.
         whole = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST
         if not (whole or value is None or (isinstance(value, str) and value.strip())):
-            raise ValueError("rate_limit is a number of queries a day, 1 or more, or says in words what the limit is")
+            raise ValueError(
+                "rate_limit must be a number of queries per day of at least 1, or a text that describes the limit"
+            )
         return value
 
 

@@ -430,9 +430,10 @@ def read_sweep(folder: Path) -> SweepResult:
     again = "run heldin sweep again, which goes on where it was"
     if not path.exists():
         if not (folder / "sweep.json").is_file():
-            raise InputError(f"'{folder}' is not a sweep's: name a folder that heldin sweep wrote")
+            raise InputError(f"'{folder}' is not the folder of a sweep: give a folder that heldin sweep wrote")
         raise InputError(
-            f"the sweep in '{folder}' is not finished: wait for it, or run its command again (log.txt has it)"
+            f"the sweep in '{folder}' is not finished: wait for it, or run its command again (log.txt contains the"
+            " command)"
         )
     content = read_document(path, again)
     try:

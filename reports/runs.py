@@ -116,7 +116,7 @@ def list_runs(folder: Path) -> list[ListedRun]:
         InputError: the folder does not exist.
     """
     if not folder.is_dir():
-        raise InputError(f"no such folder: '{folder}': name the folder with your runs")
+        raise InputError(f"there is no folder '{folder}': give the folder with your runs")
     rows = sorted(_listed(folder, _DEPTH), key=lambda row: str(row.path))
     return sorted(rows, key=lambda row: row.created or "", reverse=True)
 

@@ -19,16 +19,16 @@ def read_config(path: Path, extending: tuple[Path, ...] = ()) -> dict[str, Any]:
         raise InputError(f"no such config: '{path}'{named}")
     # Resolved, or a circle by way of links or ``../`` would be followed for ever.
     if path.resolve() in [p.resolve() for p in extending]:
-        raise InputError(f"'{path}' extends itself, through {', '.join(map(str, extending))}")
+        raise InputError(f"'{path}' extends itself, through {', '.join(map(str, extending))}: remove one extends")
     content = read_yaml(path)
     if not isinstance(content, dict):
         kind = "nothing" if content is None else type(content).__name__
-        raise InputError(f"{path}: a mapping of sections was expected, found {kind}")
+        raise InputError(f"{path}: the file contains {kind} instead of sections with keys")
     if "extends" not in content:
         return content
     base = content.pop("extends")
     if not isinstance(base, str):
-        raise InputError(f"{path}: extends: the name of a file was expected (found {base!r})")
+        raise InputError(f"{path}: extends needs the name of a file (found {base!r})")
     # Under the file's own keys; a base may itself extend another.
     return merged(read_config(path.parent / base, (*extending, path)), content)
 
@@ -56,7 +56,7 @@ def with_overrides(content: Mapping[str, Any], overrides: Sequence[str]) -> dict
 def _override(content: dict[str, Any], override: str) -> None:
     key, equals, value = override.partition("=")
     if not equals or not key:
-        raise InputError(f"--set {override}: expected key.key=value")
+        raise InputError(f"--set {override}: write key.key=value")
     *parents, last = key.split(".")
     section: Any = content
     for parent in parents:

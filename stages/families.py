@@ -26,7 +26,7 @@ FAMILIES = {
 def family(name: str) -> Family[Any]:
     """Return the family with this name. Raises InputError, with a list of all names, if there is none."""
     if name not in FAMILIES:
-        raise InputError(f"there is no family '{name}' of kinds; choose from {', '.join(FAMILIES)}")
+        raise InputError(f"there is no family '{name}' of kinds: choose from {', '.join(FAMILIES)}")
     module, _, attribute = FAMILIES[name].partition(":")
     of_name: Family[Any] = getattr(importlib.import_module(module), attribute)
     return of_name

@@ -40,28 +40,29 @@ EXTENDS = "Another config, named relative to this file, that this one changes: s
 
 
 class SplitConfig(Section):
-    """The split: how records are set aside and membership is decided."""
+    """How records are set aside and membership is decided."""
 
     audited: Audited = Audited.USERS
-    """Whose membership is decided by chance: users, entities whom their records name, or both as one pool. A record is
-    trained on if all audited users and entities in it are members. Users who are not audited are always members."""
+    """Whose membership a coin decides: users, entities named in their records, or both as one pool. A record is trained
+    on if all audited users and entities in it are members. Users who are not audited are always members."""
     entities: EntitySourceConfig | None = None
-    """What finds whom a record names, for an audit of entities under a defense that has no ``entities``."""
+    """Source of entities that finds the people that a record names, for an audit of entities under a defense without
+    ``entities``."""
     categories: tuple[Category, ...] = Field(CATEGORIES, min_length=1)
     """Categories of Lai et al. (2021), Table I, that ``entities`` may find."""
     entity_records: Count = 4
-    """Fewest training records that name an audited entity."""
+    """Minimum number of training records that name an audited entity."""
     assignment: SplitRule = SplitRule.COIN
-    """How membership is decided: by an independent fair coin for each user, or as an exact half, which supports no
-    certified statement and voids a user-level epsilon."""
+    """How membership is decided: by an independent fair coin for each user, or as an exact half. An exact half supports
+    no certified statement and voids a user-level epsilon."""
     audit_pool: Annotated[Count, Field(ge=2)] | None = None
-    """Number of users and entities whose membership is decided by chance; all others are always members. null: all. A
-    fixed number voids a user-level epsilon."""
+    """Number of users and entities whose membership a coin decides; all others are always members. null: all. A fixed
+    number voids a user-level epsilon."""
     audit_fraction: float | None = Field(None, gt=0, le=1)
-    """Audit each user with this probability, by a separate public coin; all others are always members. null: all users
-    are audited. Unlike ``audit_pool``, it does not void a user-level epsilon."""
+    """Probability that a user is audited, by a separate public coin; all other users are always members. null: all
+    users are audited. Unlike ``audit_pool``, it does not void a user-level epsilon."""
     seed: Seed | None = None
-    """Seed by which records are set aside; null: that of the run."""
+    """Seed by which records are set aside; null: the seed of the run."""
     attacker_fraction: float = Field(0.1, gt=0, lt=1)
     """Share of each user's records set aside for the attacker and never trained on; at least one record."""
     evaluation_fraction: float = Field(0.1, gt=0, lt=1)
@@ -71,20 +72,22 @@ class SplitConfig(Section):
     def _entities_are_audited(self) -> "SplitConfig":
         if self.audited is Audited.USERS and self.entities is not None:
             raise ValueError(
-                "entities is for an audit of entities: set audited to 'entities' or 'both', or take it out"
+                "entities needs an audit of entities: set audited to 'entities' or 'both', or leave entities out"
             )
         if self.audit_fraction is not None and (self.audit_pool is not None or self.audited is not Audited.USERS):
-            raise ValueError("audit_fraction is for an audit of users and in the place of audit_pool: take one out")
+            raise ValueError(
+                "audit_fraction is only for an audit of users, and replaces audit_pool: leave one of them out"
+            )
         return self
 
 
 class PretrainConfig(Section):
-    """A tiny GPT-Neo trained from scratch on public users: users that this rule admits and that are not audited."""
+    """A tiny GPT-Neo, trained from scratch on public users, who are not audited."""
 
     source: CorpusSource | None = None
-    """A public corpus to train on; null: that of the run, without its audited users."""
+    """Public corpus to train on; null: the run's corpus without its audited users."""
     users: UserFilter = UserFilter(min_records=1)
-    """Which of the users that are not audited to train on; with ``source``, which of its users."""
+    """Users to train on, among those who are not audited; with ``source``, among its users."""
     max_records_per_user: Count | None = None
     """Maximum number of records per user, taking the first ones; null: all."""
     shape: TinyModel = TinyModel()
@@ -106,45 +109,50 @@ class PretrainConfig(Section):
     @model_validator(mode="after")
     def _heads_share_the_width(self) -> "PretrainConfig":
         if self.shape.hidden % self.shape.heads:
-            raise ValueError(f"shape.hidden {self.shape.hidden} is no multiple of shape.heads {self.shape.heads}")
+            raise ValueError(
+                f"shape.hidden {self.shape.hidden} is not a multiple of shape.heads {self.shape.heads}: change one of"
+                " them"
+            )
         return self
 
     @model_validator(mode="after")
     def _pretrains(self) -> "PretrainConfig":
         if self.recipe.looks_at_validation:
-            raise ValueError("recipe.select must be 'last' and patience null: pre-training has no validation users")
+            raise ValueError(
+                "pre-training has no validation users: set recipe.select to 'last' and recipe.patience to null"
+            )
         if self.recipe.loss_on is not None:
-            raise ValueError("recipe.loss_on: pre-training counts the loss on all of a text: leave it out")
+            raise ValueError("recipe.loss_on: pre-training counts the loss on all of a text. Leave recipe.loss_on out")
         of_fine_tuning = ("objective", "beta", "label_smoothing", "report_to", "report_unnoised")
         if stated := next((key for key in of_fine_tuning if getattr(self.recipe, key)), None):
-            raise ValueError(f"recipe.{stated}: it is for fine-tuning, and pre-training has none: leave it out")
+            raise ValueError(f"recipe.{stated} is only for fine-tuning: leave recipe.{stated} out")
         return self
 
 
 class ModelConfig(Section):
-    """The model before fine-tuning: one that exists, or one to pre-train."""
+    """The model before fine-tuning: an existing model, or one to pre-train."""
 
     base: ExpandedName | None = None
     """Hub name or folder of a causal language model (safetensors); give this or ``pretrain``."""
     revision: str | None = None
-    """Branch, tag or commit of a hub name; null: the newest."""
+    """Branch, tag or commit of a hub name; null: the newest commit."""
     pretrain: PretrainConfig | None = None
-    """Instead of ``base``: a tiny model to pre-train first."""
+    """A tiny model to pre-train first, instead of ``base``."""
 
     @model_validator(mode="after")
     def _one_of_both(self) -> "ModelConfig":
         if (self.base is None) == (self.pretrain is None):
-            raise ValueError("give exactly one of 'base' (a hub name or folder) and 'pretrain'")
+            raise ValueError("give either 'base' (a hub name or folder) or 'pretrain'")
         return self
 
 
 class PreviousConfig(Section):
-    """Models that were released before and whose training used texts of the same people."""
+    """Models that were released before, and were trained on texts of the same people."""
 
     plan: ExpandedName
     """Folder of the earlier run or of its export, or the plan.json in it."""
     times: Count = 1
-    """Number of releases by this plan."""
+    """Number of releases under this plan."""
 
     @model_validator(mode="before")
     @classmethod
@@ -195,7 +203,7 @@ class RunConfig(MeasureKeys):
             if recipe.sequence_length > pretrain.shape.context:
                 raise ValueError(
                     f"{where}.sequence_length = {recipe.sequence_length} is above model.pretrain.shape.context ="
-                    f" {pretrain.shape.context}"
+                    f" {pretrain.shape.context}: lower {where}.sequence_length"
                 )
         return self
 
@@ -209,26 +217,34 @@ class RunConfig(MeasureKeys):
             options.check_lengths(limits)
             if options.needs_canaries and not self.canaries:
                 raise ValueError(
-                    f"measures.{name}: it is about canary users: name some under canaries, or leave it out"
+                    f"measures.{name} needs canary users: add some under canaries, or remove measures.{name}"
                 )
         return self
 
     @model_validator(mode="after")
     def _attackers_models(self) -> "RunConfig":
         if self.model.pretrain is None and any(r.fresh_seed is not None for r in self.attack.references):
-            raise ValueError("attack.references: 'pretrained' does again what model.pretrain says, and there is none")
+            raise ValueError(
+                "attack.references: 'pretrained' repeats model.pretrain, which is not set. Set model.pretrain, or"
+                " remove 'pretrained'"
+            )
         if self.model.pretrain and self.model.pretrain.recipe.seed in [r.fresh_seed for r in self.attack.references]:
-            raise ValueError("attack.references: 'pretrained' has the seed of the base model, which it would be again")
+            raise ValueError(
+                "attack.references: 'pretrained' has the seed of the base model, and would be the base model again."
+                " Give another seed"
+            )
         # A halted training leaves no model, and which ones halt depends on who
         # is in them: those left would be a selection.
         if self.attack.shadow_models and self.defense.may_halt:
-            raise ValueError("attack.shadow_models: a filter may halt and leave no shadow model: set it to 0")
+            raise ValueError(
+                "set attack.shadow_models to 0: the filter may halt a training, which then leaves no shadow model"
+            )
         return self
 
     @model_validator(mode="after")
     def _can_be_spread(self) -> "RunConfig":
         if self.model.pretrain is not None and self.model.pretrain.recipe.shard is not None:
-            raise ValueError("model.pretrain.recipe.shard: a tiny model is pre-trained whole; set it to null")
+            raise ValueError("model.pretrain.recipe.shard: a tiny model is pre-trained whole. Set this key to null")
         if self.finetune.shard is None:
             return self
         whole = {
@@ -238,7 +254,10 @@ class RunConfig(MeasureKeys):
             "attack.shadow_models": bool(self.attack.shadow_models),
         }
         if wanting := [name for name, there in whole.items() if there]:
-            raise ValueError(f"finetune.shard: {wanting[0]} needs whole models in every process; leave one of them out")
+            raise ValueError(
+                f"{wanting[0]} needs whole models in every process, but finetune.shard splits the model: leave one of"
+                " them out"
+            )
         return self
 
     def entity_sources(self) -> Iterator[tuple[str, EntitySourceConfig]]:
@@ -255,22 +274,25 @@ class RunConfig(MeasureKeys):
             return self
         known = self.defense.searched_by is not None
         if known and self.split.entities is not None:
-            raise ValueError("split.entities: the audited entities are those of defense.entities: take it out")
+            raise ValueError(
+                "split.entities: the audited entities come from defense.entities. Leave split.entities out"
+            )
         if not known and self.split.entities is None:
             raise ValueError(
-                f"split.audited '{self.split.audited}' needs split.entities, which finds whom a record names"
+                f"split.audited '{self.split.audited}' needs split.entities, which finds the people that a record"
+                " names: set split.entities"
             )
         caps = self.defense.caps
         if caps and self.split.entity_records > caps[1]:
             raise ValueError(
-                f"split.entity_records is {self.split.entity_records}, but defense.entity_cap keeps {caps[1]} records"
-                " that name an entity: lower it"
+                f"split.entity_records is {self.split.entity_records}, but defense.entity_cap keeps only {caps[1]}"
+                " records that name an entity: lower split.entity_records"
             )
         # Drawn after the coins: without a held-out record another of its author takes its place.
         if self.defense.protects_named and any(step.most_records for step in self.data_defenses):
             raise ValueError(
-                "data_defenses: a cap chooses among the records that entities' coins leave, so that a coin decides"
-                " about more records than name the entity: use defense.group_size and defense.entity_cap"
+                "data_defenses: a cap after the entities' coins would make a coin decide about records that do not"
+                " name the entity. Use defense.group_size and defense.entity_cap"
             )
         return self
 
@@ -282,10 +304,10 @@ class RunConfig(MeasureKeys):
             if source.kind != "gold":
                 continue
             if not corpus.has_gold(source.path):
-                raise ValueError(f"{where}: gold columns are for a corpus of kind 'iob' that is read from that file")
+                raise ValueError(f"{where}: gold columns need a corpus of kind 'iob' that is read from the same file")
             if self.corpus.text_unit == "sentence" or self.canaries:
                 raise ValueError(
-                    f"{where}: gold columns know the records of their file alone: leave canaries and corpus.text_unit"
+                    f"{where}: gold columns cover only the records of their file. Leave canaries and corpus.text_unit"
                     " out"
                 )
         return self
@@ -298,8 +320,8 @@ class RunConfig(MeasureKeys):
         for step in (step.declared() for step in self.data_defenses):
             if not (step.record_local or step.slots_only):
                 raise ValueError(
-                    f"data_defenses: {step.name} compares texts, so that one record decides about others: it goes with"
-                    f" no defense '{self.defense.kind}'; take it out, or choose random records"
+                    f"data_defenses: {step.name} compares texts, so one record decides about others, which defense"
+                    f" '{self.defense.kind}' excludes. Remove this step, or choose random records"
                 )
         return self
 
@@ -307,7 +329,9 @@ class RunConfig(MeasureKeys):
     def _somebody_chooses(self) -> "RunConfig":
         # Users whom the mechanism protects may not choose the checkpoint (docs/theory.md#rules-of-a-private-step).
         if self.finetune.select is Select.BEST_PUBLIC and self.corpus.public_validation is None:
-            raise ValueError("finetune.select 'best_public' needs corpus.public_validation: a rule for separate users")
+            raise ValueError(
+                "finetune.select 'best_public' needs a rule for separate users: set corpus.public_validation"
+            )
         return self
 
     @model_validator(mode="after")
@@ -316,8 +340,8 @@ class RunConfig(MeasureKeys):
         clips = self.defense.noise_generator() is not None or self.defense.clips_plainly is not None
         if lora is not None and lora.dropout and clips:
             raise ValueError(
-                f"finetune.lora.dropout is {lora.dropout}, and gradients that are clipped are computed without dropout:"
-                " set it to 0"
+                f"finetune.lora.dropout is {lora.dropout}, but clipped gradients are computed without dropout: set"
+                " finetune.lora.dropout to 0"
             )
         return self
 
@@ -326,8 +350,8 @@ class RunConfig(MeasureKeys):
         longest = max((spec.longest_mark() for spec in self.canaries), default=0)
         if longest >= self.finetune.sequence_length:
             raise ValueError(
-                f"canaries: a substring of {longest} tokens is not below finetune.sequence_length ="
-                f" {self.finetune.sequence_length}, so that training would cut it off: lower lengths"
+                f"canaries: training would cut off a substring of {longest} tokens, since finetune.sequence_length is"
+                f" {self.finetune.sequence_length}. Lower lengths"
             )
         return self
 
@@ -340,7 +364,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
     """
     content = read_config(path)
     if "variants" in content and "corpus" not in content:
-        raise InputError(f"{path}: it has variants, and so is the file of a sweep: heldin sweep {path}")
+        raise InputError(f"{path}: the file has variants, so it describes a sweep. Run it with heldin sweep {path}")
     return parse_config(with_overrides(content, overrides), str(path))
 
 

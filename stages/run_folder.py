@@ -100,10 +100,10 @@ def require_folder(config: "RunConfig", out: Path) -> bool:
             # Never taken over: the other run may be at work, before its coins.
             held = is_held(out)
             bare = not held and _without_coins(out)
-            lost = ", or remove the folder, for which no coin was drawn yet" if bare else ""
+            lost = ", or remove the folder, which has no coins yet" if bare else ""
             works = ", and a process works on it" if held else ""
             raise InputError(
-                f"'{out}' holds a run of another config ('{changed}' differs){works}: choose another --out{lost}"
+                f"'{out}' contains a run of another config ('{changed}' differs){works}: choose another --out{lost}"
             )
         return True
     _require_empty(out, "run")

@@ -121,8 +121,8 @@ def require_sweep(plan: dict[str, Any], out: Path) -> bool:
     differs = first_difference(_by_name(kept), _by_name(json.loads(json.dumps(plan))))
     if differs:
         raise InputError(
-            f"'{out}' holds another sweep ('{differs}' differs), and its coins are drawn: a variant or a block that is"
-            " added later needs coins of its own; choose another --out"
+            f"'{out}' contains another sweep ('{differs}' differs), whose coins are drawn. A variant or block that is"
+            " added later needs coins of its own: choose another --out"
         )
     return True
 
@@ -143,8 +143,8 @@ def _refuse_own_models(sweep: Sweep, out: Path) -> None:
         for name in filter(None, named):
             if Path(name).resolve().is_relative_to(inside):
                 raise InputError(
-                    f"variants.{variant.name}: '{name}' is a model of this sweep: a cell may use nothing that was made"
-                    " from another one, whose coins it shares"
+                    f"variants.{variant.name}: '{name}' is a model of this sweep, made with the same coins. Choose a"
+                    " model from outside this sweep"
                 )
 
 
@@ -189,7 +189,9 @@ def tries(sweep: Sweep, out: Path) -> list[Tried]:
         elif path.is_file():
             loss = public_loss_of(read_record(path), cell.name)
         else:
-            raise ResumableError(f"tuning: cell {cell.name} has no result: the same command tries it again")
+            raise ResumableError(
+                f"tuning: cell {cell.name} has no result. Run the same command again to retry this cell"
+            )
         losses.setdefault(cell.variant.name, []).append(loss)
     means = {name: float(np.mean(by_block)) for name, by_block in losses.items()}
     best: dict[str, str] = {}
@@ -225,6 +227,6 @@ def public_loss_of(record: Record, name: str) -> float:
     points = [point for point in training.curve if point.step == training.chosen_step] if training else []
     if not points or points[-1].public_loss is None:
         raise ResumableError(
-            f"tuning: cell {name} measured no public users' loss: set finetune.evaluations to 1 at least"
+            f"tuning: cell {name} measured no loss of public users. Set finetune.evaluations to at least 1"
         )
     return points[-1].public_loss

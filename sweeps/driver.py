@@ -47,8 +47,8 @@ def run_sweep(sweep: Sweep, out: Path, reporter: Reporter, *, command: str, conn
             failed = [cell for cell in tuned.cells if cell.missing]
             if failed:
                 raise ResumableError(
-                    f"tuning: cell {failed[0].block}/{failed[0].variant}: {failed[0].reason}; the same command tries it"
-                    " again; if it cannot succeed, take it out of the grid and begin in a new folder"
+                    f"tuning: cell {failed[0].block}/{failed[0].variant} failed ({failed[0].reason}). Run the same"
+                    " command to retry, or remove this try from the grid and begin in a new folder"
                 )
             contradicted = tuned.exit_code == ExitCode.CERTIFIED
             # Before the coins of the blocks: what is chosen is part of the plan that they are drawn after.

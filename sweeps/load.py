@@ -36,22 +36,25 @@ def load_sweep(
     """
     content = read_config(path)
     if "corpus" in content and "variants" not in content:
-        raise InputError(f"{path}: it is the config of a run: heldin run {path}; a sweep's file names one as its base")
+        raise InputError(
+            f"{path}: the file is the config of a run. Run it with heldin run {path}, or name it as base in the file"
+            " of a sweep"
+        )
     if scale is not None:
         scales = content.get("scales") or {}
         if not isinstance(scales, dict) or scale not in scales:
             known = f"it has {', '.join(map(str, scales))}" if scales else "it has none"
-            raise InputError(f"{path}: no scale '{scale}'; {known}")
+            raise InputError(f"{path}: there is no scale '{scale}'; {known}")
         over = {} if scales[scale] is None else scales[scale]
         if not isinstance(over, dict):
-            raise InputError(f"{path}: scales.{scale}: write the keys that it changes, and not {over!r}")
+            raise InputError(f"{path}: scales.{scale} is {over!r}. Write the keys that this scale changes")
         # A sweep of another size is another sweep, with a folder of its own.
         name = {"name": f"{content['name']}-{scale}"} if "name" in content else {}
         content = _scaled(content, {**name, **over})
     config = checked(SweepConfig, with_overrides(content, overrides), str(path))
     base = path.parent / config.base
     if not base.is_file():
-        raise InputError(f"{path}: base: no such config: '{base}'")
+        raise InputError(f"{path}: base: there is no config '{base}'")
     return sweep_of(config, with_overrides(read_config(base), of_base), str(path))
 
 
@@ -120,7 +123,7 @@ def _parsed(
     for name, content in contents:
         # Folders of names that differ by case alone are one on some disks.
         if name.casefold() in (other.casefold() for other in configs):
-            problems.append(f"variants: two are called '{name}': rename one, or the values of its axes")
+            problems.append(f"variants: two variants have the name '{name}'. Rename one, or the values of its axes")
             continue
         if not re.match(NAME, name):
             problems.append(f"variants.{name}: a name has at most 100 letters, digits, dots, underscores and hyphens")
@@ -153,7 +156,10 @@ def _tuned(
                 label = _named(name, chosen, grid)
                 label = label if re.match(NAME, label) else f"{name}-try-{i + 1}"
                 if label in tried:
-                    raise InputError(f"tune.over: two tries are called '{label}': a value stands twice in a grid")
+                    raise InputError(
+                        f"tune.over: two tries have the name '{label}', because a value appears twice in a grid."
+                        " Remove one"
+                    )
                 tried[label] = (name, chosen)
     return changed, tried
 
@@ -272,8 +278,9 @@ def _canaries_differ(variants: Sequence[Variant]) -> Iterator[str]:
         first = by_name[variant.group]
         if _canaries(variant.config) != _canaries(first.config):
             yield (
-                f"variants.{variant.name}: its canary users are not those of '{first.name}', which has the same users:"
-                " within a block they must be the same; give it another split.seed, and it is a group of its own"
+                f"variants.{variant.name}: its canary users differ from those of '{first.name}', which has the same"
+                " users. Give both the same canary users, or give this variant another split.seed, which makes a"
+                " separate group"
             )
 
 
@@ -285,21 +292,27 @@ def _rule_problems(config: SweepConfig, variants: Sequence[Variant]) -> Iterator
     by_name = {variant.name: variant for variant in variants}
     missing = [name for name in rule.candidates if name not in by_name]
     if missing:
-        yield f"decision.candidates: no variant '{missing[0]}': choose from {', '.join(map(repr, by_name))}"
+        yield f"decision.candidates: there is no variant '{missing[0]}'. Choose from {', '.join(map(repr, by_name))}"
         return
     if len(set(rule.candidates)) < len(rule.candidates):
         yield "decision.candidates: a variant stands there twice"
     if len(rule.candidates) > MOST_CANDIDATES:
         yield (
-            f"decision.candidates: {len(rule.candidates)} variants, of which at most {MOST_CANDIDATES} are tested for"
-            " shipping: each further one makes every test stricter"
+            f"decision.candidates has {len(rule.candidates)} variants, but at most {MOST_CANDIDATES} are tested,"
+            " because each further one makes every test stricter: remove some"
         )
     if len({by_name[name].group for name in rule.candidates}) > 1:
-        yield "decision.candidates: they have different users or set-asides, and cannot be held against each other"
+        yield (
+            "decision.candidates: they have different users or set-asides, and cannot be compared. Choose candidates"
+            " of one group"
+        )
     if config.blocks < LEAST_BLOCKS:
-        yield f"decision: its limits need at least {LEAST_BLOCKS} blocks, and there are {config.blocks}"
+        yield f"decision: its limits need at least {LEAST_BLOCKS} blocks, but there are {config.blocks}. Raise blocks"
     if len(hopeless(rule, variants)) == len(rule.candidates):
-        yield "decision.require: no candidate promises an epsilon_per_user: take the requirement out, or name another"
+        yield (
+            "decision.require: no candidate guarantees an epsilon_per_user. Remove this requirement, or choose"
+            " another candidate"
+        )
 
 
 def hopeless(rule: DecisionRule, variants: Sequence[Variant]) -> list[str]:

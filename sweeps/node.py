@@ -164,11 +164,14 @@ def require_same_code(batch: SweepBatch) -> None:
     path = Path(batch.out) / SHARED / "token"
     if kept_text(path) != batch.token:
         raise InputError(
-            f"machine {socket.gethostname()} does not see {batch.out}: with --ray-address the sweep's folder must be on"
-            " a file system that all machines share, under one name"
+            f"machine {socket.gethostname()} does not see {batch.out}: with --ray-address, put the sweep's folder on"
+            " a file system that all machines share, under the same path"
         )
     if version() != batch.version:
-        raise InputError(f"machine {socket.gethostname()} has heldin {version()} and not {batch.version}: install one")
+        raise InputError(
+            f"machine {socket.gethostname()} has heldin {version()} instead of {batch.version}: install the same"
+            " version on all machines"
+        )
 
 
 def _published(out: str | Path, number: int) -> Path:

@@ -126,7 +126,8 @@ class Machine:
         gpus = visible_gpus()
         if gpus and resources.processes > len(gpus):
             raise InputError(
-                f"resources.processes is {resources.processes}, of a GPU each: this machine has {len(gpus)}"
+                f"resources.processes is {resources.processes}, with one GPU each, but this machine has {len(gpus)}:"
+                " lower resources.processes"
             )
         forks = not gpus and resources.processes == 1
         self._loaded = Loaded(self.width, threads) if forks else None

@@ -58,7 +58,7 @@ class Cluster:
         if not any(self._fits(machine) for machine in machines):
             raise InputError(
                 f"--ray-address {address}: no machine has the {self._needs['num_cpus']} CPUs and"
-                f" {self._needs['num_gpus']} GPUs of a cell: lower resources.threads or resources.processes"
+                f" {self._needs['num_gpus']} GPUs that a cell needs. Lower resources.threads or resources.processes"
             )
         self.width = min(_MOST, max(1, cells))
         self._out = out
@@ -158,7 +158,9 @@ class Cluster:
             raise cause from None
         except (self._ray.exceptions.RayError, ConnectionError) as error:
             # Lost more often than it is tried again.
-            raise ResumableError(f"Ray: {type(error).__name__}: the same command goes on") from error
+            raise ResumableError(
+                f"Ray stopped with {type(error).__name__}: run the same command again to continue"
+            ) from error
         finally:
             with self._lock:
                 self._waiting.discard(waiting)

@@ -50,7 +50,8 @@ def compose(
     """
     if times is not None and len(times) != len(plans):
         raise InputError(
-            f"times (--times) has {len(times)}, and there are {len(plans)} plans: give a number of releases for each"
+            f"times (--times) has {len(times)} numbers, but there are {len(plans)} plans: give a number of releases"
+            " for each plan"
         )
     listed: list[PlannedRelease] = []
     for plan, count in zip(plans, times or [1] * len(plans), strict=True):
@@ -72,7 +73,7 @@ def _swept(out: Path) -> list[PlannedRelease]:
     for folder in (out, *([tuned] if (tuned / PLAN).is_file() else [])):
         cells = read_document(folder / PLAN, "give the folder of a sweep as heldin wrote it").get("cells")
         if not isinstance(cells, list) or not cells:
-            raise InputError(f"'{folder / PLAN}' names no cells: give the folder of a sweep as heldin wrote it")
+            raise InputError(f"'{folder / PLAN}' lists no cells: give the folder of a sweep")
         for cell in cells:
             name = folder / "cells" / str(cell["block"]) / cell["variant"]
             config, plan = parse_config(cell["config"], str(name)), name / PLAN_FILE

@@ -149,7 +149,7 @@ class _Running:
             ended = self._called(cell)
             # What stopped it may be over, such as a full disk or a cache that somebody removed.
             if ended.code == ExitCode.RESUMABLE and not self._stopped.is_set():
-                self._reporter.say(f"cell {cell.name}: {ended.reason}; trying it once more")
+                self._reporter.say(f"cell {cell.name}: {ended.reason}; heldin tries it once more")
                 ended = self._called(cell)
             cell_state.code, cell_state.reason, cell_state.halted = ended.code, ended.reason, ended.halted
         self._ended[cell.name] = time.monotonic()
@@ -236,7 +236,7 @@ def _with_shared(
             task = Task(tuple(folders), progress, module="heldin.sweeps.shared")
             ended = place.share(task)
             if ended.code == ExitCode.RESUMABLE:
-                reporter.say(f"sweep: shared work: {ended.reason}; trying it once more")
+                reporter.say(f"sweep: shared work: {ended.reason}; heldin tries it once more")
                 ended = place.share(task)
         if ended.code in (_INTERRUPTED, -signal.SIGINT):
             raise KeyboardInterrupt
@@ -244,7 +244,7 @@ def _with_shared(
             for cell in alike:
                 state = states[cell.name]
                 state.code, state.reason = ended.code, f"what it shares could not be made: {ended.reason}"
-                reporter.say(f"cell {cell.name}: failed: {state.reason}")
+                reporter.say(f"cell {cell.name} failed: {state.reason}")
         else:
             ready += alike
     place.publish()
@@ -257,6 +257,8 @@ def _wait_for(cell: PlacedCell, reporter: Reporter, stopped: threading.Event) ->
     with contextlib.suppress(FileNotFoundError):
         while is_held(cell.folder) and not stopped.is_set():
             if not announced:
-                reporter.say(f"cell {cell.name}: a process of an earlier call still works on it; waiting for it")
+                reporter.say(
+                    f"cell {cell.name}: a process of an earlier call still works on this cell; waiting for that process"
+                )
                 announced = True
             stopped.wait(_PAUSE)

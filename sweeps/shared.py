@@ -47,7 +47,7 @@ def make_shared(folders: Sequence[Path], reporter: Reporter) -> None:
             _score(folder, corpus, base_name, base, references, reporter)
         except InputError as error:
             # Of this cell alone, which will say it itself.
-            reporter.say(f"its scores are not shared: {error}")
+            reporter.say(f"this model's scores are not shared: {error}")
 
 
 def _score(

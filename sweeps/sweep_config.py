@@ -18,30 +18,31 @@ Name = Annotated[str, StringConstraints(pattern=NAME)]
 
 
 class Resources(Section):
-    """The machines and processes that the cells run on."""
+    """Machines and processes that run the cells."""
 
     workers: Few = 1
-    """Cells at a time; on a Ray cluster, on its smallest machine, unless ``threads`` says how many cores each has."""
+    """Number of cells at a time. On a Ray cluster, this is the number on its smallest machine, unless ``threads`` sets
+    the cores of each cell."""
     processes: Few = 1
-    """Processes of each cell, started by torchrun, which share the work of training; each has a GPU, where there are
+    """Number of processes of each cell, started by torchrun, which share the training; each has a GPU, if there are
     any."""
     threads: Few | None = None
-    """Threads of each process; null: the cores of a machine shared out."""
+    """Number of threads of each process; null: an equal share of the machine's cores."""
     mirror_models: bool = False
-    """Whether --mirror copies the cells' models too."""
+    """Whether --mirror also copies the models of the cells."""
 
 
 class DecisionRule(Section):
     """The rule that chooses the variant to release, fixed before anything is measured."""
 
     require: tuple[RequirementConfig, ...] = Field(min_length=1)
-    """What a variant must keep, all of it."""
+    """Requirements of a variant, all of which it must meet."""
     prefer: Measure
-    """Of those that pass, the one that does best in this is chosen for release."""
+    """Quantity by which heldin chooses among the variants that meet all requirements."""
     candidates: tuple[str, ...] = Field(min_length=1)
     """Variants that may be released, at most three: the error probability is divided among them."""
     level: float = Field(0.05, gt=0, lt=0.5)
-    """Probability at most that a variant is recommended that breaks a limit."""
+    """Maximum probability that heldin recommends a variant that breaks a limit."""
 
     def requirements(self) -> list[Requirement]:
         """Return the limits of the rule."""
@@ -54,10 +55,10 @@ class Tuning(Section):
     over: dict[Name, Annotated[dict[str, Annotated[list[Any], Field(min_length=1)]], Field(min_length=1)]] = Field(
         min_length=1
     )
-    """By name of a variant, config keys and the values that are tried, all combinations; of a variant with axes, for
-    each of them. The config needs corpus.public_validation."""
+    """For each variant, by name: config keys and the values to try, in all combinations; a variant with axes is tried
+    for each of its combinations. The config needs corpus.public_validation."""
     blocks: Few = 1
-    """How often each combination is tried, with new coins and seeds; their mean decides."""
+    """Number of times that each combination is tried, with new coins and seeds; the mean decides."""
 
 
 class SweepConfig(Section):
@@ -68,21 +69,21 @@ class SweepConfig(Section):
     base: str
     """Config of a run, named relative to this file, that all variants change."""
     variants: dict[Name, dict[str, Any] | None] = Field(min_length=1)
-    """By name, the part of the config that differs; sections are merged key by key. Others are compared with the
-    first."""
+    """For each variant, by name: the part of the config that differs. Sections are merged key by key. heldin compares
+    all other variants with the first."""
     axes: dict[str, dict[str, Annotated[list[Any], Field(min_length=1)]]] = Field(default_factory=dict)
-    """By name of a variant, config keys and the values that each takes: one variant for each combination."""
+    """For each variant, by name: config keys and their values, which make one variant for each combination."""
     blocks: Few = 1
-    """How often everything is repeated, each time with new coins, seeds and keys."""
+    """Number of repetitions of the sweep, each with new coins, seeds and keys."""
     tune: Tuning | None = None
-    """What is tuned beforehand; null: nothing."""
+    """Tuning before the sweep; null: none."""
     decision: DecisionRule | None = None
-    """The rule that names the variant to release; null: none is named."""
+    """Rule that chooses the variant to release; null: no variant is chosen."""
     scales: dict[Name, dict[str, Any]] = Field(default_factory=dict)
-    """By name, other sizes of the same sweep: what --scale NAME changes of this file, section by section; null takes a
-    key out."""
+    """Other sizes of the same sweep, by name: the keys of this file that --scale NAME changes, section by section; null
+    removes a key."""
     resources: Resources = Resources()
-    """What the cells run on; it changes numbers by the rounding of sums only."""
+    """Machines and processes that run the cells; they change numbers only by the rounding of sums."""
 
     @model_validator(mode="after")
     def _few_cells(self) -> "SweepConfig":
@@ -94,7 +95,7 @@ class SweepConfig(Section):
         counts["tune.blocks x tries"] = (self.tune.blocks if self.tune else 0) * sum(tried)
         for product, cells in counts.items():
             if cells > FEW:
-                raise ValueError(f"{product} are {cells:,} cells: at most {FEW:,} are run, so take values out of axes")
+                raise ValueError(f"{product} are {cells:,} cells, but at most {FEW:,} are run: remove values from axes")
         return self
 
 

@@ -203,7 +203,9 @@ def auroc_change(first: Finished, other: Finished) -> AurocDifference | None:
     if first.cell.config.attack != other.cell.config.attack:
         return None
     if first.users != other.users or not np.array_equal(first.member, other.member):
-        raise InputError(f"cells {first.cell.name} and {other.cell.name} scored different users")
+        raise InputError(
+            f"cells {first.cell.name} and {other.cell.name} scored different users, so they cannot be compared"
+        )
     return auroc_difference(first.sides, other.sides)
 
 
@@ -213,7 +215,10 @@ def loss_change(first: Finished, other: Finished) -> AurocDifference | None:
         return None
     users = sorted(first.losses.keys() & other.losses.keys())
     if len(users) < max(len(first.losses), len(other.losses)):
-        raise InputError(f"cells {first.cell.name} and {other.cell.name} were measured on different held-out users")
+        raise InputError(
+            f"cells {first.cell.name} and {other.cell.name} were measured on different held-out users, so they cannot"
+            " be compared"
+        )
     # A cell whose record has no utility has too few of them.
     if first.record.utility is None or other.record.utility is None:
         return None

@@ -41,9 +41,9 @@ def check_attack(attack: type[Attack], name: str = "attack under test") -> None:
 def _declarations(attack: Attack) -> list[str]:
     problems = []
     if not isinstance(getattr(attack, "uses", None), Uses):
-        problems.append("uses: it is no Uses: declare whose texts and labels it learns from")
+        problems.append("uses: it is not a Uses. Declare whose texts and labels the attack learns from")
     elif not attack.uses.certifiable:
-        problems.append(f"uses: {attack.uses.stated}: no bound may rest on it")
+        problems.append(f"uses: {attack.uses.stated}. No bound may use such an attack")
     return problems
 
 
@@ -60,7 +60,7 @@ def _everybody_has_a_value(attack: Attack) -> list[str]:
     wanted = [(user, 0) for user in dict.fromkeys(texts.owners)] if attack.of_users else list(_places(texts))
     if not problems and [(statistic.user, statistic.text) for statistic in statistics] != wanted:
         problems.append(
-            f"complete: it gives {len(statistics)} values for {len(wanted)}: give each text or user one, in order"
+            f"complete: it gives {len(statistics)} values for {len(wanted)}. Give one value per text or user, in order"
         )
     return problems
 
@@ -82,14 +82,14 @@ def _nobody_is_known(attack: Attack) -> list[str]:
     with watched_files() as opened:
         again = tried(lambda: _values(attack, texts), "determinism: scoring texts again", problems)
     if opened:
-        problems.append(f"files: it reads '{opened[0]}' to score a text: an attack sees texts and token scores alone")
+        problems.append(f"files: it reads '{opened[0]}' to score a text. An attack may see only texts and token scores")
     if first != again:
-        problems.append("determinism: the same texts have other values the second time")
+        problems.append("determinism: the second time the same texts have other values")
     names = {user: f"member {len(texts.owners) - i}" for i, user in enumerate(dict.fromkeys(texts.owners))}
     renamed = MadeTexts(tuple(names[user] for user in texts.owners), texts.texts, texts.target, texts.reference)
     called = tried(lambda: _values(attack, renamed), "names: scoring users with other names", problems)
     if not problems and not _alike(first, called):
-        problems.append("names: its values depend on what users are called")
+        problems.append("names: its values depend on the names of users")
     turned = tried(lambda: _values(attack, _reversed(texts)), "order: scoring users in another order", problems)
     if not problems and not _alike(sorted(first), sorted(turned)):
         problems.append("order: its values depend on the order of users")
@@ -115,7 +115,7 @@ def _others_do_not_matter(attack: Attack) -> list[str]:
     everybody = tried(lambda: _values(attack, whole), "uses: scoring texts", problems)
     some = tried(lambda: _values(attack, fewer), "uses: scoring fewer users", problems)
     if not problems and not _alike(everybody[: len(some)], some):
-        problems.append("uses: its values follow from other users' texts: declare Uses.OTHER_TEXTS")
+        problems.append("uses: its values depend on other users' texts. Declare Uses.OTHER_TEXTS")
     return problems
 
 

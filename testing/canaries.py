@@ -77,11 +77,11 @@ def _texts_of_their_own(users: Sequence[CanaryUser]) -> list[str]:
         problems.append("texts: a record is blank, or has a null character")
     if len(set(texts)) < len(texts):
         problems.append(
-            f"texts: {len(texts)} records have {len(set(texts))} different texts: no text may be written twice"
+            f"texts: {len(texts)} records have only {len(set(texts))} different texts. Write each text once"
         )
     ids = {record.id for user in users for record in user.records}
     if len(ids) < len(texts):
-        problems.append("ids: two records have one id")
+        problems.append("ids: two records have the same id")
     return problems
 
 
@@ -89,7 +89,7 @@ def _in_every_record(section: CanaryConfig, base: LanguageModel, users: Sequence
     problems = []
     marks = [user.canary.mark for user in users if user.canary.mark]
     if len(set(marks)) < len(marks):
-        problems.append("marks: two users have one mark: one's texts would speak for the other's coin")
+        problems.append("marks: two users have the same mark, so one's texts would show the other's coin")
     for user in users:
         mark = user.canary.mark
         if not mark:
@@ -107,7 +107,7 @@ def _in_every_record(section: CanaryConfig, base: LanguageModel, users: Sequence
         if without:
             problems.append("marks: a record does not have its user's mark, or has it before 'position'")
         if others:
-            problems.append("marks: a user's mark is in another user's record")
+            problems.append("marks: a user's mark appears in another user's record")
     return problems
 
 
@@ -116,12 +116,14 @@ def _follows_from_the_seed(section: CanaryConfig, given: CanaryInput, first: lis
     with watched_files() as opened:
         again = tried(lambda: section.make(given), "make, again", problems)
     if opened:
-        problems.append(f"files: it reads '{opened[0]}': what it may look at is what it is given")
+        problems.append(f"files: it reads '{opened[0]}', but may use only its arguments")
     if again != first:
-        problems.append("determinism: its users are others the second time")
+        problems.append("determinism: the second time it makes other users")
     other = tried(lambda: section.make(replace(given, seed=given.seed + 1)), "make, of another seed", problems)
     if other == first:
-        problems.append("seed: another seed gives the same users: who has seen one training set knows those of all")
+        problems.append(
+            "seed: another seed gives the same users, so anyone who has seen one training set knows the users of all"
+        )
     return problems
 
 
@@ -129,15 +131,15 @@ def _replaced(given: CanaryInput, users: Sequence[CanaryUser]) -> list[str]:
     problems = []
     sources = [user.canary.source for user in users if user.canary.source is not None]
     if len(set(sources)) < len(sources) or not set(sources) <= set(given.left):
-        problems.append("source: it replaces a real user twice, or one whom it may not replace")
+        problems.append("source: it replaces a real user twice, or without permission")
     for user in users:
         source = user.canary.source
         if source is None or source not in given.left:
             continue
         if len(user.records) != given.store.count(source):
-            problems.append("source: a user has another number of records than the real user who is replaced")
+            problems.append("source: a user has more or fewer records than the replaced real user")
         if source in user.canary.user:
-            problems.append("source: a canary user's name shows the real user's")
+            problems.append("source: a canary user's name reveals the real user's name")
     return problems
 
 
@@ -163,14 +165,15 @@ def _whatever_others_do(section: CanaryConfig, world: _World, first: list[Canary
         gone = set(world.store.users) - set(world.fewer.users)
         if [user for user in first if user.canary.source not in gone] != fewer:
             problems.append(
-                "user_local: its users change when real users go, and record_steps declares nothing that is not local"
+                "user_local: its users change when real users are removed, but record_steps declares only user-local"
+                " steps"
             )
     if isinstance(section, NumberedCanaries) and not declared:
         more = section.model_copy(update={"users": section.users + 1})
         given = _given(more, world.store, world.base)
         users = tried(lambda: more.make(given), "make, of one user more", problems) or []
         if not {user.canary.user: user for user in first}.items() <= {u.canary.user: u for u in users}.items():
-            problems.append("others: its users change when there is one more of them")
+            problems.append("others: its users change when another user is added")
     return problems
 
 
@@ -183,16 +186,16 @@ def _marks(section: CanaryConfig, given: CanaryInput, users: Sequence[CanaryUser
         return problems
     first, again, other = of_key
     if first != again:
-        problems.append("recipes: the marks that it draws do not follow from the key")
+        problems.append("recipes: the drawn marks do not follow from the key")
     if first and first == other:
-        problems.append("recipes: another key draws the same marks: who trains could know them")
+        problems.append("recipes: another key draws the same marks, so the trainer could know them")
     for name, (names, marks) in first.items():
         if not set(names) <= {user.canary.user for user in users}:
-            problems.append(f"recipes: '{name}' names users whom the section did not make")
+            problems.append(f"recipes: '{name}' names users that the section did not make")
         if len(marks) != _MARKS:
-            problems.append(f"recipes: '{name}' draws {len(marks)} marks, and {_MARKS} are asked for")
+            problems.append(f"recipes: '{name}' draws {len(marks)} marks instead of {_MARKS}")
         if marks and set(marks) <= planted:
-            problems.append(f"recipes: '{name}' draws the marks that were planted")
+            problems.append(f"recipes: '{name}' draws the planted marks")
     return problems
 
 

@@ -48,18 +48,18 @@ def _same_again(defense: DataSideDefense, everything: dict[int, Document]) -> li
         again = {record.row: record.document for record in defense.apply(_records(_TEXTS), given)}
     problems = [f"files: it reads '{opened[0]}': what it looks at is what it is given"] if opened else []
     if again != everything:
-        problems.append("determinism: the same records are left otherwise the second time")
+        problems.append("determinism: the second time it leaves the same records in another way")
     return problems
 
 
 def _local(defense: DataSideDefense, step: DataStep, everything: dict[int, Document]) -> list[str]:
     problems, whole = [], _records(_TEXTS)
     if step.user_local and _moved(defense, everything, [[r for r in whole if r.user != user] for user in _USERS]):
-        problems.append("user_local: what is left of users changes when another user goes")
+        problems.append("user_local: records of a user change when another user is removed")
     if step.record_local and _moved(defense, everything, [[r for r in whole if r is not gone] for gone in whole]):
-        problems.append("record_local: what becomes of records changes when another record goes")
+        problems.append("record_local: records change when another record is removed")
     if step.slots_only and _left(defense, _records(_TEXTS[::-1])).keys() != everything.keys():
-        problems.append("slots_only: other texts change which records are left")
+        problems.append("slots_only: other texts change the records that are left")
     return problems
 
 
@@ -73,10 +73,10 @@ def _moved(
 def _limits(defense: DataSideDefense, everything: dict[int, Document]) -> list[str]:
     problems = []
     if defense.rewrites and len(everything) < len(_TEXTS):
-        problems.append("rewrites: it removes records, and a step that changes texts keeps all")
+        problems.append("rewrites: it removes records, but a step that changes texts must keep all")
     most = max(sum(_USERS[row] == user for row in everything) for user in _USERS)
     if defense.most_records is not None and most > defense.most_records:
-        problems.append(f"most_records: it leaves {most} records of a user")
+        problems.append(f"most_records: it leaves {most} records of one user")
     return problems
 
 

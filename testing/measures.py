@@ -115,18 +115,18 @@ def _computed_again(measure: Measure[Any], values: Any, folder: Path) -> list[st
     with watched_files() as opened:
         again = tried(lambda: measure.compute(SilentReporter()), "compute, again", problems)
     if others := [name for name in opened if not name.startswith(str(folder))]:
-        problems.append(f"files: it reads '{others[0]}': what it may look at is what it is given")
+        problems.append(f"files: it reads '{others[0]}', but may use only its arguments")
     columns = tried(lambda: _columns(measure, values), "columns", problems)
     if problems:
         return problems
     if _columns(measure, again) != columns:
-        problems.append("determinism: it computes other values the second time")
+        problems.append("determinism: the second time it computes other values")
     path = folder / "table.parquet"
     tried(lambda: write_table(measure.columns(values), path, made_from="here"), "columns", problems)
     table = tried(lambda: read_table(path, made_from="here", say=lambda line: None), "columns", problems)
     kept = None if table is None else tried(lambda: _kept(measure, measure.values(table)), "values", problems)
     if not problems and kept != _kept(measure, values):
-        problems.append("values: what is read from its table is not what was computed")
+        problems.append("values: the values read from its table differ from the computed values")
     return problems
 
 
@@ -145,13 +145,15 @@ def _made_from(options: MeasureOptions, measure: Measure[Any]) -> list[str]:
     hashed = tried(measure.made_from, "made_from", problems)
     again = tried(lambda: _measure(options, _subjects()).made_from(), "made_from", problems)
     if hashed != again:
-        problems.append("made_from: it differs though models, texts and options are the same")
+        problems.append("made_from: it differs although models, texts and options are the same")
     other = _Renamed(text_sha256("other weights"))
     if tried(lambda: _measure(options, _subjects(), other).made_from(), "made_from", problems) == hashed:
-        problems.append("made_from: it is the same for another audited model, whose values would be taken for these")
+        problems.append(
+            "made_from: it is the same for another audited model, so that model's values would be taken for these"
+        )
     changed = replace(_subjects(changed=" P.S."), marks_from=("other phrases",))
     if tried(lambda: _measure(options, changed).made_from(), "made_from", problems) == hashed:
-        problems.append("made_from: it is the same for other texts, whose values would be taken for these")
+        problems.append("made_from: it is the same for other texts, so their values would be taken for these")
     return problems
 
 
@@ -169,7 +171,7 @@ def _facts(measure: Measure[Any], values: Any) -> list[str]:
     text = json.dumps(content, default=repr)
     people = {mail.user: mail.text for mail in mails()}
     if any(user in text for user in people) or any(json.dumps(mail)[1:-1] in text for mail in people.values()):
-        problems.append("facts: they have a user's name or text, and a record is read by many")
+        problems.append("facts: they contain a user's name or text, but many people read a record")
     if "table" in content and isinstance(content["table"], Mapping):
         tried(functools.partial(MeasuredTable.model_validate, content["table"]), "facts, table", problems)
     return problems
@@ -187,7 +189,9 @@ def _nobody_alone(options: MeasureOptions) -> list[str]:
 
     first, second = (tried(functools.partial(means, shift), "facts, on few users", problems) for shift in (0, 1))
     if not problems and first != second:
-        problems.append("few: a number about three members differs with who these are: groups have ten people or more")
+        problems.append(
+            "few: a number about three members depends on who these are. Make groups of at least ten people"
+        )
     return problems
 
 

@@ -158,7 +158,7 @@ def broken_promises(defense: DefenseConfig) -> list[str]:
         return [*problems, *(["it is private, and its plan protects nobody"] if defense.is_private else [])]
     other = _plan(defense, replace(_GIVEN, plain_steps=70, batch_size=40, clip_norm=0.3))
     if other != plan:
-        problems.append("its plan follows from the number of records, or from what a plain run measured on them")
+        problems.append("its plan depends on the number of records, or on measurements of a plain run on them")
     promise = tried(plan.guarantee, "its guarantee", problems)
     if promise is None or plan.clip.unit_norm is None or plan.two_level is not None:
         return problems
@@ -231,16 +231,16 @@ def _wrong_steps(stage: _Stage) -> list[str]:
     with watched_files() as opened:
         clipped = stage.release(noise=0.0)
     if read := [name for name in opened if not name.startswith(_OF_SYSTEM)]:
-        problems.append(f"its step reads '{read[0]}': what it looks at is what it is given")
+        problems.append(f"its step reads '{read[0]}', but may use only its arguments")
     if any(not torch.equal(p.detach(), before[name]) for name, p in stage.model.named_parameters()):
-        problems.append("its step changes the weights: that is the optimizer's")
+        problems.append("its step changes the weights, which only the optimizer may do")
         stage.model.load_state_dict(before, strict=False)
     if not np.isfinite(clipped).all():
         return [*problems, "its step leaves a gradient that is not finite"]
     if not np.array_equal(clipped, stage.release(noise=0.0)):
-        problems.append("its step is not deterministic: the same key and step give another gradient without noise")
+        problems.append("its step is not deterministic: without noise, the same key and step give another gradient")
     if not np.array_equal(stage.release(noise=1.0), stage.release(noise=1.0)):
-        problems.append("its step is not deterministic: the same key and step give other noise, also on resume")
+        problems.append("its step is not deterministic: the same key and step give other noise, also after a resume")
     return [*problems, *_wrong_sums(stage, clipped), *_wrong_noise(stage)]
 
 
@@ -248,7 +248,7 @@ def _wrong_sums(stage: _Stage, clipped: np.ndarray[Any, np.dtype[np.float64]]) -
     problems: list[str] = []
     nobody = stage.release(noise=0.0, units=[])
     if nobody.any():
-        problems.append("a step without a unit releases something else than noise")
+        problems.append("a step without a unit releases something other than noise")
     norms = [float(np.linalg.norm(stage.release(noise=0.0, units=[i]))) for i in range(2)]
     if max(norms) > 1.0 + _NEAR:
         problems.append(f"one unit alone adds {max(norms):.3g} clip norms to the sum")
@@ -283,7 +283,7 @@ def _wrong_noise(stage: _Stage) -> list[str]:
         low, high = (float(stats.chi2.ppf(level, noise.size)) for level in (LEVEL / 2, 1 - LEVEL / 2))
         if not low <= square <= high:
             measured = stated * math.sqrt(square / noise.size)
-            problems.append(f"{where} adds noise of multiplier {measured:.4g}, and the declared event has {stated:.4g}")
+            problems.append(f"{where} adds noise of multiplier {measured:.4g}, but the declared event has {stated:.4g}")
     others = {"another step": stage.white_noise(noise=stated, units=[], step=1)}
     others["another key"] = stage.white_noise(noise=stated, units=[], key=8)
     for where, noise in others.items():

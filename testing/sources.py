@@ -37,14 +37,14 @@ def check_source(config: SourceConfig, other: SourceConfig | None = None) -> Non
         problems += _records(batches, again)
         first, second = (tried(source.fingerprint, "fingerprint: its fingerprint", problems) for _ in range(2))
         if first != second:
-            problems.append("fingerprint: it differs the second time, though nothing was changed")
+            problems.append("fingerprint: the second time it differs, though nothing was changed")
         if not problems:
             with tempfile.TemporaryDirectory() as folder:
                 tried(lambda: build_store(source, Path(folder)), "store: making a store of it", problems)
     if other is not None and source is not None:
         changed = tried(lambda: other.source().fingerprint(), "content: the fingerprint of the other one", problems)
         if changed == tried(source.fingerprint, "fingerprint: its fingerprint", problems):
-            problems.append("content: another content has the same fingerprint: an old store would be taken for it")
+            problems.append("content: another content has the same fingerprint, so an old store would be taken for it")
     require(problems, f"source '{config.kind}'")
 
 
@@ -58,14 +58,14 @@ def _records(batches: list[Any], again: list[Any]) -> list[str]:
         return [f"columns: its batches have other columns than {', '.join(SCHEMA.names)} (large text, and texts)"]
     rows = [row for batch in batches for row in batch.to_pylist()]
     if not rows:
-        problems.append("empty: it has no record")
+        problems.append("empty: the source has no record")
     if rows != [row for batch in again for row in batch.to_pylist()]:
-        problems.append("again: reading it twice gives other records")
+        problems.append("again: a second reading gives other records")
     if any(not (row["user"] or "").strip() or not (row["text"] or "").strip() for row in rows):
-        problems.append("whole: a record has no user or no text: give bad rows to heldin.corpus.sources.rows.batched")
+        problems.append("whole: a record has no user or no text. Give bad rows to heldin.corpus.sources.rows.batched")
     ids = [row["id"] for row in rows if row["id"] is not None]
     if len(set(ids)) < len(ids):
-        problems.append("ids: two records have one id")
+        problems.append("ids: two records have the same id")
     if ids and len(ids) < len(rows):
-        problems.append("ids: some records have ids, and others none")
+        problems.append("ids: some records have ids, and others have none")
     return problems

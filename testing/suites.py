@@ -146,9 +146,12 @@ def _path(of_family: str, name: str, target: str) -> Path:
 def _clash(packages: Sequence[str], target: str) -> str:
     if "heldin" in packages:
         return (
-            f"its name is heldin's own, which configs mean by it: the package renames it; until then write '{target}'"
+            "its name is heldin's own, and configs use this name for heldin's kind. Rename it in the package; until"
+            f" then write '{target}'"
         )
-    return f"its name is registered by {' and '.join(packages)}: uninstall one, or write '{target}' in configs"
+    return (
+        f"several packages register its name: {' and '.join(packages)}. Uninstall one, or write '{target}' in configs"
+    )
 
 
 def _kept(of_family: str, name: str, target: str) -> tuple[str, tuple[str, ...]]:

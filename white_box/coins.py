@@ -70,7 +70,10 @@ def observe(stage: Stage, key: bytes, trainer: Trainer = loop_trainer) -> Observ
 
     def see(step: int, released: NDArray[np.float32]) -> None:
         if not np.isfinite(released).all():
-            raise InputError(f"the trainer released a gradient that is not finite at step {step}: it cannot be audited")
+            raise InputError(
+                f"the trainer released a gradient at step {step} that is not finite, so it cannot be audited: correct"
+                " the trainer"
+            )
         stream[step] = released[places]
         if step % every == 0:
             # An older direction costs sharpness and no validity: a score may be any function of what was released.

@@ -251,7 +251,7 @@ def audit_trainer(
             many.
     """
     if not keys or len(set(keys)) != len(keys):
-        raise InputError("a white-box audit needs at least one training, and a key of its own for each")
+        raise InputError("give at least one training, and a different key for each training")
     # Before anything is trained: what the audit could say must not depend on what it finds.
     claim, _ = claim_of(mechanism)
     power = trainer_power(mechanism, canaries * len(keys), alpha=alpha)

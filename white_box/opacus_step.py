@@ -85,7 +85,10 @@ class OpacusStep:
         mechanism = training.mechanism
         clip = mechanism.clip.of_units()
         if clip.rescales or mechanism.divisor.constant is None:
-            raise InputError("Opacus clips each example's whole gradient and divides by the expected batch size")
+            raise InputError(
+                "Opacus clips each example's whole gradient and divides by the expected batch size: choose a plan"
+                " that does the same"
+            )
         for parameter in model.parameters():
             parameter.grad = None
         kind = DPOptimizer if self.mode == "hooks" else DPOptimizerFastGradientClipping

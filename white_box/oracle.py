@@ -129,9 +129,7 @@ def alike_in(
     for unit in units:
         records = training.contribution(unit, step, sequences)
         if any(tokens.counted is not None for tokens in records):
-            raise InputError(
-                "the white-box audit knows the gradients of records of which every token counts, no others"
-            )
+            raise InputError("the white-box audit computes gradients only of records in which every token counts")
         texts = tuple(tuple(tokens.ids) for tokens in records)
         names.setdefault(texts, []).append(unit.name)
     return names

@@ -38,5 +38,5 @@ def accepted_kinds(accept: Sequence[str]) -> tuple[AlarmKind, ...]:
     choices = [kind.value for kind in Acceptable]
     # A string is a sequence too, of letters.
     if isinstance(accept, str) or not set(accept) <= set(choices):
-        raise InputError(f"accept = {accept!r:.80}: a list of names from {choices} was expected")
+        raise InputError(f"accept is {accept!r:.80}: give a list of names from {choices}")
     return tuple(dict.fromkeys(AlarmKind(name) for name in accept))

@@ -109,15 +109,15 @@ def chosen_mechanism(
     if kind is None or steps is None or delta is None:
         raise InputError("give --plan, or --kind with --steps, --delta and a sampling rate")
     if kind not in KINDS:
-        raise InputError(f"--kind {kind} is unknown: give one of {', '.join(KINDS)}")
+        raise InputError(f"--kind is {kind}: choose from {', '.join(KINDS)}")
     of_users = KINDS[kind][1] == "user"
     names, population, drawn = (
         ("--users and --cohort", users, cohort) if of_users else ("--examples and --batch", examples, batch)
     )
     if (examples, batch) != (None, None) if of_users else (users, cohort) != (None, None):
-        raise InputError(f"{kind} takes {names}")
+        raise InputError(f"{kind} needs {names}")
     if (sampling_rate is None) == (population is None or drawn is None):
-        raise InputError(f"give either --sampling-rate, or both {names}")
+        raise InputError(f"give either --sampling-rate, or {names}")
     if sampling_rate is not None:
         sampler = PoissonSampler(rate=sampling_rate, population=population)
     else:
@@ -158,9 +158,9 @@ def trainer_mechanism(
         InputError: the kind is unknown, or ``Mechanism`` refuses.
     """
     if kind not in KINDS:
-        raise InputError(f"--kind {kind}: choose {', '.join(KINDS)}")
+        raise InputError(f"--kind is {kind}: choose from {', '.join(KINDS)}")
     if (noise_multiplier is None) == (target_epsilon is None):
-        raise InputError("give exactly one of noise multiplier and target epsilon")
+        raise InputError("give either a noise multiplier or a target epsilon")
     unit, sampled = KINDS[kind]
     mechanism = Mechanism(
         unit=unit,

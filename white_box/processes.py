@@ -69,12 +69,12 @@ def together(jobs: Sequence[Job]) -> list[tuple[Any, ...]]:
     Raises NotRun if the trainer cannot be pickled, or a process fails or takes too long.
     """
     if not dist.is_available() or dist.is_initialized() or int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise NotRun("the audit itself runs in several processes, or torch.distributed is missing")
+        raise NotRun("the audit already runs in several processes, or torch.distributed is missing")
     try:
         # Here and not in the processes, so that a trainer that cannot be handed over is a reason and no crash.
         work = pickle.dumps(tuple(jobs))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise NotRun(f"the trainer cannot be handed to another process ({error})") from error
+        raise NotRun(f"the trainer cannot be sent to another process ({error})") from error
     with tempfile.TemporaryDirectory(prefix="heldin-processes-") as name:
         folder = Path(name)
         (folder / "work").write_bytes(work)
@@ -105,7 +105,7 @@ def _wait(started: "Sequence[subprocess.Popen[bytes]]", folder: Path) -> None:
     until = time.monotonic() + _PATIENCE
     while any(process.poll() is None for process in started):
         if time.monotonic() > until:
-            raise NotRun(f"{PROCESSES} processes were not done after {_PATIENCE:.0f} s")
+            raise NotRun(f"{PROCESSES} processes did not finish within {_PATIENCE:.0f} s")
         # One has failed: the others would wait for it until their own patience ends.
         if any(process.poll() for process in started):
             break

@@ -92,7 +92,9 @@ def stage_model(architecture: str, *, tied: bool = True) -> StageModel:
     for name in get_args(Architecture):
         if architecture == name:
             return StageModel(name, tied)
-    raise InputError(f"'{architecture}' is no model of the audit: choose from {', '.join(get_args(Architecture))}")
+    raise InputError(
+        f"'{architecture}' is not a model of the white-box audit: choose from {', '.join(get_args(Architecture))}"
+    )
 
 
 def untie(model: PreTrainedModel) -> None:
@@ -349,7 +351,7 @@ def set_stage(
     """
     check_auditable(mechanism)
     if canaries < 2:
-        raise InputError(f"{canaries} canaries: a white-box audit needs at least two")
+        raise InputError(f"{canaries} canaries are too few for a white-box audit: give at least two")
     own = canaries if directions == "coordinate" else 0
     context = _context(canaries, own, quiet)
     people = gather(min(canaries, TEXT_CANARIES), mechanism.members, seed)
@@ -378,13 +380,13 @@ def check_auditable(mechanism: Mechanism) -> None:
     """Raise InputError unless the mechanism is Poisson-sampled, clips every unit and has a guarantee to test."""
     if mechanism.sampler.groups > 1 and mechanism.sampler.rate == 1.0:
         raise InputError(
-            "the white-box audit reads groups from coins, and in this plan bands x cohort is the population, so that no"
-            " coin is drawn: use a smaller cohort, or fewer bands"
+            "the white-box audit reads groups from coins, but this plan draws no coin, since bands x cohort is the"
+            " population. Use a smaller cohort, or fewer bands"
         )
     if not (mechanism.sampler.by_coins or mechanism.level.method == "banded"):
         raise InputError(
-            f"the white-box audit follows Poisson sampling; this plan's sampler is {mechanism.sampler.kind}: its canary"
-            " users would crowd the others out"
+            f"the white-box audit needs Poisson sampling, but this plan's sampler is {mechanism.sampler.kind}, with"
+            " which its canary users would replace other users"
         )
     features = {
         "two-level sampling": mechanism.two_level,
@@ -393,8 +395,8 @@ def check_auditable(mechanism: Mechanism) -> None:
     }
     if feature := next((name for name, part in features.items() if part is not None), None):
         raise InputError(
-            "the white-box audit follows gradients of units drawn by one coin each and clipped to one norm; this plan"
-            f" has {feature}: audit it by independent trainings (heldin retrain)"
+            "the white-box audit follows units that are drawn by one coin each and clipped to one norm, but this"
+            f" plan has {feature}. Audit it by independent trainings (heldin retrain)"
         )
     if not mechanism.protects or mechanism.reasons():
         raise InputError(f"the white-box audit needs a guarantee to test: {mechanism.guarantee().label}")
@@ -412,7 +414,7 @@ def _context(canaries: int, own: int, quiet: int) -> int:
     context = LONGEST + 1 + -(-(room + quiet) // _HIDDEN)
     if context > _LARGEST_CONTEXT:
         most = ((_LARGEST_CONTEXT - LONGEST - 1) * _HIDDEN - quiet) // (1 if own else _ROOM)
-        raise InputError(f"{canaries} canaries do not fit: at most {most} in one training; use more seeds instead")
+        raise InputError(f"{canaries} canaries do not fit into one training: give at most {most}, or use more seeds")
     return context
 
 

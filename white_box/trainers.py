@@ -189,7 +189,7 @@ def watched(
 
     def watch(step: int, gradients: Gradients) -> None:
         if not 0 <= step < mechanism.steps:
-            raise InputError(f"the trainer showed step {step} of {mechanism.steps}: steps count from 0")
+            raise InputError(f"the trainer gave step {step} of {mechanism.steps} steps: count steps from 0")
         missing.discard(step)
         parts = [
             gradients[name].detach().reshape(-1).cpu().float() if name in gradients else torch.zeros(shape.numel())
@@ -297,7 +297,10 @@ def releases(stage: Stage, trainer: Trainer, run: Run) -> NDArray[np.float32]:
     stream = np.stack([rows[step] for step in range(run.training.mechanism.steps)])
     bad = np.flatnonzero(~np.isfinite(stream).all(axis=1))
     if bad.size:
-        raise InputError(f"the trainer released a gradient that is not finite at step {bad[0]}: it cannot be audited")
+        raise InputError(
+            f"the trainer released a gradient at step {bad[0]} that is not finite, so it cannot be audited: correct"
+            " the trainer"
+        )
     return stream
 
 
@@ -350,7 +353,10 @@ def draws(stage: Stage, trainer: Trainer, run: Run) -> ObservedDraws:
 
     def see(step: int, released: NDArray[np.float32]) -> None:
         if not np.isfinite(released).all():
-            raise InputError(f"the trainer released a gradient that is not finite at step {step}: it cannot be audited")
+            raise InputError(
+                f"the trainer released a gradient at step {step} that is not finite, so it cannot be audited: correct"
+                " the trainer"
+            )
         rest = released.astype(np.float64)
         canaries[step] = rest[places]
         rest[places] = 0.0

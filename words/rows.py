@@ -8,10 +8,10 @@ class RowFault(Code):
 
     AT = "{place}: {fault}"
     NO_TEXT = "no text in column '{column}'"
-    NOTHING_COUNTS = "no turn that counts says anything (counting: {counting}; turns of: {roles})"
-    NOT_TEXT = "column '{column}' holds {kind}, not text"
+    NOTHING_COUNTS = "no turn that counts has a text (counting: {counting}; turns of: {roles})"
+    NOT_TEXT = "column '{column}' has {kind} instead of text"
     NO_VALUE = "no {role} in column '{column}' (found {kind})"
-    NOT_WHOLE = "column '{column}' holds a number that is not whole, and names no {role}"
+    NOT_WHOLE = "column '{column}' has a number that is not whole, which cannot name a {role}"
     NOT_AN_OBJECT = "a JSON object was expected, found {kind}"
     BROKEN_JSON = "broken JSON ({reason} at column {column})"
     UNREADABLE_JSON = "JSON that cannot be read ({reason})"
@@ -33,11 +33,11 @@ class RowRemedy(Code):
 
     SKIP = "correct the row, or skip such rows with --skip-bad-rows"
     NAME_COLUMN = "name the column with --{role} (in a config, columns.{role}), or skip such rows with --skip-bad-rows"
-    NOT_STRICT = "write its text, or leave --strict out to skip rows without text"
+    NOT_STRICT = "give the row a text, or leave --strict out to skip rows without text"
     ENCODING = "the bytes look like {name}: give --encoding {encoding} (in a config, format.encoding)"
     MIXED = (
-        "rows before it are UTF-8, so the file mixes two encodings: convert it to one; --encoding would garble the"
-        " other rows, and make two users of one"
+        "rows before it are UTF-8, so the file mixes two encodings: convert the file to one encoding. --encoding"
+        " would garble the other rows, and split users in two"
     )
     SOME_ENCODING = "name the encoding with --encoding, such as cp1252 or gb18030 (in a config, format.encoding)"
 

@@ -116,5 +116,7 @@ def code_named(name: str) -> Code:
             importlib.import_module(module.name)
         _known.update({code.code: code for code in all_codes()})
     if name not in _known:
-        raise InputError(f"this version of heldin has no statement '{name}': the version that wrote it can read it")
+        raise InputError(
+            f"this version of heldin has no statement '{name}': read the file with the version that wrote it"
+        )
     return _known[name]

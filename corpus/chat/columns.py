@@ -91,10 +91,12 @@ class TurnColumns(Columns):
             return None
         if not isinstance(conversation, tuple):
             if self.template is None:
-                raise ValueError("messages, and the first row has texts: write all rows in one form")
+                raise ValueError("this row has messages, but the first row has texts: write all rows in one form")
             return self.template.document(conversation).counting(self.counting)
         if self.template is not None:
-            raise ValueError("a prompt of text, and the first row has messages: write all rows in one form")
+            raise ValueError(
+                "this row has a prompt of text, but the first row has messages: write all rows in one form"
+            )
         return answered_text(*conversation).counting(self.counting)
 
 

@@ -221,12 +221,12 @@ def conversation_of(row: Mapping[str, Any], form: RowFormat, column: str) -> Con
         return None
     tools = _listed(row.get("tools"))
     if tools is not None and not (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
-        raise ValueError("column 'tools' holds no list of JSON schemas")
+        raise ValueError("column 'tools' does not contain a list of JSON schemas")
     options = row.get("chat_template_kwargs") or {}
     if not isinstance(options, Mapping):
-        raise ValueError("column 'chat_template_kwargs' holds no object")
+        raise ValueError("column 'chat_template_kwargs' does not contain an object")
     if taken := sorted({*options} & {*_OURS}):
-        raise ValueError(f"column 'chat_template_kwargs' sets '{taken[0]}', which heldin sets itself")
+        raise ValueError(f"column 'chat_template_kwargs' sets '{taken[0]}', which heldin sets itself: remove this key")
     return Conversation(messages, asked, rejected, _without_nulls(tools) or None, _without_nulls(options))
 
 
@@ -258,13 +258,15 @@ def _before_and_after(prompt: Any, answers: Sequence[Any], names: Sequence[str],
     alike = _alike(*after)
     before = after[0][:alike]
     if isinstance(prompt, str) and not any(message["content"].strip() == prompt.strip() for message in before):
-        raise ValueError("a prompt of text, and answers of messages that do not begin with it: write all in one form")
+        raise ValueError(
+            "the prompt is text, but the answers are messages that do not begin with the prompt: write all in one form"
+        )
     return [before, *(messages[alike:] for messages in after)]
 
 
 def _require_two(answers: Sequence[Any]) -> None:
     if len(answers) > 1 and answers[0] == answers[1]:
-        raise ValueError("'chosen' and 'rejected' are the same: leave the row out, as it prefers nothing")
+        raise ValueError("'chosen' and 'rejected' are the same, so the row states no preference: leave the row out")
 
 
 def _without_nulls(value: Any) -> Any:
@@ -278,11 +280,11 @@ def _turns(value: object, column: str) -> list[Any]:
     turns = _listed(value)
     if isinstance(turns, str) and _OF_PYTHON.match(turns):
         raise ValueError(
-            f"column '{column}' holds a list that is not JSON, as pandas writes lists to CSV: write each cell with"
-            " json.dumps, or save JSON lines or Parquet"
+            f"column '{column}' contains a list that is not JSON, which is how pandas writes lists to CSV. Write each"
+            " cell with json.dumps, or save JSON lines or Parquet"
         )
     if not isinstance(turns, list):
-        raise ValueError(f"column '{column}' holds {kind_of(value)}, not a list of messages")
+        raise ValueError(f"column '{column}' contains {kind_of(value)} instead of a list of messages")
     return turns
 
 
@@ -308,18 +310,16 @@ def _joined(parts: list[Any], column: str) -> str:
     kinds = [part.get("type", "text") if isinstance(part, dict) else kind_of(part) for part in texts]
     other = next((kind for kind in kinds if kind != "text"), None)
     if other is not None:
-        raise ValueError(f"a message in column '{column}' has a part of type '{other}', and heldin reads text alone")
+        raise ValueError(f"a message in column '{column}' has a part of type '{other}', but heldin reads only text")
     return "".join(str(part.get("text", "")) for part in texts)
 
 
 def _of_sharegpt(turn: object, column: str) -> Message:
     if not isinstance(turn, dict) or not isinstance(turn.get("from"), str) or not isinstance(turn.get("value"), str):
-        raise ValueError(f"a turn in column '{column}' has no 'from' and 'value' of text")
+        raise ValueError(f"a turn in column '{column}' has no 'from' and 'value' with text")
     role = _SHAREGPT.get(turn["from"].lower())
     if role is None:
-        raise ValueError(
-            f"a turn in column '{column}' is from '{turn['from']}', which is none of {', '.join(_SHAREGPT)}"
-        )
+        raise ValueError(f"a turn in column '{column}' is from '{turn['from']}': use one of {', '.join(_SHAREGPT)}")
     return {"role": role, "content": turn["value"]}
 
 
@@ -337,4 +337,4 @@ def require_format(stated: str) -> RowFormat:
     try:
         return RowFormat(stated)
     except ValueError:
-        raise InputError(f"format '{stated}' is none of {', '.join(RowFormat)}") from None
+        raise InputError(f"format is '{stated}': choose from {', '.join(RowFormat)}") from None

@@ -158,7 +158,7 @@ def reading_of(
     if not form.has_turns:
         return RowReading(form, columns, besides=besides)
     if columns.spans is not None:
-        raise InputError(f"columns.spans is for texts, and the rows are {form}: leave it out")
+        raise InputError(f"columns.spans needs rows of texts, but the rows are {form}: leave columns.spans out")
     # Texts need no template.
     of_texts = bool(form.answers) and row is not None and is_of_texts(row, form, column)
     written = None if of_texts else template()
@@ -175,10 +175,10 @@ _OF_ANSWERS = {
 
 def _require(key: str, counting: Counting, form: RowFormat) -> None:
     if not form.has_turns and counting is not Counting.ALL:
-        raise InputError(f"{key} is {counting}, and the rows are texts without turns: leave it out")
+        raise InputError(f"{key} is {counting}, but the rows are texts without turns: leave this key out")
     if form.has_pairs and key in _OF_ANSWERS and counting not in _OF_ANSWERS[key]:
         raise InputError(
-            f"{key} is {counting}, and the rows are preference pairs, whose answers are compared: leave it out"
+            f"{key} is {counting}, but the rows are preference pairs, whose answers are compared: leave this key out"
         )
     if counting is Counting.COMPLETION and not form.answers:
-        raise InputError(f"{key} is {counting}, and the rows are {form} without a prompt of their own: say assistant")
+        raise InputError(f"{key} is {counting}, but the rows are {form} without a separate prompt: choose assistant")

@@ -87,13 +87,13 @@ class ChatTemplate:
             source = source.get("default")
         if not source:
             raise InputError(
-                f"the tokenizer of '{name}' has no chat template: name a file with one (--template, or the key"
+                f"the tokenizer of '{name}' has no chat template: name a file with a template (--template, or the key"
                 " 'template' in a config)"
             )
         if _DATE in source and not {"date_string"} & set(options or ()):
             raise InputError(
                 f"the chat template of '{name}' writes today's date: give the date of the training, such as"
-                " template_options: {date_string: 26 Jul 2024}"
+                f" template_options: {{date_string: 26 Jul 2024}}"
             )
         special = {key: str(token) for key, token in tokenizer.special_tokens_map.items() if isinstance(token, str)}
         return cls(source, special, options or {}, _variant_of(tokenizer, source) if file is None else None)
@@ -150,12 +150,14 @@ class ChatTemplate:
         for name in conversation.fields:
             if self.text(messages, conversation) == self._without(conversation, name):
                 raise ValueError(
-                    f"the chat template does not write '{name}', which the row has: name the template of the model that"
-                    " is trained on it (--template, or the key 'template' in a config)"
+                    f"the chat template does not write '{name}' of the row. Give the template of the model that is"
+                    " trained on this row (--template, or the key 'template' in a config)"
                 )
         self._require_written(messages, text)
         if marked is not None and not marked and any(m["role"] == ASSISTANT and m["content"] for m in messages):
-            raise ValueError("the generation marks of the chat template enclose nothing that the assistant says")
+            raise ValueError(
+                "the generation marks of the chat template contain no text of the assistant: correct the template"
+            )
         places = [] if marked is None else [Turn(ASSISTANT, begin, end) for begin, end in marked]
         ends = self._ends(conversation, text)
         for number, message in enumerate(messages):
@@ -188,7 +190,7 @@ class ChatTemplate:
                 **options,
             )
         except (TemplateError, TypeError, ValueError, AttributeError, LookupError) as error:
-            raise ValueError(f"the chat template refuses the messages ({error})") from error
+            raise ValueError(f"the chat template rejects the messages ({error})") from error
         return text, tuple((begin, end) for begin, end in places[0]) if marks else ()
 
     def _marked(self, conversation: Conversation) -> tuple[str, Spans | None]:
@@ -220,7 +222,7 @@ class ChatTemplate:
             # Some templates leave out what an assistant thought, which stands before what it said.
             spoken = message["content"].rpartition(_THOUGHTS)[2]
             if any(line.strip() not in text for line in spoken.splitlines()):
-                raise ValueError(f"the chat template leaves out what '{message['role']}' says")
+                raise ValueError(f"the chat template leaves out the content of '{message['role']}'")
 
     def _ends(self, conversation: Conversation, text: str) -> list[int | None]:
         """Return where each turn ends in the text; None if the text of the messages so far does not begin the text."""
@@ -284,7 +286,7 @@ def _mark_for(messages: Sequence[Message]) -> str:
 
 def _unknown(message: Message) -> ValueError:
     return ValueError(
-        f"it is not known which part of the text is the turn of '{message['role']}': give the template with generation"
+        f"the part of the text with the turn of '{message['role']}' is unknown: give the template with generation"
         " marks (template)"
     )
 
@@ -294,7 +296,7 @@ def _in_order(turns: Sequence[Turn]) -> tuple[Turn, ...]:
     ordered = sorted(turns, key=lambda turn: turn.begin)
     for before, after in itertools.pairwise(ordered):
         if after.begin < before.end:
-            raise ValueError("the chat template writes two turns into one part of the text")
+            raise ValueError("the chat template merges two turns into one part of the text")
     return tuple(ordered)
 
 

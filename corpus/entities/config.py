@@ -15,9 +15,9 @@ class WordsConfig(Section):
 
     kind: Literal["words"]
     path: ExpandedPath
-    """File with a name on each line, optionally followed by a tab and a category."""
+    """File with one name on each line, optionally followed by a tab and a category."""
     category: Category = "person"
-    """Category of names for which the file gives none."""
+    """Category of names without a category in the file."""
 
     def source(self) -> EntitySource:
         """Return the source. Raises InputError if the file does not exist."""
@@ -27,11 +27,11 @@ class WordsConfig(Section):
 
 
 class PatternsConfig(Section):
-    """Presidio's patterns for mail addresses, card numbers and the like, without a language model: no names."""
+    """Presidio's patterns for mail addresses, card numbers and similar, without a language model; finds no names."""
 
     kind: Literal["patterns"]
     which: tuple[Pattern, ...] = Field(FAST, min_length=1)
-    """Which of them; phone is slow (50 texts a second)."""
+    """Patterns to use; phone is slow (50 texts per second)."""
 
     def source(self) -> EntitySource:
         """Return the source."""
@@ -45,7 +45,7 @@ class SpacyConfig(Section):
 
     kind: Literal["spacy"]
     pipeline: ExpandedName
-    """Name of an installed pipeline, or a folder."""
+    """Name or folder of an installed pipeline."""
 
     def source(self) -> EntitySource:
         """Return the source."""

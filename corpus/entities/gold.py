@@ -27,8 +27,8 @@ class Gold:
             sentence = self._sentences.get(text.id)
             if sentence is None or sentence.text != text.text:
                 raise InputError(
-                    f"record number {number} is no sentence of '{self.path}': gold columns are for a corpus read from"
-                    " that very file"
+                    f"record number {number} is not a sentence of '{self.path}': gold columns need a corpus that is"
+                    " read from this file"
                 )
             yield tagged_spans(sentence)
 
@@ -47,8 +47,8 @@ def tagged_spans(sentence: Sentence) -> list[Span]:
             if category is None:
                 # Without the label: where columns are others than taken for, it may be a name.
                 raise InputError(
-                    f"{sentence.file}, sentence from line {sentence.line} on: a label is none of"
-                    f" {', '.join(CATEGORIES)}"
+                    f"{sentence.file}: the sentence that starts at line {sentence.line} has an unknown label. Use one"
+                    f" of {', '.join(CATEGORIES)}"
                 )
             # B, S and U begin a mention; so does a label that the token before did not have (IOB1 writes I for it).
             begins = tag[0] in "BSU" or before == "O" or before[2:] != tag[2:] or before[0] in "ESL"

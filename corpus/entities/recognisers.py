@@ -75,7 +75,7 @@ class WordList:
         except BROKEN as error:
             raise corrupt(self.path, f"line {number}", error) from error
         if not names:
-            raise InputError(f"'{self.path}' holds no name: write one a line")
+            raise InputError(f"'{self.path}' contains no name: write one name per line")
         return names
 
     def _name(self, line: bytes, where: str) -> tuple[tuple[str, ...], Category]:
@@ -86,7 +86,7 @@ class WordList:
             raise InputError(f"{where}: invalid UTF-8 at byte {error.start}") from error
         category = category_named(label) if label.strip() else self.category
         if category is None:
-            raise InputError(f"{where}: what follows the tab is no category: use one of {', '.join(CATEGORIES)}")
+            raise InputError(f"{where}: the text after the tab is not a category: use one of {', '.join(CATEGORIES)}")
         return tuple(word for _, _, word in words_of(name)), category
 
 
@@ -174,8 +174,9 @@ class SpacyPipeline:
         for number, text in enumerate(texts, start=1):
             if len(text.text) > most:
                 raise InputError(
-                    f"record number {number} has {len(text.text):,} characters, and a spaCy pipeline takes {most:,}:"
-                    " leave it out, or make sentences the records (text_unit: sentence, --sentences)"
+                    f"record number {number} has {len(text.text):,} characters, but a spaCy pipeline takes at most"
+                    f" {most:,}. Leave this record out, or make every sentence a record (text_unit: sentence,"
+                    " --sentences)"
                 )
             yield text.text
 
@@ -190,12 +191,13 @@ class SpacyPipeline:
         # A damaged folder ends in whatever its parts raise; what ends in a bug of ours shows in tests.
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise InputError(
-                f"no spaCy pipeline '{self.name}' that can be loaded: name a folder that spaCy wrote, or install it"
-                f" (python -m spacy download {self.name})"
+                f"spaCy pipeline '{self.name}' cannot be loaded: name a folder that spaCy wrote, or install the"
+                f" pipeline (python -m spacy download {self.name})"
             ) from error
         if not any(name in pipeline.pipe_names for name in ("ner", "entity_ruler", "span_ruler")):
             raise InputError(
-                f"spaCy pipeline '{self.name}' finds no entities: its parts are {', '.join(pipeline.pipe_names) or '-'}"
+                f"spaCy pipeline '{self.name}' finds no entities (its parts:"
+                f" {', '.join(pipeline.pipe_names) or '-'}): choose a pipeline with an entity recogniser"
             )
         return pipeline
 
@@ -224,7 +226,7 @@ class Function:
             for span in spans:
                 if not 0 <= span.start < span.end <= len(text.text):
                     raise InputError(
-                        f"{self.name}: span {span.start}..{span.end} lies outside record number {number}, which has"
+                        f"{self.name}: span {span.start}..{span.end} is outside record number {number}, which has"
                         f" {len(text.text)} characters"
                     )
             yield spans

@@ -197,7 +197,7 @@ def chosen_source(
     if gold:
         annotated = gold_of(corpus)
         if annotated is None:
-            raise InputError("--gold reads the last column of one CoNLL file, and the corpus is none")
+            raise InputError("--gold reads the last column of a CoNLL file: give one CoNLL file as the corpus")
         return annotated
     unknown = [name for name in patterns if name not in PATTERNS]
     if unknown:

@@ -50,13 +50,13 @@ class SyntheticCorpus:
     users: Count = 240
     """Number of made-up users."""
     mean_records: Positive = 30.0
-    """Mean number of records of a user; at least ``min_records``."""
+    """Mean number of records per user; at least ``min_records``."""
     min_records: Many = 12
-    """Fewest records of a user."""
+    """Minimum number of records per user."""
     distinctiveness: Annotated[float, Field(ge=0, le=1)] = 0.5
-    """How personal texts are, from 0 (all users write alike) to 1 (as different as can be)."""
+    """How personal texts are, from 0 (all users write alike) to 1 (most personal)."""
     seed: Seed = 0
-    """Equal seeds give equal text."""
+    """Seed of the texts: equal seeds give equal texts."""
 
     def __post_init__(self) -> None:
         at_least = {"users": (self.users, 1), "min_records": (self.min_records, 1), "seed": (self.seed, 0)}
@@ -82,16 +82,16 @@ def check_parameters(
     """
     for name, (value, least) in at_least.items():
         if value < least:
-            raise InputError(f"{kind} corpus: {name} is {value}, which is too small; set it to {least} or more")
+            raise InputError(f"{kind} corpus: {name} is {value}, which is too small: give {least} or more")
     if not min_records <= mean_records < math.inf:
         raise InputError(
-            f"{kind} corpus: mean_records is {mean_records}, which is not a number from min_records ({min_records}) up;"
-            " raise mean_records or lower min_records"
+            f"{kind} corpus: mean_records is {mean_records}, which is below min_records ({min_records}) or not a"
+            " number: raise mean_records, or lower min_records"
         )
     if not 0 <= distinctiveness <= 1:
         raise InputError(
-            f"{kind} corpus: distinctiveness is {distinctiveness}, outside [0, 1]; set it between 0 (all users alike)"
-            " and 1 (as personal as can be)"
+            f"{kind} corpus: distinctiveness is {distinctiveness}, outside [0, 1]: give a number from 0 (all users"
+            " alike) to 1 (most personal)"
         )
 
 
@@ -123,7 +123,7 @@ def generate_user(spec: SyntheticCorpus, user: int) -> Iterator[SyntheticRecord]
     Raises InputError if the corpus has no such user.
     """
     if not 0 <= user < spec.users:
-        raise InputError(f"synthetic corpus: there is no user {user}; choose one from 0 to {spec.users - 1}")
+        raise InputError(f"synthetic corpus: there is no user {user}: choose one from 0 to {spec.users - 1}")
     person, dice = _person(spec, user), _Dice(spec.seed, _RECORDS, user)
     # Random rounding, so that a user's expected number of records is exact.
     count = math.floor(expected_records(spec, user) + dice.roll())

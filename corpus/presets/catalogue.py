@@ -215,7 +215,7 @@ class PresetSource(Source):
     @property
     def reason_if_empty(self) -> str:
         """Return why the source may have no usable record."""
-        return "the preset's steps left nothing of it; docs/presets.md says what they keep"
+        return "the preset's steps left nothing of the record: docs/presets.md lists these steps"
 
     def fingerprint(self) -> str:
         """Hash of the files, the preset and the unit of tokens."""

@@ -81,7 +81,7 @@ def _owned(path: Path) -> Iterator[dict[str, Any]]:
     for account, messages in itertools.groupby(_messages(path), key=lambda pair: pair[0]):
         if account in finished:
             raise InputError(
-                f"'{path}': the account {account} stands in two places: unpack the tarball, name the folder"
+                f"'{path}' contains the account {account} twice: unpack the tarball again, and name the unpacked folder"
             )
         finished.add(account)
         mails = [(_sender(m), header(m, "Date"), body(m)) for _, m in messages]
@@ -126,12 +126,12 @@ def _messages(path: Path) -> Iterator[tuple[str, EmailMessage]]:
         # As a stream: seeking in a compressed tarball would decompress it again and again.
         archive = tarfile.open(existing(path), "r|*")  # noqa: SIM115
     except tarfile.ReadError as error:
-        raise another_format(path, ENRON, "a file that is no archive") from error
+        raise another_format(path, ENRON, "a file that is not an archive") from error
     try:
         with archive:
             yield from _archived(path, archive)
     except (EOFError, OSError, zlib.error, tarfile.TarError) as error:
-        raise InputError(f"{path.name}: a damaged tarball ({first_line(error)}); fetch the file again") from error
+        raise InputError(f"{path.name}: the tarball is damaged ({first_line(error)}): fetch the file again") from error
 
 
 def _archived(path: Path, archive: tarfile.TarFile) -> Iterator[tuple[str, EmailMessage]]:

@@ -67,8 +67,10 @@ def _posts(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     except ElementTree.ParseError as error:
         # Broken after it began as XML: a damaged dump. Broken at once: another file.
         if root is not None:
-            raise InputError(f"{path.name}: broken XML after post {number} ({first_line(error)})") from error
-        raise another_format(path, POSTS, "a file that is no XML") from error
+            raise InputError(
+                f"{path.name}: broken XML after post {number} ({first_line(error)}): fetch the file again"
+            ) from error
+        raise another_format(path, POSTS, "a file that is not XML") from error
 
 
 def _post(row: ElementTree.Element) -> dict[str, Any]:

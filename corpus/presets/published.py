@@ -51,7 +51,7 @@ class Published:
             fault = str(error.fault) if isinstance(error, BadRowError) else str(error)
             raise another_format(file, self.words, fault) from error
         if first is None:
-            raise another_format(file, self.words, "no row that can be read")
+            raise another_format(file, self.words, "no readable row")
         if not isinstance(first[1], dict):
             raise another_format(file, self.words, f"a JSON {type(first[1]).__name__}")
         if missing := [name for name in self.columns if name not in first[1]]:
@@ -78,12 +78,15 @@ def table_files(path: Path) -> list[Path]:
         return [path]
     if (path / "dataset_dict.json").is_file():
         splits = ", ".join(sorted(p.name for p in path.iterdir() if p.is_dir()))
-        raise InputError(f"'{path}' holds several splits: name the folder of one, of {splits}")
+        raise InputError(f"'{path}' contains several splits: name the folder of one split, out of {splits}")
     # In the order of their names, so that every machine reads the same records in the same order.
     files = sorted(p for p in path.rglob("*") if p.is_file() and p.name.endswith(TABLE_ENDINGS))
     if not files:
         names = sorted(p.name for p in path.iterdir())[:3]
-        raise InputError(f"'{path}': no data file ({', '.join(TABLE_ENDINGS)}); found {', '.join(names) or 'nothing'}")
+        raise InputError(
+            f"'{path}' has no data file ({', '.join(TABLE_ENDINGS)}), but has {', '.join(names) or 'nothing'}: name"
+            " another folder"
+        )
     return files
 
 

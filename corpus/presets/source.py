@@ -20,11 +20,12 @@ class PresetCorpus(SourceConfig):
 
     kind: Literal["preset"]
     name: Annotated[str, WithJsonSchema({"type": "string", "enum": list(PRESETS)})]
-    """The preset; `heldin corpus presets` says what each does."""
+    """Name of the preset; `heldin corpus presets` describes each preset."""
     path: ExpandedPath
-    """The file or folder in the published format."""
+    """File or folder in the published format."""
     tokenizer: ExpandedName | None = None
-    """Hub name or folder of the tokenizer whose tokens the preset's thresholds count; null: words between blanks."""
+    """Hub name or folder of the tokenizer that counts tokens for the preset's thresholds; null: words between
+    blanks."""
 
     @model_validator(mode="after")
     def _known(self) -> "PresetCorpus":

@@ -33,7 +33,7 @@ class SourceConfig(Section, ABC):
     """A kind of ``corpus.source``."""
 
     kind: str
-    """Its name, or "package.module:Class"."""
+    """Name of the kind, or "package.module:Class"."""
 
     @abstractmethod
     def source(self) -> Source:
@@ -78,7 +78,7 @@ class SourceConfig(Section, ABC):
 
     def reading(self, columns: Columns) -> "SourceConfig":
         """Return this source with rows read by these columns. Raises InputError for a kind without columns."""
-        raise InputError(f"corpus source '{self.kind}' has texts alone: leave corpus.format out")
+        raise InputError(f"corpus source '{self.kind}' contains only texts: leave corpus.format out")
 
     def preset(self) -> "Preset | None":
         """Return the preset that prepares the rows; None if there is none."""
@@ -93,7 +93,7 @@ class ColumnedSource(SourceConfig):
     """A kind whose rows have columns, which may contain turns."""
 
     columns: Columns = Columns()
-    """Which column holds what."""
+    """Names of the columns, such as user and text."""
 
     def first_row(self) -> Mapping[str, Any] | None:
         """Return the first row; None if there is none that can be looked at."""
@@ -112,7 +112,7 @@ def _require_readable(path: Path, key: str, *, folder: bool) -> None:
     if not path.exists() or (not folder and not path.is_file()):
         raise InputError(f"{key}.path: no such {'file or folder' if folder else 'file'}: '{path}'")
     if not os.access(path, os.R_OK):
-        raise InputError(f"{key}.path: '{path}' cannot be read by you: change its permissions")
+        raise InputError(f"{key}.path: you cannot read '{path}': change its permissions")
 
 
 def _bytes_in(path: Path) -> int:

@@ -69,7 +69,7 @@ class Csv(Source):
     def _header(self) -> "CsvHeader":
         header = csv_header(self.path, self.form, list(self.columns.named().values()))
         also = "" if header.delimiter == "," else f" (fields are separated by {header.signs})"
-        hint = "name another sign between fields with --delimiter" if len(header.names) == 1 else ""
+        hint = "name another field separator with --delimiter" if len(header.names) == 1 else ""
         require_columns(self.columns, dict.fromkeys(header.names, ""), f"{self.path.name} header{also}", hint=hint)
         return header
 
@@ -135,7 +135,7 @@ def _first_lines(path: Path, form: TextFormat) -> list[str]:
     except BROKEN as error:
         raise corrupt(path, "the header line", error) from error
     if not "".join(lines).strip():
-        raise InputError(f"{path.name}: empty file, not even a header line")
+        raise InputError(f"{path.name}: the file is empty, without even a header line")
     return lines
 
 

@@ -28,13 +28,14 @@ OneOrSeveral = Annotated[
 
 
 class FileCorpus(ColumnedSource):
-    """One or more files of records; later files can be appended to a store that was built before."""
+    """One or more files of records; later files can be appended to a store that exists."""
 
     kind: Literal["jsonl", "csv", "parquet", "mbox", "iob"]
     path: OneOrSeveral
-    """The file, or a list of files; JSON and CSV also .gz or .zst. $NAME and ${NAME} are environment variables."""
+    """File, or a list of files; JSON and CSV may be compressed (.gz, .zst). $NAME and ${NAME} are environment
+    variables."""
     columns: Columns = Columns()
-    """Which column holds what; for mbox and iob, which say it themselves, leave it out."""
+    """Names of the columns, such as user and text; leave it out for mbox and iob, which have no columns to name."""
     format: TextFormat = TextFormat()
     """How files of kind jsonl and csv are written."""
 

@@ -45,7 +45,7 @@ class HuggingFace(Source):
     def __post_init__(self) -> None:
         # The fingerprint of a stream is its name and revision: without a revision, changed content would go unnoticed.
         if self.streaming and self.revision is None and not Path(self.name).is_dir():
-            raise InputError(f"dataset '{self.name}' is to be streamed: name its revision (a commit)")
+            raise InputError(f"dataset '{self.name}' is streamed without a revision: give its revision (a commit)")
 
     def fingerprint(self) -> str:
         """Hash of the dataset's own fingerprint (streaming: of name, revision and data files) and the column names."""
@@ -91,7 +91,8 @@ class HuggingFace(Source):
                 yield number, row
         except Exception as error:  # of the library, for what is damaged, has another format, or cannot be reached
             raise InputError(
-                f"dataset '{self.name}' cannot be read after row {number} ({first_line(error)}): fetch it again"
+                f"dataset '{self.name}' cannot be read after row {number} ({first_line(error)}): fetch the dataset"
+                " again"
             ) from error
 
     def load(self) -> Any:
@@ -107,8 +108,8 @@ class HuggingFace(Source):
             raise InputError(f"cannot load dataset '{self.name}': {first_line(error)}") from error
         if isinstance(data, datasets.DatasetDict | datasets.IterableDatasetDict):
             if self.split is None:
-                raise InputError(f"dataset '{self.name}' has several splits: name one of {', '.join(data)}")
+                raise InputError(f"dataset '{self.name}' has several splits: choose from {', '.join(data)}")
             if self.split not in data:
-                raise InputError(f"dataset '{self.name}' has no split '{self.split}': choose one of {', '.join(data)}")
+                raise InputError(f"dataset '{self.name}' has no split '{self.split}': choose from {', '.join(data)}")
             return data[self.split]
         return data

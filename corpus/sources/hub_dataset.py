@@ -11,17 +11,17 @@ from heldin.corpus.sources.rows import Source
 
 
 class HubCorpus(ColumnedSource):
-    """A Hugging Face dataset, by hub name or ``save_to_disk`` folder."""
+    """A Hugging Face dataset, given by hub name or ``save_to_disk`` folder."""
 
     kind: Literal["huggingface"]
     name: ExpandedName
     """Hub name, or a folder that save_to_disk wrote."""
     split: str | None = None
-    """Split of the dataset (train); null: its only one."""
+    """Split of the dataset, such as train; null: the only split."""
     revision: str | None = None
-    """Branch, tag or commit of a hub name; null: the newest."""
+    """Branch, tag or commit of a hub name; null: the newest commit."""
     streaming: bool = False
-    """Read row by row instead of downloading everything first."""
+    """Read row by row instead of downloading the whole dataset first."""
 
     def source(self) -> Source:
         """Return the source that reads the dataset."""

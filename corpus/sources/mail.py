@@ -120,14 +120,14 @@ def _messages_of_mbox(path: Path) -> Iterator[dict[str, Any]]:
             elif lines is None:
                 if line.strip():
                     raise InputError(
-                        f"{path.name} line {number}: not an mbox file: a message begins with a line 'From '"
+                        f"{path.name} line {number}: not an mbox file, where a message begins with a line 'From '"
                     )
             else:
                 # Writers of mbox quote a body line "From " as ">From ", and ">From " as ">>From ".
                 lines.append(line[1:] if line.startswith(b">") and line.lstrip(b">").startswith(b"From ") else line)
             blank = not line.strip()
         if lines is None:
-            raise InputError(f"{path.name}: an empty mbox file, without any message")
+            raise InputError(f"{path.name}: the mbox file contains no message")
         yield _row(b"".join(lines[:-1] if lines and not lines[-1].strip() else lines))
 
 

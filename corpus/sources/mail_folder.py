@@ -14,11 +14,11 @@ class MaildirCorpus(SourceConfig):
 
     kind: Literal["maildir"]
     path: ExpandedPath
-    """The folder with a folder for each account."""
+    """Folder with a subfolder for each account."""
     user: MailUser = "sender"
-    """Who a message's user is: its sender, or the account in whose folder it lies."""
+    """User of a message: its sender, or the account of the folder with the message."""
     folders: tuple[str, ...] = ()
-    """Mail folders to read (sent, sent_items); none: all."""
+    """Mail folders to read, such as sent or sent_items; none: all."""
 
     def source(self) -> Source:
         """Return the source that reads the folder."""

@@ -57,8 +57,8 @@ def require_named_once(source: Source) -> None:
         if other is not None and any(batch.num_rows for batch in part.batches(BadRows(OnBadRows.SKIP))):
             # Ids that are made from user and text would number its records anew, as texts that were written twice.
             raise InputError(
-                f"{source_name(other)} and {source_name(part)} have the same content: name it once, or each of its"
-                " records counts twice"
+                f"{source_name(other)} and {source_name(part)} have the same content, so each record would count"
+                " twice: name one of them"
             )
 
 
@@ -249,7 +249,7 @@ def open_source(path: Path, columns: Columns, form: TextFormat | None = None) ->
     if known is not None:
         return known.opened(path, columns, form)
     advice = advice or f"known endings are {_ENDINGS} ('heldin corpus formats' says more)"
-    raise InputError(f"'{path}': not a format that heldin reads: {advice}")
+    raise InputError(f"'{path}': heldin does not read this format: {advice}")
 
 
 def _open_folder(path: Path, columns: Columns) -> Source:
@@ -257,8 +257,8 @@ def _open_folder(path: Path, columns: Columns) -> Source:
         return Maildir(path)
     if not any((path / name).is_file() for name in _SAVED):
         raise InputError(
-            f"'{path}' is a folder without data that can be read: name a file in it ({_ENDINGS}), a maildir,"
-            " or a folder that a Hugging Face dataset's save_to_disk wrote"
+            f"'{path}' is a folder without readable data: name a file in this folder ({_ENDINGS}), a maildir, or a"
+            " folder that save_to_disk wrote"
         )
     return HuggingFace(str(path), columns=columns)
 

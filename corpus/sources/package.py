@@ -46,8 +46,8 @@ class OfPackage(Source):
                 return
             if not is_of_a_source(batch.schema):
                 raise InputError(
-                    f"corpus source '{self.origin.kind}' gives columns {', '.join(map(str, batch.schema))}: give"
-                    f" {', '.join(map(str, SCHEMA))} (heldin.corpus.sources.rows.batched does)"
+                    f"corpus source '{self.origin.kind}' gives the columns {', '.join(map(str, batch.schema))}: give"
+                    f" {', '.join(map(str, SCHEMA))}, with heldin.corpus.sources.rows.batched"
                 )
             yield batch
 

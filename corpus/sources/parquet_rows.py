@@ -82,7 +82,9 @@ def _open(path: Path) -> pq.ParquetFile:
         file = pq.ParquetFile(path, pre_buffer=False, buffer_size=2**20)
         names = list(file.schema_arrow.names)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path.name}: not a readable Parquet file ({first_line(error)})") from error
+        raise InputError(
+            f"{path.name}: not a readable Parquet file ({first_line(error)}): fetch or write the file again"
+        ) from error
     require_once(names, path, "the schema")
     return file
 
@@ -95,6 +97,6 @@ def _rows(file: pq.ParquetFile, names: list[str], where: str) -> Iterator[tuple[
     # A row group whose footer states fewer rows than it has is read without an error.
     if number != file.metadata.num_rows:
         raise InputError(
-            f"{where}: its footer states {file.metadata.num_rows:,} rows, and {number:,} can be read: it is damaged;"
-            " fetch the file again"
+            f"{where}: the footer states {file.metadata.num_rows:,} rows, but only {number:,} can be read, so the"
+            " file is damaged: fetch the file again"
         )

@@ -286,9 +286,9 @@ def _refuse_chat(value: Any, column: str) -> None:
         isinstance(turn, dict) and keys <= turn.keys() for turn in value for keys in _TURNS
     ):
         raise InputError(
-            f"column '{column}' holds chats, and this command reads one text per row: leave 'format: text' out where"
-            " the command reads chats ('heldin run', 'sweep', 'audit'), or write each message as a row with its user"
-            " and text"
+            f"column '{column}' contains chats, but this command reads one text per row. Use a command that reads"
+            " chats ('heldin run', 'sweep', 'audit') without 'format: text', or write each message as a row with its"
+            " user and text"
         )
 
 
@@ -314,7 +314,8 @@ def require_columns(
     for name in columns.named().values():
         if isinstance(inner := value_at(present, name), Mapping) and inner:
             raise InputError(
-                f"{where}: column '{name}' holds an object: name a key in it, such as {name}.{next(_names_in(inner))}"
+                f"{where}: column '{name}' contains an object: name a key in this object, such as"
+                f" {name}.{next(_names_in(inner))}"
             )
     missing = [name for name in columns.named().values() if not _reaches(present, name)]
     if missing:
@@ -329,7 +330,7 @@ def require_columns(
         )
         also = f"; {hint}" if hint else ""
         raise InputError(
-            f"{where}: no column {', '.join(map(repr, missing))}; the columns here are {here}: {to_name}{also}"
+            f"{where}: no column {', '.join(map(repr, missing))} among the columns {here}: {to_name}{also}"
         )
 
 
@@ -388,7 +389,7 @@ def whole_rows(tables: Iterator[Any], where: str) -> Iterator[tuple[int, Any]]:
                 number += 1
                 yield number, row
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{where}: damaged after row {number} ({first_line(error)}); fetch the file again") from error
+        raise InputError(f"{where}: damaged after row {number} ({first_line(error)}): fetch the file again") from error
     except (ValueError, OverflowError) as error:  # such as a date after the year 9999
         raise InputError(f"{where}: a value after row {number} cannot be read ({first_line(error)})") from error
 

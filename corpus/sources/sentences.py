@@ -62,7 +62,9 @@ def _splitter() -> Any:
     try:
         import spacy
     except ImportError as error:
-        raise InputError("sentences need spaCy: pip install '.[entities]' in a clone of heldin") from error
+        raise InputError(
+            "spaCy, which finds sentences, is not installed: pip install '.[entities]' in a clone of heldin"
+        ) from error
     pipeline = spacy.blank("en")
     pipeline.add_pipe("sentencizer")
     return pipeline

@@ -60,7 +60,7 @@ class TextFormat:
                 "".encode(self.encoding)
             except LookupError as error:
                 raise InputError(
-                    f"--encoding {self.encoding}: Python knows no such encoding: give one such as utf-8 or cp1252"
+                    f"--encoding {self.encoding}: Python does not know this encoding: give one such as utf-8 or cp1252"
                 ) from error
 
 
@@ -82,7 +82,10 @@ def _require_what_the_name_says(path: Path) -> None:
         if first.startswith(begins) and path.suffix != ending:
             raise InputError(f"'{path}' is {advice}")
         if first and ending and path.suffix == ending and not first.startswith(begins):
-            raise InputError(f"'{path}' is not compressed, or damaged at its beginning: leave {ending} out of its name")
+            raise InputError(
+                f"'{path}' is not compressed, or is damaged at the beginning: remove {ending} from its name, or fetch"
+                " the file again"
+            )
 
 
 def open_text(path: Path, form: TextFormat, *, newline: str) -> TextIOWrapper:
@@ -177,10 +180,12 @@ def remedy_of_encoding(text: str, form: TextFormat, *, mixed: bool = False) -> S
 def corrupt(path: Path, last: str, error: BaseException) -> InputError:
     """Return the error for a file that cannot be read past ``last``, such as "line 7" ("line 0": not at all)."""
     if "too much memory" in str(error):  # Zstandard archives with a longer window than Arrow accepts
-        return InputError(f"{path.name}: packed with a long window: unpack it first ('zstd -d --long=31 {path.name}')")
+        return InputError(
+            f"{path.name} is packed with a long window: unpack it first ('zstd -d --long=31 {path.name}')"
+        )
     kind = f"{_COMPRESSIONS[path.suffix]} " if path.suffix in _COMPRESSIONS else ""
     after = "" if last.endswith(" 0") else f" after {last}"
-    return InputError(f"{path.name}: corrupt {kind}data{after} ({first_line(error)}); fetch the file again")
+    return InputError(f"{path.name}: corrupt {kind}data{after} ({first_line(error)}): fetch the file again")
 
 
 def is_unicode(text: str) -> bool:

@@ -253,7 +253,7 @@ def _row(
     """Return the numbers for the protected unit's event. ``user``, if any, is a user's event and bounds attackers."""
     match event:
         case UnamplifiedGaussian():
-            raise InputError("an unamplified run has no sampling rate to account for: it is a fallback only")
+            raise InputError("an unamplified run is only a fallback, without a sampling rate to account for")
         case PoissonGaussian(noise_multiplier=s, rate=rate):
             group = user.group_size if isinstance(user, PoissonGaussian) else event.group_size
         case CappedPoissonGaussian(noise_multiplier=s, rate=rate):
@@ -294,7 +294,7 @@ def _with_noise(
     target_epsilon: float | None,
 ) -> Event:
     if (noise_multiplier is None) == (target_epsilon is None):
-        raise InputError("give exactly one of noise multiplier and target epsilon")
+        raise InputError("give either a noise multiplier or a target epsilon")
     check_count("steps", steps)
     check_delta(delta, steps)
     if target_epsilon is not None:
@@ -306,14 +306,14 @@ def _with_noise(
 def _rate(rate: float | None, population: int | None, cohort: float | None, whole: str, part: str) -> float:
     if rate is not None:
         if cohort is not None:
-            raise InputError(f"give either a sampling rate or {part} and {whole}, not both")
+            raise InputError(f"give either a sampling rate, or {part} and {whole}")
         return rate
     if population is None or cohort is None:
-        raise InputError(f"the sampling rate is missing: give it, or both {whole} and {part}")
+        raise InputError(f"the sampling rate is missing: give a sampling rate, or both {whole} and {part}")
     if population < 1:
         raise InputError(f"{whole} is {population}: give a number above 0")
     if cohort > population:
-        raise InputError(f"{part} {cohort:g} is larger than the {population} {whole}: lower the {part}")
+        raise InputError(f"{part} {cohort:g} is larger than {whole} {population}: lower {part}")
     return cohort / population
 
 

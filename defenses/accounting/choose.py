@@ -118,7 +118,7 @@ def choose(
     delta, rule = heuristics.settled_delta(delta, users, examples)
     norm = clip_norm or (lambda _group: 1.0)
     if budget < 1:
-        raise InputError(f"budget {budget} is below one gradient a step")
+        raise InputError(f"budget {budget} is below one gradient per step: raise the budget")
 
     def noise(cohort: int) -> float:
         if cohort > users:
@@ -131,7 +131,7 @@ def choose(
     # Rounded down: a budget that is no multiple of g buys the next smaller cohort.
     splits = [BudgetChoice(g, budget // g) for g in _powers(budget) if budget // g <= users]
     if not splits:
-        raise InputError(f"no cohort of budget {budget} fits into {users} users: lower the budget")
+        raise InputError(f"budget {budget} is too large for any cohort of {users} users: lower the budget")
     options, independent = [], workload_error((1.0,), steps)
     # A choice on the trail may also be a split of the budget: each option is listed once.
     for split in dict.fromkeys([*splits, *trail]):

@@ -13,18 +13,20 @@ STEP_TAIL = 1e-20  # one-step mass that may be cut off (rare atoms, far tails); 
 def check_delta(delta: float, steps: int) -> None:
     """Raise InputError unless SMALLEST_DELTA <= delta < 1 and delta is well above the mass that steps cut off."""
     if not 0.0 < delta < 1.0:
-        raise InputError(f"delta {delta} is outside (0, 1): choose one below 1 / number of users, for example n^-1.1")
+        raise InputError(
+            f"delta {delta} is outside (0, 1): choose a delta below 1 / number of users, for example n^-1.1"
+        )
     if delta < SMALLEST_DELTA:
         raise InputError(
-            f"delta {delta:g} is below {SMALLEST_DELTA:g}, where what is cut off a composed privacy-loss distribution "
-            "shows: ask for a larger delta"
+            f"delta {delta:g} is below {SMALLEST_DELTA:g}, where heldin's rounding of privacy losses would change"
+            " epsilon: ask for a larger delta"
         )
     # Rare atoms and the two far tails of each step: together at most a hundredth of the delta accepted below.
     cut = 3.0 * STEP_TAIL * steps
     if delta < 100.0 * cut:
         raise InputError(
-            f"delta {delta:g} is too small for {steps} steps, of whose distribution up to {cut:.1g} is cut off: "
-            "ask for a larger delta"
+            f"delta {delta:g} is too small for {steps} steps, for which heldin cuts off up to {cut:.1g} of the"
+            " distribution: ask for a larger delta"
         )
 
 

@@ -314,7 +314,7 @@ def _unpack(grid: np.ndarray, masses: np.ndarray) -> LossPmf:
     # A damaged array can move epsilon either way, also below the truth, so that it is refused rather than trusted.
     total = float(masses.sum()) + infinity
     if masses.ndim != 1 or masses.dtype != np.float64 or not (masses >= 0).all() or not 1 - 1e-9 < total < 1 + 1e-9:
-        raise ValueError("not a probability mass function")
+        raise ValueError("the array is not a probability mass function")
     return LossPmf(width, int(lowest), masses, infinity, *offset)
 
 

@@ -23,17 +23,21 @@ def declared_step(event: object, steps: int) -> PoissonGaussian:
             of steps.
     """
     if not isinstance(event, dp_event.DpEvent):
-        raise InputError(f"dp_event is a {type(event).__name__}, which is no event of dp-accounting: give {_READ}")
+        raise InputError(f"dp_event is a {type(event).__name__}, which is not an event of dp-accounting: give {_READ}")
     single, count = event, 1
     if isinstance(event, dp_event.SelfComposedDpEvent):
         single, count = event.event, event.count
     if count != steps:
-        raise InputError(f"dp_event composes {count:,} steps, and the run takes {steps:,}: declare the event of all")
+        raise InputError(
+            f"dp_event composes {count:,} steps, but the run takes {steps:,}: declare one event for all steps"
+        )
     rate = 1.0
     if isinstance(single, dp_event.PoissonSampledDpEvent):
         single, rate = single.event, single.sampling_probability
     if isinstance(single, dp_event.NoOpDpEvent):
-        raise InputError("dp_event is a NoOpDpEvent, for a run that looks at nobody: declare what the steps release")
+        raise InputError(
+            "dp_event is a NoOpDpEvent, which releases nothing about anybody: declare what the steps release"
+        )
     # Without noise: the plan is built, and says that there is no guarantee.
     if isinstance(single, dp_event.NonPrivateDpEvent):
         return PoissonGaussian(0.0, rate)

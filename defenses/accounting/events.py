@@ -99,8 +99,8 @@ class TwoLevelGaussian:
             check_count("holders", self.holders, MANY)
         if not 0.0 < self.entity_sensitivity <= 2.0:
             raise InputError(
-                f"entity sensitivity {self.entity_sensitivity} is outside (0, 2]: two clipped updates differ by at most"
-                " two clip norms"
+                f"entity sensitivity {self.entity_sensitivity} is outside (0, 2], in clip norms: two clipped updates"
+                " differ by at most two clip norms"
             )
 
 
@@ -154,7 +154,7 @@ class FilteredGaussian:
         check_noise(self.noise_multiplier)
         check_count("users", self.users)
         if not (math.isfinite(self.above_epsilon) and self.above_epsilon > 0):
-            raise InputError(f"epsilon {self.above_epsilon} of AboveThreshold is not a number above 0")
+            raise InputError(f"epsilon of AboveThreshold is {self.above_epsilon}: give a number above 0")
 
 
 GridEvent: TypeAlias = PoissonGaussian | TwoLevelGaussian | CappedPoissonGaussian | UnamplifiedGaussian
@@ -192,23 +192,31 @@ def participations(population: int, cohort: int, steps: int, *, drop_incomplete:
 def check_noise(noise_multiplier: float) -> None:
     """Raise InputError unless 0 <= noise_multiplier <= MOST_NOISE."""
     if not (math.isfinite(noise_multiplier) and noise_multiplier >= 0.0):
-        raise InputError(f"noise multiplier {noise_multiplier} is not a number >= 0: it is noise std over clip norm")
+        raise InputError(
+            f"noise multiplier {noise_multiplier} is not a number of at least 0: give the standard deviation of the"
+            " noise / clip norm"
+        )
     if noise_multiplier > MOST_NOISE:
-        raise InputError(f"noise multiplier {noise_multiplier:g} is above {MOST_NOISE:g}: no model can be trained so")
+        raise InputError(
+            f"noise multiplier {noise_multiplier:g} is above {MOST_NOISE:g}, with which no model can be trained:"
+            " lower the noise multiplier"
+        )
 
 
 def check_rate(rate: float) -> None:
     """Raise InputError unless LEAST_RATE <= rate <= 1."""
     if not 0.0 < rate <= 1.0:
-        raise InputError(f"sampling rate {rate} is outside (0, 1]: it is expected cohort over public population")
+        raise InputError(f"sampling rate {rate} is outside (0, 1]: give the expected cohort / public population")
     if rate < LEAST_RATE:
-        raise InputError(f"sampling rate {rate:g} is below {LEAST_RATE:g}: nobody would ever be drawn")
+        raise InputError(
+            f"sampling rate {rate:g} is below {LEAST_RATE:g}, so nobody would ever be drawn: raise the sampling rate"
+        )
 
 
 def check_count(name: str, value: int, most: int = MOST) -> None:
     """Raise InputError unless value is an integer from 1 to ``most``; floats and bools are refused."""
     given: object = value
     if isinstance(given, bool) or not isinstance(given, int | np.integer) or value < 1:
-        raise InputError(f"{name} {value!r} is not an integer of at least 1")
+        raise InputError(f"{name} is {value!r}: give a whole number of at least 1")
     if value > most:
-        raise InputError(f"{name} is above {most:,}, the largest that is accounted for: lower it")
+        raise InputError(f"{name} is above {most:,}, the largest number that heldin accounts for: lower {name}")

@@ -134,11 +134,11 @@ def account_user_entity(
     """
     check_delta(delta, steps)
     if (noise_multiplier is None) == (target_epsilon is None):
-        raise InputError("give exactly one of noise multiplier and target epsilon")
+        raise InputError("give either a noise multiplier or a target epsilon")
     if (group_size is None) != (entity_cap is None):
         raise InputError(
-            "caps go together: one number for everybody needs a cap on texts per user (--group-size) and one on texts"
-            " per entity (--entity-cap)"
+            "one cap is missing: give both a cap on texts per user (--group-size) and a cap on texts per entity"
+            " (--entity-cap)"
         )
     for m in exposed:
         check_count("number of exposed texts", m, MANY)
@@ -150,8 +150,8 @@ def account_user_entity(
     if target_epsilon is not None:
         if not (caps or exposed):
             raise InputError(
-                "a target epsilon needs to know for whom: give caps (--group-size, --entity-cap) or the number of texts"
-                " (--exposed)"
+                "a target epsilon needs a number of texts: give caps (--group-size, --entity-cap), or the number of"
+                " a person's texts (--exposed)"
             )
         widest = PoissonGaussian(1.0, sampling_rate, caps[0] if caps else max(exposed))
         noise_multiplier = accounting.calibrate(widest, steps, delta, target_epsilon)

@@ -98,7 +98,9 @@ def composed_epsilon(runs: Iterable[tuple[Event, int]], delta: float, pure: Sequ
     for event, count in runs:
         check_count("steps", count)
         if isinstance(event, FilteredGaussian):
-            raise InputError("the filtered mechanism has no privacy-loss distribution: nothing here composes it")
+            raise InputError(
+                "the filtered mechanism has no privacy-loss distribution, so it cannot be composed: leave its plan out"
+            )
         # The unamplified event is the whole run already.
         steps[event] = steps.get(event, 0) + (1 if isinstance(event, UnamplifiedGaussian) else count)
     if not steps:
@@ -119,7 +121,7 @@ def delta_of(event: Event, steps: int, target_epsilon: float) -> float:
     """Return delta(epsilon) of ``steps`` steps, 0 to 0.2 % above the exact value, and at least SMALLEST_DELTA."""
     check_count("steps", steps)
     if not target_epsilon >= 0.0:
-        raise InputError(f"epsilon {target_epsilon} is not a number >= 0")
+        raise InputError(f"epsilon {target_epsilon} is not a number of at least 0")
     if event.noise_multiplier == 0.0:
         return 1.0
     if isinstance(event, UnamplifiedGaussian):
@@ -141,9 +143,13 @@ def loss_distribution(event: Event, steps: int, delta: float) -> LossPair:
     check_count("steps", steps)
     check_delta(delta, steps)
     if event.noise_multiplier == 0.0:
-        raise InputError("noise multiplier 0 has no privacy-loss distribution: its epsilon is infinite")
+        raise InputError(
+            "noise multiplier 0 has an infinite epsilon, and no privacy-loss distribution: give noise above 0"
+        )
     if isinstance(event, FilteredGaussian):
-        raise InputError("the filtered mechanism has no privacy-loss distribution: its theorem gives (epsilon, delta)")
+        raise InputError(
+            "the filtered mechanism has no privacy-loss distribution, since its theorem gives only (epsilon, delta)"
+        )
     # The unamplified event is the whole run already.
     steps = 1 if isinstance(event, UnamplifiedGaussian) else steps
     # Below its own rounding a whole pair has epsilon infinity, by which no grid could be chosen.
@@ -177,7 +183,7 @@ def calibrate(event: Event, steps: int, delta: float, target_epsilon: float) -> 
         InputError: no noise multiplier up to LARGEST_NOISE meets the target, or even SMALLEST_NOISE spends less.
     """
     if not (math.isfinite(target_epsilon) and target_epsilon > 0.0):
-        raise InputError(f"target epsilon {target_epsilon} is not a number above 0")
+        raise InputError(f"target epsilon is {target_epsilon}: give a number above 0")
 
     def spent(log_noise: float) -> float:
         return epsilon(with_noise(event, math.exp(log_noise)), steps, delta)
@@ -209,15 +215,15 @@ def _noise_bracket(spent: Callable[[float], float], target: float) -> tuple[floa
     while spent(high) > target:
         if high >= largest:
             raise InputError(
-                f"target epsilon {target:g} is not reachable: the largest noise multiplier tried, {LARGEST_NOISE:g}, "
-                f"spends {spent(high):.3g}; ask for a larger epsilon, fewer steps or a lower sampling rate"
+                f"target epsilon {target:g} is out of reach: even the largest noise multiplier, {LARGEST_NOISE:g},"
+                f" spends {spent(high):.3g}. Ask for a larger epsilon, fewer steps or a lower sampling rate"
             )
         low, high = high, min(largest, high + math.log(4.0))
     while spent(low) <= target:
         if low <= smallest:
             raise InputError(
-                f"target epsilon {target:g} is not reached: the smallest noise multiplier tried, {SMALLEST_NOISE:g}, "
-                f"spends only {spent(low):.3g}; ask for a smaller epsilon"
+                f"target epsilon {target:g} is out of reach: even the smallest noise multiplier, {SMALLEST_NOISE:g},"
+                f" spends only {spent(low):.3g}. Ask for a smaller epsilon"
             )
         low, high = max(smallest, low - math.log(2.0)), low
     return low, high

@@ -50,8 +50,8 @@ def settled_delta(
     number = examples if over_examples else units
     if number is None:
         raise InputError(
-            f"delta {delta or 'units^-1.1'} needs the public number of {'examples' if over_examples else 'users'}: give"
-            " it, or a number for delta"
+            f"delta {delta or 'units^-1.1'} needs the public number of {'examples' if over_examples else 'users'}:"
+            " give this number, or a number as delta"
         )
     check_count("examples" if over_examples else "users", number)
     rule = DeltaText.OVER_EXAMPLES if over_examples else DeltaText.OVER_UNITS
@@ -90,7 +90,7 @@ def median_group_size(records_per_user: Sequence[int]) -> int:
     ``records_per_user`` must be those of public users only; a private median must be charged for.
     """
     if not records_per_user:
-        raise InputError("the median group size needs the record counts of at least one public user")
+        raise InputError("the median group size needs the record count of at least one public user")
     return max(1, int(statistics.median(records_per_user)))  # an even number of users may have a median of n + 1/2
 
 
@@ -118,7 +118,10 @@ def estimate_and_double(
         InputError: the start exceeds the budget.
     """
     if start.budget > budget:
-        raise InputError(f"the starting point costs {start.budget} gradients per step, over the budget of {budget}")
+        raise InputError(
+            f"the starting point costs {start.budget} gradients per step, above the budget of {budget}: raise the"
+            " budget, or start lower"
+        )
     trail = [start]
     while trail[-1].budget < budget:
         g, m = trail[-1].group_size, trail[-1].cohort

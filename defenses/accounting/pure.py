@@ -17,7 +17,7 @@ def check_pure(pure: Sequence[float]) -> None:
     """Raise InputError unless every epsilon is a number above 0."""
     for spent in pure:
         if not (math.isfinite(spent) and spent > 0.0):
-            raise InputError(f"pure epsilon {spent} is not a number above 0")
+            raise InputError(f"pure epsilon is {spent}: give a number above 0")
 
 
 def epsilon_with_pure(delta_at: Callable[[float], float], pure: Sequence[float], delta: float, most: float) -> float:
@@ -51,7 +51,9 @@ def _losses(pure: Sequence[float]) -> list[tuple[float, float]]:
     """Return the sums of losses and their probabilities. Equal epsilons follow the binomial law."""
     counts = sorted(Counter(pure).items())
     if math.prod(count + 1 for _, count in counts) > MOST_LOSSES:
-        raise InputError(f"{len(counts)} different pure epsilons have too many sums: round them up to fewer values")
+        raise InputError(
+            f"{len(counts)} different pure epsilons have too many sums: round the pure epsilons up to fewer values"
+        )
     each = []
     for spent, count in counts:
         law = stats.binom(count, 1.0 / (1.0 + math.exp(-spent)))

@@ -121,7 +121,7 @@ def account_uedp(
     """
     check_count("users", users)
     if not 0.0 < cohort <= users:
-        raise InputError(f"cohort {cohort:g} is outside (0, {users}]: it is the expected number of users in a step")
+        raise InputError(f"cohort {cohort:g} is outside (0, {users}]: give the expected number of users per step")
     check_noise(noise_multiplier)
     if not 0.0 < entity_rate <= 1.0:
         raise InputError(f"entity rate {entity_rate} is outside (0, 1]")

@@ -56,7 +56,9 @@ def as_trained(defenses: Sequence[DataSideDefense], documents: Mapping[str, Docu
 
 
 def _not_there(documents: Sequence[Document]) -> list[float]:
-    raise ValueError("a step that changes texts asked for lengths or losses, which are for steps that choose records")
+    raise ValueError(
+        "a step that changes texts asked for lengths or losses, which only steps that choose records may use"
+    )
 
 
 def _require_records(
@@ -67,7 +69,10 @@ def _require_records(
     for record in after:
         same = next((own for own in given if own.row == record.row), None)
         if same is None:
-            raise InputError(f"data defense '{defense.kind}' gives a record twice, out of order, or of its own making")
+            raise InputError(
+                f"data defense '{defense.kind}' returns a record twice, out of order, or one that was not given:"
+                " return each given record at most once, in order"
+            )
         changed = (same.user, same.id) != (record.user, record.id) or (
             not defense.rewrites and same.document != record.document
         )

@@ -19,9 +19,9 @@ class Cap(DataSideDefense):
 
     kind: Literal["cap"] = "cap"
     records: Count
-    """Most records kept per user."""
+    """Maximum number of records kept per user."""
     selection: CapSelection = "random"
-    """Which records are kept; perplexity is that of the base model."""
+    """Rule that chooses the records to keep; perplexity is the base model's."""
 
     def name(self) -> Statement:
         """Return the step's name in a plan and a record."""

@@ -90,7 +90,7 @@ class DataSideDefense(Choice, ABC):
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     kind: str
-    """Its name, or "package.module:Class"."""
+    """Name of the kind, or "package.module:Class"."""
 
     rewrites: ClassVar[bool] = False
     """Whether it changes texts and removes no record."""

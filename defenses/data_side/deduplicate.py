@@ -19,12 +19,12 @@ class Deduplicate(DataSideDefense):
 
     kind: Literal["deduplicate"] = "deduplicate"
     scope: Literal["user", "corpus"] = "user"
-    """Compare a user's texts with each other ("user"), or everybody's texts ("corpus", which voids a user-level
+    """Texts to compare: a user's texts with each other ("user"), or all texts ("corpus", which voids a user-level
     epsilon)."""
     threshold: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Smallest estimated Jaccard similarity of n-grams at which two texts count as alike; 1: equal texts only."""
+    """Minimum estimated Jaccard similarity of n-grams at which two texts count as similar; 1: only equal texts."""
     ngram: Few = 5
-    """Words in an n-gram."""
+    """Number of words in an n-gram."""
 
     def name(self) -> Statement:
         """Return the step's name in a plan and a record."""

@@ -23,9 +23,9 @@ class DeIdentify(DataSideDefense):
 
     kind: Literal["deidentify"] = "deidentify"
     entities: EntitySourceConfig
-    """What finds mentions; a name that it misses stays."""
+    """Source of entities that finds mentions; a name that the source misses stays in the text."""
     categories: Annotated[tuple[Category, ...], Field(min_length=1)] = CATEGORIES
-    """Categories of Lai et al. (2021), Table I, that are replaced."""
+    """Categories of Lai et al. (2021), Table I, to replace."""
 
     rewrites: ClassVar[bool] = True
 

@@ -35,7 +35,7 @@ def select_records(
         InputError: the count is below 1, a perplexity rule has no losses, or the rule is "random_chunk".
     """
     if count < 1:
-        raise InputError(f"records per user is {count}: it must be at least 1")
+        raise InputError(f"records per user is {count}: give at least 1")
     order = list(range(len(ids)))
     match rule:
         case "all":
@@ -54,5 +54,8 @@ def select_records(
             sign = -1.0 if rule == "highest_perplexity" else 1.0
             order.sort(key=lambda i: (sign * losses[i], ids[i]))
         case "random_chunk":
-            raise InputError("record selection 'random_chunk' cuts a user's text anew and is not a choice of records")
+            raise InputError(
+                "record selection 'random_chunk' cuts a user's text, and does not choose among records: use another"
+                " record selection"
+            )
     return sorted(order[:count])  # back in the order of the file: only which, not in which order, is the rule's

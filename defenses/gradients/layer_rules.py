@@ -220,7 +220,9 @@ def watch(
         folded = output.dim() == 2 and output.shape[0] == records * positions  # as OPT's feed-forward layers
         if output.dim() < 2 or not (output.shape[0] == records or folded):
             shape = tuple(output.shape)
-            raise NoRule(f"layer '{name}' gives a tensor of shape {shape}, whose first dimension is not the records")
+            raise NoRule(
+                f"layer '{name}' returns a tensor of shape {shape}, whose first dimension is not the number of records"
+            )
         if read.is_floating_point():
             read = read.to(output.dtype)  # under autocast: what the layer multiplied
         # The input is kept in autograd's graph, so that gradient checkpointing drops and recomputes it like any other

@@ -63,8 +63,8 @@ def take_apart(model: nn.Module) -> Parts:
     for name, module in named:
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             raise InputError(
-                f"layer '{name}' ({type(module).__name__}) mixes the records of a batch, so that no user has a gradient"
-                " of their own: replace it by a layer norm or group norm"
+                f"layer '{name}' ({type(module).__name__}) mixes the records of a batch, so users have no separate"
+                " gradients: replace it with a layer norm or group norm"
             )
         # The root module has no name, and its own parameters no dot.
         own = {key: p for key, p in module._parameters.items() if p is not None and p.requires_grad}
@@ -74,7 +74,7 @@ def take_apart(model: nn.Module) -> Parts:
         trainable.update((f"{name}.{key}".lstrip("."), p) for key, p in own.items() if id(p) not in seen)
         seen.update(id(p) for p in own.values())
     if not trainable:
-        raise InputError("the model has no trainable parameter")
+        raise InputError("the model has no trainable parameter: unfreeze a layer")
     modules = tuple(module for _, module in named)
     dropping = tuple((module, how) for module in modules if (how := _dropout(module)) is not None)
     return Parts(model, modules, tuple(layers), trainable, dropping)
@@ -110,7 +110,7 @@ def evaluating(parts: Parts) -> Iterator[bool]:
         if module in checkpointed:
             raise InputError(
                 f"gradient checkpointing needs training mode, in which {type(module).__name__} has {how}: load the"
-                " model with its dropout set to 0"
+                " model with dropout 0"
             )
     dropout = any(module.training for module, _ in parts.dropping)
     try:

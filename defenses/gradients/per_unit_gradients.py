@@ -93,13 +93,16 @@ class UnitBatch:
     def __post_init__(self) -> None:
         if self.inputs.dim() != 2 or self.targets.shape != self.inputs.shape:
             raise InputError(
-                f"inputs {tuple(self.inputs.shape)} and targets {tuple(self.targets.shape)} must be of one shape:"
+                f"inputs {tuple(self.inputs.shape)} and targets {tuple(self.targets.shape)} must have the same shape:"
                 " (records, positions)"
             )
         if self.unit.shape != self.inputs.shape[:1]:
-            raise InputError(f"{len(self.inputs)} records, but unit numbers of shape {tuple(self.unit.shape)}")
+            raise InputError(
+                f"{len(self.inputs)} records, but unit numbers of shape {tuple(self.unit.shape)}: give one unit"
+                " number per record"
+            )
         if len(self.unit) and not 0 <= int(self.unit.min()) <= int(self.unit.max()) < self.units:
-            raise InputError(f"unit numbers must lie in 0..{self.units - 1}")
+            raise InputError(f"unit numbers must be from 0 to {self.units - 1}")
 
 
 @dataclass(frozen=True)
@@ -158,7 +161,7 @@ def clipped_gradient_sum(
         InputError: the clip norm is below ``LEAST_CLIP_NORM``, nothing is trainable, or the model mixes records.
     """
     if not clip_norm >= LEAST_CLIP_NORM:
-        raise InputError(f"clip norm is {clip_norm}: it must be at least {LEAST_CLIP_NORM:g}")
+        raise InputError(f"clip norm is {clip_norm}: give at least {LEAST_CLIP_NORM:g}")
     if engine not in get_args(Engine):
         raise InputError(f"unknown engine '{engine}': choose from {', '.join(get_args(Engine))}")
     parts = parts or take_apart(model)
@@ -396,7 +399,7 @@ def why_not_rules(parts: Parts, inputs: Tensor, targets: Tensor) -> str | None:
     loss, expected = plain_gradient(parts, tried.at(device))
     if not bool(torch.isfinite(loss)) or not any(bool(g.any()) for g in expected):
         # Not remembered: the next batch may have one.
-        return "this batch has no record with a finite gradient that is not zero, to try the rules on"
+        return "no record of this batch has a finite gradient other than zero to test the rules with"
     half = autocast or any(p.dtype != torch.float32 for p in parts.trainable.values())
     pair = lay_out(torch.arange(2), 2, device)
     other = torch.where(inputs == inputs.flip(0), (inputs == 0).long(), inputs.flip(0))  # differs at every position
@@ -404,7 +407,10 @@ def why_not_rules(parts: Parts, inputs: Tensor, targets: Tensor) -> str | None:
     with torch.enable_grad():  # without it, reentrant checkpointing warns
         beside = unit_losses(parts.model, both, pair)[0].detach()
     if abs(float(beside - loss)) > (3e-2 if half else 1e-3) * max(1.0, abs(float(loss))):
-        raise InputError("the model mixes the records of a batch, so that no user has a gradient of their own")
+        raise InputError(
+            "the model mixes the records of a batch, so users have no separate gradients: use a model without such"
+            " layers"
+        )
     try:
         gradients, _ = one_pass(parts, both, pair, ways_of(parts, pair, len(inputs), "materialise", None))
         first = torch.tensor([1.0, 0.0], device=device)
@@ -429,5 +435,5 @@ def _difference(expected: list[Tensor], sums: dict[str, Tensor], *, half: bool) 
     share, floor = (1e-1, 1e-2) if half else (1e-3, 1e-4)
     for (name, gradient), plain in zip(sums.items(), expected, strict=True):
         if float((gradient - plain).norm()) > share * max(float(plain.norm()), floor * whole):
-            return f"the rules for '{name}' do not give the gradient that autograd gives"
+            return f"the rules for '{name}' do not give the gradient of autograd"
     return None

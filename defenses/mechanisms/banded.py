@@ -21,11 +21,11 @@ from heldin.words.guarantee import GuaranteeCondition
 from heldin.words.statement import Statement
 
 _REFUSED = {
-    "cap": "a cohort cap makes a user's part depend on others, and nothing here accounts for it with banded noise",
-    "local": "local updates with banded noise are not proved here",
-    "clip_quantile": "the noise of one step is carried to later ones, so the clip norm must stay",
-    "sampler": "users are always drawn from the step's group by Poisson coins",
-    "tau": "the concentration filter looks at all users in every step",
+    "cap": "a cohort cap makes a user's part depend on other users, and has no accountant with banded noise",
+    "local": "local updates with banded noise have no proof",
+    "clip_quantile": "the noise of a step is used in later steps too, so the clip norm must stay",
+    "sampler": "Poisson coins always draw users from the step's group",
+    "tau": "the concentration filter compares all users in every step",
 }
 
 
@@ -41,7 +41,7 @@ class BandedDefense(SampledDefense, UserRecords):
     step, with b times the probability of "uls". 1: "uls". auto: the accountant takes the power of two with the
     smallest error of the optimizer's sums at ``target_epsilon``; it needs public constants only."""
     workload: Workload = PREFIX_SUMS
-    """What ``bands: auto`` minimises the error of: by default the sums of gradients that plain SGD makes."""
+    """Sums whose error ``bands: auto`` minimises; by default the sums of gradients that plain SGD makes."""
 
     @model_validator(mode="before")
     @classmethod
@@ -55,9 +55,9 @@ class BandedDefense(SampledDefense, UserRecords):
     @model_validator(mode="after")
     def _auto_has_a_target(self) -> Self:
         if self.bands == "auto" and self.target_epsilon is None:
-            raise ValueError("bands: auto compares noise at one epsilon: give target_epsilon, or a number of bands")
+            raise ValueError("'bands: auto' compares noise at one epsilon: give target_epsilon, or a number of bands")
         if self.workload != PREFIX_SUMS and self.bands != "auto":
-            raise ValueError("workload goes with bands: auto only")
+            raise ValueError("workload is only for 'bands: auto': leave workload out, or set 'bands: auto'")
         return self
 
     @property
@@ -103,8 +103,8 @@ class BandedLevel(UserLevel):
         plan = self.mechanism
         if plan.unit != "user" or not plan.samples_users:
             raise InputError(
-                f"banded noise protects users who are sampled as such, not unit {plan.unit} with sampled"
-                f" {plan.sampled}: use unit user and sampled user, or Poisson sampling"
+                f"banded noise protects sampled users, not unit {plan.unit} with sampled {plan.sampled}: set unit and"
+                " sampled to user, or use Poisson sampling"
             )
         super().check()
         if plan.clip.filters:
@@ -112,9 +112,13 @@ class BandedLevel(UserLevel):
         if plan.clip_quantile is not None:
             raise InputError(f"banded noise and a clip quantile have no accountant: {_REFUSED['clip_quantile']}")
         if plan.divisor.constant is None:
-            raise InputError("banded noise with the realised cohort as divisor has no accountant: use a constant")
+            raise InputError(
+                "banded noise with the realised cohort as divisor has no accountant: set the divisor to a constant"
+            )
         if plan.declared is not None:
-            raise InputError("banded noise is heldin's own: the step of a package adds noise of its own")
+            raise InputError(
+                "a package's step adds its own noise, and cannot have heldin's banded noise: choose another sampling"
+            )
 
     def conditions(self, refilling: Sequence[Statement]) -> Sequence[Statement]:
         """Return the condition about the groups, with those of the user level."""

@@ -8,13 +8,13 @@ from heldin.defenses.mechanisms.plain import plain_plan
 
 
 class ClippingDefense(DefenseConfig):
-    """Clipping without noise (Kandpal et al., D.3): a heuristic, and no guarantee."""
+    """Clipping without noise (Kandpal et al., D.3), a heuristic without a guarantee."""
 
     kind: Literal["clip"]
     unit: Literal["example", "batch"]
-    """Clip each example's gradient, or the batch's."""
+    """What is clipped: the gradient of each example, or of the batch."""
     clip_norm: ClipNorm | None = None
-    """Clip norm; null: the smallest gradient norm of a plain run, which is done first."""
+    """Clip norm; null: the smallest gradient norm of a plain run, which heldin does first."""
 
     def plan(self, given: Given) -> dict[str, Any]:
         """Return the plan's fields, with the norm of the config, or the measured norm."""
@@ -41,5 +41,5 @@ class ClippingDefense(DefenseConfig):
     def retraining_problem(self, documents: int | None) -> str | None:
         """Return a problem for a measured norm."""
         if self.clip_norm is None:
-            return "give defense.clip_norm: a norm measured in each training would differ between them"
+            return "give defense.clip_norm: a norm measured in each training would differ between trainings"
         return None

@@ -51,7 +51,7 @@ class DefenseConfig(Section, ABC):
     """A kind of ``defense``. Anything that it does not set is as in plain training."""
 
     kind: str
-    """Its name, or "package.module:Class"."""
+    """Name of the kind, or "package.module:Class"."""
 
     is_private: ClassVar[bool] = False
     """Whether it adds noise, so that there is a plan to account for."""
@@ -209,7 +209,7 @@ class Level(ABC):
         """Raise InputError for a combination that no accountant here covers."""
         plan = self.mechanism
         if (plan.entity_cap, plan.exposed, plan.two_level) != (None, None, None):
-            raise InputError(f"entity cap and exposed records belong to unit user-entity, not to {plan.unit}")
+            raise InputError(f"entity cap and exposed records need unit user-entity, not {plan.unit}: leave both out")
 
     @property
     def members(self) -> int:

@@ -95,17 +95,17 @@ class DeclaredDefense(NoisedDefense, ABC):
     """A mechanism of another package, with the epsilon that follows from the package's declaration."""
 
     unit: ClassVar[Literal["user", "example"]]
-    """What is sampled, clipped and protected: a user with all records, or a record."""
+    """What is sampled, clipped and protected: a user with all records, or a single record."""
     relation: ClassVar[Adjacency] = "add_remove"
-    """Neighbours that the event is about."""
+    """Neighbouring relation of the declared event."""
 
     clip_norm: ClipNorm = 1.0
     """L2 norm to which each unit's gradient is clipped."""
     micro_records: Many = 64
-    """Most records in one backward pass; it affects memory only."""
+    """Maximum number of records in one backward pass; it affects only memory."""
     white_box: ExpandedPath | None = None
-    """What ``heldin white-box --plan PLAN --json`` printed of this mechanism with the code that is installed; null: the
-    report says that no white-box audit was run."""
+    """Output of ``heldin white-box --plan PLAN --json`` for this mechanism with the installed code; null: the report
+    states that no white-box audit was run."""
 
     @abstractmethod
     def dp_event(self) -> "DpEvent":
@@ -154,7 +154,9 @@ class DeclaredDefense(NoisedDefense, ABC):
         Raises InputError for an event, a unit or a relation that heldin's accountant cannot read.
         """
         if getattr(self, "unit", None) not in _UNITS:
-            raise InputError(f"defense '{self.kind}' declares no unit of heldin: set unit to 'user' or 'example'")
+            raise InputError(
+                f"defense '{self.kind}' does not set a unit that heldin knows: set unit to 'user' or 'example'"
+            )
         try:
             event = declared_step(self.dp_event(), self.steps)
         except InputError as error:
@@ -195,12 +197,15 @@ def require_declared(defense: DefenseConfig, mechanism: "Mechanism") -> None:
         return
     if not isinstance(defense, DeclaredDefense):
         raise InputError(
-            f"defense '{defense.kind}' is not heldin's, and its plan says that heldin takes its steps: derive it from"
-            " heldin.defenses.mechanisms.declared:DeclaredDefense"
+            f"defense '{defense.kind}' is not one of heldin's defenses, but its plan does not declare this: derive"
+            " the defense from heldin.defenses.mechanisms.declared:DeclaredDefense"
         )
     # By the base class, which a package may have overridden.
     if mechanism.declared != DeclaredDefense.declared(defense):
-        raise InputError(f"defense '{defense.kind}' states another package, version, setting or audit than its own")
+        raise InputError(
+            f"defense '{defense.kind}' states a package, version, settings or audit that are not its own: correct"
+            " DeclaredDefense.declared"
+        )
 
 
 def _of_step(settings: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
@@ -222,13 +227,13 @@ def _audit_of(path: Path, stated: Mapping[str, object]) -> Watched:
         outcome = str(document["outcome"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
-            f"defense.white_box: '{path}' is not what heldin white-box --plan PLAN --json prints for a mechanism of a"
-            " package: run it again"
+            f"defense.white_box: '{path}' is not the output of heldin white-box --plan PLAN --json for a package's"
+            " mechanism. Run that command again"
         ) from error
     differing = ", ".join(name for name in stated if audited.get(name) != stated[name])
     if differing:
         raise InputError(
-            f"defense.white_box: '{path}' audited another mechanism ({differing} differ): run it again with the code"
-            " that is installed"
+            f"defense.white_box: '{path}' audited another mechanism ({differing} differ). Run the audit again with"
+            " the installed code"
         )
     return _OUTCOMES.get(outcome, "failed")

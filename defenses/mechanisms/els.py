@@ -25,7 +25,10 @@ class ElsDefense(ShuffledDefense, UserRecords):
     @model_validator(mode="after")
     def _whole_records(self) -> "ElsDefense":
         if self.record_selection == "random_chunk":
-            raise ValueError("record_selection 'random_chunk' goes with kind 'uls' only: it cuts a sampled user's text")
+            raise ValueError(
+                "record_selection 'random_chunk' cuts a sampled user's text: use kind 'uls', or another"
+                " record_selection"
+            )
         return self
 
     def plan(self, given: Given) -> dict[str, Any]:

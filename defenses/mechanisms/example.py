@@ -37,11 +37,12 @@ class ExampleLevel(Level):
         """Raise InputError for sampled users and for groups."""
         plan = self.mechanism
         if plan.samples_users:
-            raise InputError("user sampling has no example-level accountant: set unit to user or sample examples")
+            raise InputError("sampled users have no example-level accountant: set unit to user, or sample examples")
         super().check()
         if plan.group_size != 1:
             raise InputError(
-                f"group size {plan.group_size} with unit example: a group is a user's records, use unit user"
+                f"group size {plan.group_size} needs unit user, because a group is the records of a user: set unit to"
+                " user, or group size to 1"
             )
 
     def conditions(self, refilling: Sequence[Statement]) -> Sequence[Statement]:

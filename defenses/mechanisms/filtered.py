@@ -41,7 +41,7 @@ class FilterDefense(UserRecords):
         See docs/theory.md#filtered-descent.
         """
         return (
-            "defense 'filter' promises for a user who is replaced, and may halt; independent trainings add or leave"
+            "defense 'filter' protects a user who is replaced, and may halt, but independent trainings add or leave"
             " out a user: choose another defense"
         )
 
@@ -75,8 +75,12 @@ class FilteredLevel(UserLevel):
         super().check()
         plan = self.mechanism
         if plan.clip.filters != plan.sampler.full_batch:
-            raise InputError("the concentration filter goes with full batches, and full batches with nothing else")
+            raise InputError(
+                "the concentration filter needs full batches, and full batches need the concentration filter: use"
+                " both or neither"
+            )
         if (plan.unit, plan.samples_users, plan.adjacency) != (self.unit, True, "replace"):
             raise InputError(
-                "the concentration filter protects users that are sampled as such, under replace adjacency"
+                "the concentration filter protects sampled users under replace adjacency: sample users, with replace"
+                " adjacency"
             )

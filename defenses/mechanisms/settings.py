@@ -32,21 +32,21 @@ class NoisedDefense(DefenseConfig, ABC):
 
     population: Count
     """Public number of users ("uls", "banded", "filter") or of records (the others), to which sampling rate and delta
-    refer. With "filter", users missing from this number count as users whose gradient is zero."""
+    refer. With "filter", users missing from this number count as users with gradient zero."""
     steps: Count
-    """Optimizer steps; they take the place of finetune.epochs."""
+    """Number of optimizer steps, instead of finetune.epochs."""
     delta: Annotated[float, Field(gt=0, lt=1)] | DeltaRule = "units^-1.1"
-    """delta of the guarantee: a number, or a power of a public number. "units^-1.1": of protected users, which are
-    ``population`` or, if records are sampled, ``protected_users`` ("example": of records, ``population``).
-    "examples^-1.1": of ``examples``, as in Charles et al. (2024), section 5. A delta above one over the number of
-    protected units guarantees almost nothing."""
+    """delta of the guarantee: a number, or a power of a public number. "units^-1.1" uses the number of protected users:
+    ``population`` or, if records are sampled, ``protected_users``; for "example" it uses the number of records,
+    ``population``. "examples^-1.1" uses ``examples``, as in Charles et al. (2024), section 5. A delta above one over
+    the number of protected units guarantees almost nothing."""
     examples: Count | None = None
     """Public number of records before any cap, only for ``delta: examples^-1.1``."""
     secure_noise: bool = False
     """Draw the noise from a cryptographic generator (AES-256 in counter mode), which is slower than Philox."""
     base_model_saw_protected: bool = False
     """Whether the base model or the tokenizer was trained on protected users' texts, or on texts selected by comparison
-    with them, which voids the guarantee."""
+    with them. If so, the guarantee is void."""
 
     @property
     def units(self) -> int | None:
@@ -65,11 +65,13 @@ class NoisedDefense(DefenseConfig, ABC):
     @model_validator(mode="after")
     def _delta_follows(self) -> Self:
         if self.examples is not None and self.delta != "examples^-1.1":
-            raise ValueError("examples goes with delta: examples^-1.1 only")
+            raise ValueError("examples is only for 'delta: examples^-1.1': leave examples out, or set this delta")
         if self.delta == "examples^-1.1" and self.examples is None:
-            raise ValueError("delta: examples^-1.1 needs examples, the public number of records before any cap")
+            raise ValueError("'delta: examples^-1.1' needs examples: give the public number of records before any cap")
         if self.delta == "units^-1.1" and self.units is None:
-            raise ValueError("delta: units^-1.1, the default, needs protected_users: give it, or a number for delta")
+            raise ValueError(
+                "'delta: units^-1.1', the default, needs protected_users: give protected_users, or a number as delta"
+            )
         return self
 
     def noise_generator(self) -> NoiseGenerator:
@@ -97,27 +99,27 @@ class SampledDefense(NoisedDefense, ABC):
 
     cohort: Count
     """Expected number of users ("uls", "banded") or records (the others) in a step, if ``population`` of them are in
-    training; also the divisor. At most ``population``."""
+    training; also the divisor. It is at most ``population``."""
     target_epsilon: Positive | None = None
-    """Calibrate the noise to this epsilon per user ("example": per record; "user-entity": of a user and an entity
-    together, or of ``exposed`` records). Give this or ``noise_multiplier``."""
+    """Calibrate the noise to this epsilon per user ("example": per record; "user-entity": per user and entity together,
+    or per ``exposed`` records). Give either ``target_epsilon`` or ``noise_multiplier``."""
     # 0 is allowed: such a plan is built and labelled "no DP guarantee", not refused.
     noise_multiplier: NotNegative | None = None
     """Standard deviation of the noise divided by ``clip_norm``."""
     clip_norm: ClipNorm = 1.0
     """L2 norm to which a unit's gradient is clipped."""
     clip_kind: Literal["flat", "normalised"] = "flat"
-    """"flat" scales down gradients above ``clip_norm``; "normalised" then divides by it, and the
-    learning rate no longer depends on it."""
+    """"flat" scales down gradients above ``clip_norm``; "normalised" then divides by ``clip_norm``, so the learning
+    rate no longer depends on it."""
     protected_users: Count | None = None
-    """Public number of users, for delta and the warning about it when records are sampled."""
+    """Public number of users, if records are sampled, for delta and the warning about delta."""
     micro_records: Many = 64
-    """Most records in one backward pass; it affects memory only."""
+    """Maximum number of records in one backward pass; it affects only memory."""
 
     @model_validator(mode="after")
     def _one_scale(self) -> Self:
         if (self.target_epsilon is None) == (self.noise_multiplier is None):
-            raise ValueError("give exactly one of 'target_epsilon' and 'noise_multiplier'")
+            raise ValueError("give either target_epsilon or noise_multiplier")
         return self
 
     @property
@@ -164,11 +166,11 @@ class ShuffledDefense(SampledDefense, ABC):
     """The settings of defenses whose cohorts may be shuffled, and whose clip norm may follow a quantile."""
 
     sampler: Literal["poisson", "shuffled"] = "poisson"
-    """"poisson": each unit enters each step by its own coin; "shuffled": cohorts cut from a shuffled list, as most
-    trainers do, for which there is no DP guarantee here."""
+    """"poisson": each unit enters each step by its own coin. "shuffled": cohorts are cut from a shuffled list, as most
+    trainers do, without a DP guarantee here."""
     clip_quantile: ClipQuantile | None = None
-    """The clip norm follows a quantile of the units' norms, within the same epsilon; ``clip_norm`` is that of the first
-    step. null: it stays."""
+    """Let the clip norm follow a quantile of the units' norms, within the same epsilon; ``clip_norm`` is the clip norm
+    of the first step. null: the clip norm stays."""
 
     @property
     def followed_quantile(self) -> ClipQuantile | None:
@@ -201,11 +203,10 @@ class UserRecords(NoisedDefense, ABC):
     """The settings of defenses that use a limited number of each user's records."""
 
     group_size: Many = 1
-    """Records of one user: at most this many in a step ("uls", "banded", "filter"), at most this many in training
-    ("els"), or exactly this many ("group")."""
+    """Number of records per user: at most this many in a step ("uls", "banded", "filter"), at most this many in
+    training ("els"), or exactly this many ("group")."""
     record_selection: RecordSelection = "random"
-    """Which records are used of a user who has more than ``group_size``; "random_chunk" is for
-    "uls" and "banded" only."""
+    """Records to use of a user who has more than ``group_size``; "random_chunk" is only for "uls" and "banded"."""
 
     @property
     def promises_users(self) -> bool:
@@ -233,7 +234,7 @@ class NamedPeopleDefense(SampledDefense, ABC):
     protects_named: ClassVar[bool] = True
 
     entities: EntitySourceConfig | None = None
-    """What finds whom a record names."""
+    """Source of entities that finds the people that a record names."""
     categories: tuple[Category, ...] = Field(CATEGORIES, min_length=1)
     """Categories of Lai et al. (2021), Table I, that count as entities."""
 

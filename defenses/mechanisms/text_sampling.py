@@ -31,13 +31,13 @@ class UserEntityDefense(NamedPeopleDefense):
 
     kind: Literal["user-entity"]
     group_size: Few | None = None
-    """Most records of a user; with ``entity_cap``, which gives one epsilon for every user and recognised entity. null:
-    no caps, and an epsilon for each number of records."""
+    """Maximum number of records per user; needs ``entity_cap``, and gives one epsilon for every user and recognised
+    entity. null: no caps, and an epsilon for each number of records."""
     entity_cap: Few | None = None
-    """Most records that name an entity; with ``group_size`` and ``entities``."""
+    """Maximum number of records that name an entity; needs ``group_size`` and ``entities``."""
     exposed: Few | None = None
-    """Without caps, the number of records for which ``target_epsilon`` holds, written by a person or naming the person;
-    null: 1."""
+    """Without caps, the number of records that a person wrote or is named in, for which ``target_epsilon`` holds; null:
+    1."""
 
     @property
     def units(self) -> int | None:
@@ -71,8 +71,8 @@ class UserEntityDefense(NamedPeopleDefense):
         """Return a problem for more documents than the caps allow."""
         if self.caps and (documents or 0) > self.caps[0]:
             return (
-                f"--documents {documents} is above defense.group_size = {self.caps[0]}, the most records that"
-                " caps leave to a user: lower it"
+                f"--documents {documents} is above defense.group_size = {self.caps[0]}, the maximum number of records"
+                " per user: lower --documents"
             )
         return None
 
@@ -80,12 +80,16 @@ class UserEntityDefense(NamedPeopleDefense):
     def _caps_go_together(self) -> Self:
         if (self.group_size is None) != (self.entity_cap is None):
             raise ValueError(
-                "group_size and entity_cap go together: one number for everybody caps the records of users and entities"
+                "group_size and entity_cap need each other: give both to cap the records of users and of entities,"
+                " or neither"
             )
         if self.entity_cap is not None and self.entities is None:
-            raise ValueError("entity_cap needs 'entities': without a source nobody knows whom a record names")
+            raise ValueError("entity_cap needs entities, which finds the people named in a record: give entities")
         if self.caps and self.exposed is not None:
-            raise ValueError("exposed goes without caps: with them epsilon is for group_size + entity_cap records")
+            raise ValueError(
+                "exposed cannot be given with caps, with which epsilon is for group_size + entity_cap records: leave"
+                " exposed out"
+            )
         return self
 
     def assumptions(self, made_of_texts: frozenset[str]) -> tuple[Statement, ...]:
@@ -124,16 +128,20 @@ class TextLevel(Level):
         """Raise InputError for user-entity sampling that no theorem covers."""
         plan = self.mechanism
         if plan.samples_users or not plan.sampler.by_coins:
-            raise InputError("unit user-entity is text sampling: sample examples, by Poisson coins")
+            raise InputError("unit user-entity samples texts: sample examples, by Poisson coins")
         if plan.record_selection != "all":
             raise InputError(
-                "unit user-entity trains on all records that the caps leave: a choice by text would let others in"
+                "unit user-entity trains on all records that the caps leave, since a choice by text would let others"
+                " in: set record selection to all"
             )
         if self._capped == (plan.exposed is not None) or (not self._capped and plan.group_size != 1):
-            raise InputError("unit user-entity has either both caps, or a number of exposed records")
+            raise InputError("unit user-entity needs either both caps, or a number of exposed records")
         # A cap that looks at other people's slots is no function of one's own: only with the same slots on both sides.
         if plan.adjacency != ("zero_out" if self._capped else "add_remove"):
-            raise InputError("caps on entities go with zero_out adjacency, text sampling without caps with add_remove")
+            raise InputError(
+                "caps on entities need zero_out adjacency, and text sampling without caps needs add_remove: change"
+                " the adjacency"
+            )
 
     @property
     def _capped(self) -> bool:

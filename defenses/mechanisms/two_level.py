@@ -29,42 +29,49 @@ class UedpDefense(NamedPeopleDefense):
 
     kind: Literal["uedp"]
     entities: EntitySourceConfig
-    """What finds whom a record names."""
+    """Source of entities that finds the people that a record names."""
     entity_rate: float = Field(0.5, gt=0, le=1)
-    """Probability of each recognised entity in a step, q_e."""
+    """Probability q_e of each recognised entity in a step."""
     extended_rate: float = Field(1.0, ge=0, le=1)
-    """Probability of each record that names no recognised entity, q_s; 0: such records are not used (estimator f_E)."""
+    """Probability q_s of each record that names no recognised entity; 0: such records are not used (estimator f_E)."""
     rule: Literal["any", "all"] = "any"
-    """Which of a drawn user's records are used: those of which any entity is drawn (the paper), or all."""
+    """Records to use of a drawn user: those with any drawn entity (as in the paper), or all."""
     noise_scale: Literal["cohort", "clip_norm"] = "cohort"
-    """Of what the noise is a multiple: of (cohort + 1) clip norms (Algorithm 1, line 14), or of one."""
+    """Unit of the noise multiplier: (cohort + 1) clip norms (Algorithm 1, line 14), or one clip norm."""
     weight_caps: WeightCaps | None = None
-    """Weights of Algorithm 1, lines 3 and 4, which count private records; null: 1, as for records without an entity."""
+    """Caps for the weights of Algorithm 1, lines 3 and 4, which count private records; null: every weight is 1."""
     local: LocalUpdates | None = None
-    """A drawn user's own steps (Algorithm 1, lines 20 to 28, each step going on from the last); null: one gradient."""
+    """Own steps of a drawn user (Algorithm 1, lines 20 to 28, each step continuing from the last); null: one
+    gradient."""
     group_size: Many | None = None
-    """Most usable records of a drawn user in a step, by chance; null: all of them."""
+    """Maximum number of usable records of a drawn user in a step, drawn by chance; null: all."""
     account: Literal["paper", "strict"] = "paper"
-    """Whose epsilon the run claims: the paper's, which is no guarantee, or what holds of the same algorithm."""
+    """Epsilon that the run claims: the paper's, which is no guarantee, or the epsilon that holds for the same
+    algorithm."""
     sensitive_share: float | None = Field(None, gt=0, le=1)
-    """Share of records with a recognised entity: a public constant, which the paper's claim needs unless extended_rate
-    is 0."""
+    """Share of records with a recognised entity, a public constant. The paper's claim needs it unless extended_rate is
+    0."""
     holders: Many | None = None
-    """Other users who may name an entity, for whom epsilon is stated; null: all others."""
+    """Number of other users who may name an entity, for which epsilon is stated; null: all others."""
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
         if self.noise_multiplier is None:
-            raise ValueError("kind 'uedp' takes noise_multiplier: heldin account uedp says what it gives")
+            raise ValueError(
+                "kind 'uedp' needs noise_multiplier: give one, for which heldin account uedp prints the guarantee"
+            )
         if self._claims_the_papers and self.extended_rate > 0 and self.sensitive_share is None:
             raise ValueError(
-                "the paper's claim needs sensitive_share, the share of records with a recognised entity (heldin corpus"
-                " entities counts them); or set account: strict"
+                "the paper's claim needs sensitive_share: give the share of records with a recognised entity (heldin"
+                " corpus entities counts them), or set account: strict"
             )
         if self.weight_caps is not None and self.local is None:
-            raise ValueError("weight_caps needs local: a single gradient is a mean over records")
+            raise ValueError(
+                "weight_caps needs local updates, since a single gradient is a mean over records: set local, or"
+                " leave weight_caps out"
+            )
         if self.population < 2:
-            raise ValueError("population must be at least 2: an entity is named by others")
+            raise ValueError("population must be at least 2: epsilon counts the other users who may name an entity")
         return self
 
     @property
@@ -95,8 +102,8 @@ class UedpDefense(NamedPeopleDefense):
         """Return a problem unless every step uses the records that name nobody."""
         if self.extended_rate < 1:
             return (
-                "the worst-case user's documents name nobody, and would not always be used: set defense.extended_rate"
-                " to 1"
+                "the worst-case user's documents name nobody, and would not always be used: set"
+                " defense.extended_rate to 1"
             )
         return None
 
@@ -153,11 +160,17 @@ class PairLevel(Level):
         """Raise InputError for two-level sampling that heldin cannot train or account for."""
         plan = self.mechanism
         if not plan.samples_users or not plan.sampler.by_coins or plan.adjacency != "add_remove":
-            raise InputError("two-level sampling draws users by Poisson coins, under add_remove adjacency")
+            raise InputError("two-level sampling needs users drawn by Poisson coins, under add_remove adjacency")
         if (plan.entity_cap, plan.exposed) != (None, None) or plan.record_selection not in ("all", "random"):
-            raise InputError("two-level sampling has no caps and chooses among usable records by chance alone")
+            raise InputError(
+                "two-level sampling takes no caps, and chooses among usable records only by chance: set record"
+                " selection to all or random"
+            )
         if self._settings.weight_caps is not None and plan.local is None:
-            raise InputError("weights of records are for local updates: a single gradient is a mean")
+            raise InputError(
+                "weights of records need local updates, since a single gradient is a mean: set local, or leave the"
+                " weights out"
+            )
 
     @property
     def event(self) -> TwoLevelGaussian:

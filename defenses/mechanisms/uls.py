@@ -16,17 +16,17 @@ class UlsDefense(ShuffledDefense, UserRecords):
 
     kind: Literal["uls"]
     cap: Count | None = None
-    """Hard cap on the users in a step, only with Poisson sampling; null: no cap."""
+    """Hard cap on the number of users in a step, only with Poisson sampling; null: no cap."""
     local: LocalUpdates | None = None
-    """A drawn user's own steps, whose model difference is clipped in place of a gradient (DP-FedAvg); only with Poisson
-    sampling without a cap."""
+    """Own steps of a drawn user; heldin clips the resulting change of the model instead of a gradient (DP-FedAvg). Only
+    with Poisson sampling without a cap."""
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
         if self.cap is not None and self.cuts_a_list:
-            raise ValueError("a cap goes with Poisson sampling only: no other accountant exists")
+            raise ValueError("a cohort cap needs Poisson sampling: no other sampling has an accountant with a cap")
         if self.local is not None and (self.cuts_a_list or self.cap is not None):
-            raise ValueError("local goes with Poisson sampling without a cap only")
+            raise ValueError("local needs Poisson sampling without a cap: set this sampling, or leave local out")
         if self.local is not None and self.record_selection == "random_chunk":
             raise ValueError("local trains on records: choose another record_selection than 'random_chunk'")
         return self

@@ -94,7 +94,7 @@ def kept_under_caps(
     """
     for name, cap in (("group size", group_size), ("entity cap", entity_cap)):
         if cap < 1:
-            raise InputError(f"{name} is {cap}: it must be at least 1")
+            raise InputError(f"{name} is {cap}: give at least 1")
     # Lists: one by one, their elements are read several times faster than those of arrays.
     room = [group_size] * (int(authors.max(initial=-1)) + 1)
     places = [entity_cap] * (int(entities.max(initial=-1)) + 1)

@@ -210,11 +210,14 @@ def _require_context(config: RunConfig) -> None:
         context = context_length(shape)
     except (OSError, ValueError) as error:
         at = f" at revision '{revision}'" if revision else ""
-        raise InputError(f"model.base: '{name}'{at} has no config that can be read ({first_line(error)})") from error
+        raise InputError(
+            f"model.base: '{name}'{at} has no readable config ({first_line(error)}). Correct the name, or download"
+            " the model again"
+        ) from error
     if config.finetune.sequence_length > context:
         raise InputError(
-            f"finetune.sequence_length is {config.finetune.sequence_length}, more than the {context} tokens that"
-            f" '{name}' takes: lower it"
+            f"finetune.sequence_length is {config.finetune.sequence_length}, but '{name}' takes at most {context}"
+            " tokens: lower finetune.sequence_length"
         )
 
 
@@ -235,7 +238,7 @@ def _require_writable(folder: Path, remedy: str) -> None:
     # The folder itself need not exist yet: what counts is where it would be made.
     nearest = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     if not nearest.is_dir():
-        raise InputError(f"cannot use folder '{folder}' ('{nearest}' is a file): {remedy}")
+        raise InputError(f"cannot use folder '{folder}', because '{nearest}' is a file: {remedy}")
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise InputError(f"cannot write in '{nearest}': {remedy}")
 

@@ -79,8 +79,8 @@ def _audited(job: CheckpointAudit, out: Path, reporter: Reporter, command: str) 
             # By fingerprint: two names may lead to one model.
             if target.fingerprint == reference.fingerprint:
                 raise InputError(
-                    "target and reference are the same model: the likelihood ratio of every text would be zero: name"
-                    " another reference"
+                    "target and reference are the same model, so the likelihood ratio of every text would be zero:"
+                    " give another reference"
                 )
             for key, options in job.measures.items():
                 check_asked({key: options}, subjects_of_audit(job, groups), _loaded_here(target, key))
@@ -131,7 +131,7 @@ def _not_loaded(*_: object) -> NoReturn:
 
 def _loaded_here(model: ScoredModel, key: str) -> LanguageModel:
     if not isinstance(model, LanguageModel):
-        raise InputError(f"{key}: '{model.name}' is behind an endpoint: name models that are loaded here")
+        raise InputError(f"{key}: '{model.name}' is behind an endpoint. Give models that are loaded here")
     return model
 
 
@@ -141,14 +141,14 @@ def _check_models(job: CheckpointAudit) -> None:
     references = (job.reference, *job.others)
     twice = next((name for i, name in enumerate(references) if name in references[:i]), None)
     if twice is not None:
-        raise InputError(f"--reference {twice} is given twice: name each reference once")
+        raise InputError(f"--reference {twice} is given twice: give each reference once")
     for name in job.models():
         if not name.startswith(AT_ENDPOINT):
             require_model(name, job.adapter_base)
     if job.adapter_base is not None and not any(is_adapter(Path(name)) for name in job.models()):
         raise InputError(
-            f"--adapter-base '{job.adapter_base}': no model of this audit is the folder of an adapter: leave it out, or"
-            " name the adapter's folder"
+            f"--adapter-base '{job.adapter_base}': no model of this audit is an adapter. Leave --adapter-base out, or"
+            " give the adapter's folder as model"
         )
 
 
@@ -164,7 +164,10 @@ def _take_folder(job: CheckpointAudit, out: Path) -> None:
             changed = first_difference(record.config, asked) or "option"
             # As its user calls it.
             changed = {"stated_claims": "claims", "others": "reference", "max_users": "limit"}.get(changed, changed)
-            raise InputError(f"'{out}' holds an audit with another '{changed}': give the same, or choose another --out")
+            raise InputError(
+                f"'{out}' contains an audit with another '{changed}': give the same '{changed}', or choose another"
+                " --out"
+            )
     leftovers = _leftovers(out)
     take_new_folder(out, "audit", besides=[path.name for path in leftovers])
     for path in leftovers:

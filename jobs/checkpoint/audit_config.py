@@ -42,15 +42,15 @@ class EndpointConfig(Section):
     tokenizer: ExpandedName | None = None
     """Folder or hub name of the served models' tokenizer; null: send texts instead of tokens."""
     context: Annotated[Many, Field(ge=3)] | None = None
-    """Tokens of a request; null: the context length that the server reports, at most 2,048."""
+    """Maximum number of tokens per request; null: the context length that the server reports, at most 2,048."""
     api_key_env: str | None = None
     """Name of the environment variable that holds the API key; null: no key is sent."""
     requests_per_minute: Positive | None = None
     """Maximum number of requests per minute; null: no limit."""
     concurrency: Few = 4
-    """Maximum number of requests in flight."""
+    """Maximum number of requests at the same time."""
     timeout: Positive = 120.0
-    """Seconds without an answer before a request is tried again."""
+    """Seconds to wait for an answer before heldin sends the request again."""
     max_tries: Few = 6
     """Maximum number of tries per request, including the first."""
     price_per_million: NotNegative | None = None
@@ -80,39 +80,41 @@ def _several(value: object) -> object:
 
 
 class RowsConfig(Section):
-    """How rows that are turns are read."""
+    """How heldin reads rows that are turns."""
 
     format: RowFormat | None = None
     """How rows hold their text: text, messages, conversations, prompt-completion or preference; see corpus.format of a
-    run. null: the columns of the first row tell."""
+    run. null: the columns of the first row decide."""
     template: ExpandedPath | None = None
-    """File with the chat template that writes messages, in Jinja; null: that of the audited model's tokenizer."""
+    """File with the chat template that writes messages, in Jinja; null: the template of the audited model's
+    tokenizer."""
     template_options: dict[str, str | bool] | None = None
-    """What else the chat template is given, such as {date_string: 26 Jul 2024}; null: nothing."""
+    """Further values for the chat template, such as {date_string: 26 Jul 2024}; null: none."""
 
 
 class CheckpointAttacks(Section):
     """The attacks to run, and how much of each text they score."""
 
     access: Levels = (Access.LOG_PROBABILITIES,)
-    """What the attackers see of the model: log-probabilities of given texts, the top-k next tokens, or the text that it
-    writes; several: each is answered, and they share the error probability equally. ``release`` says which decides."""
+    """What the attackers see of the model: log-probabilities of given texts, the top-k next tokens, or the text that
+    the model writes. If several levels are given, each has an answer, and they share the error probability equally.
+    ``release`` decides which answer counts."""
     names: tuple[Annotated[str, NameOfKind(ATTACKS)], ...] = DEFAULT_ATTACKS
     """Attacks to run; by default those of each level in ``access``."""
     primary: Annotated[str, NameOfKind(ATTACKS)] = "likelihood-ratio"
     """The primary attack; must be one of ``names``, by default the first of the strongest level."""
     aggregations: tuple[Annotated[str, one_of(AGGREGATIONS)], ...] = ("mean", "min", "max")
-    """Ways to combine the scores of a user's texts into one score; the first one leads."""
+    """Ways to combine the scores of a user's texts into one score; the first one is the primary aggregation."""
     turns: Counting | None = None
-    """Which turns of a row are scored, where rows are turns: all, those of user or assistant, or the completion. State
-    what training counted the loss on. null: the assistant's turns, or the completion."""
+    """Turns that are scored, if rows are turns: all, those of user or assistant, or the completion. Give the turns on
+    which training counted the loss. null: the assistant's turns, or the completion."""
     max_characters: Count = 4000
     """Number of characters to score of each text, from its beginning."""
     precision: PrecisionChoice | None = None
-    """Arithmetic in which models are loaded here to be scored; see attack.precision of a run. auto: all models in that
-    in which the target's weights are stored. null: fp32, or auto if fp32 needs more memory than there is."""
+    """Precision in which models are loaded here to be scored; see attack.precision of a run. auto: the precision of the
+    target's stored weights, for all models. null: fp32, or auto if there is not enough memory for fp32."""
     sampling: SamplingConfig = SamplingConfig()
-    """What attackers ask who see less than log-probabilities of given texts."""
+    """Requests of attackers who see less than log-probabilities of given texts."""
 
     @model_validator(mode="before")
     @classmethod
@@ -202,17 +204,18 @@ class CheckpointConfig(MeasureKeys):
             # At top-k the whole vocabulary decides which tokens are drawn at all.
             if options.needs_weights and self.endpoint is not None:
                 raise ValueError(
-                    f"measures.{name}: no endpoint gives the whole vocabulary's probabilities, which top-k sampling"
-                    " needs: leave it out, or audit models that are loaded here"
+                    f"measures.{name} needs the whole vocabulary's probabilities, for top-k sampling, which no"
+                    f" endpoint gives: remove measures.{name}, or audit models that are loaded here"
                 )
             if options.of_training_texts and self.texts == "fresh":
                 raise ValueError(
-                    f"measures.{name}: it is about training texts, and the held-in texts are declared fresh: leave it"
-                    " out, or give training texts"
+                    f"measures.{name} needs training texts, but the held-in texts are declared fresh: remove"
+                    f" measures.{name}, or give training texts"
                 )
             if options.needs_canaries:
                 raise ValueError(
-                    f"measures.{name}: it is about canary users, whom the audit of two files has not: leave it out"
+                    f"measures.{name} needs canary users, which an audit of two files does not have: remove"
+                    f" measures.{name}"
                 )
         return self
 
@@ -223,13 +226,13 @@ class CheckpointConfig(MeasureKeys):
         levels, by_probabilities = self.attack.access, Access.LOG_PROBABILITIES in self.attack.access
         if by_probabilities and self.endpoint.chat:
             raise ValueError(
-                "attack.access (--access): a chat endpoint returns no log-probabilities of a given text: name top-k or"
-                " text, or leave endpoint.chat (--chat) out"
+                "attack.access (--access) includes log-probabilities, but a chat endpoint gives none for a given"
+                " text: choose top-k or text, or leave endpoint.chat (--chat) out"
             )
         if by_probabilities and len(levels) > 1:
             raise ValueError(
-                "attack.access (--access): behind an endpoint log-probabilities are a level of their own, and those who"
-                " see less are audited apart: name log-probabilities alone, or leave that level out"
+                "attack.access (--access) lists log-probabilities with other levels, but behind an endpoint each is"
+                " a separate audit: give log-probabilities alone, or leave log-probabilities out"
             )
         return self
 
@@ -243,7 +246,8 @@ class CheckpointConfig(MeasureKeys):
         served = self.endpoint is not None and all(name.startswith(AT_ENDPOINT) for name in self.reference)
         if served and self.attack.precision not in (None, "fp32"):
             raise ValueError(
-                "attack.precision (--dtype): every model is behind the endpoint, and none is loaded here: leave it out"
+                "attack.precision (--dtype) is for models that are loaded here, but every model is behind the"
+                " endpoint: leave it out"
             )
         return self
 
@@ -265,7 +269,7 @@ class CheckpointConfig(MeasureKeys):
         # A column that is missing altogether is named with those that are there, when the file is looked at.
         if row is not None and differs and its_column in row and column not in row:
             raise InputError(
-                f"'{path}' has rows of format {other} (column '{its_column}'), and '{self.held_in}' of format {form}"
+                f"'{path}' has rows of format {other} (column '{its_column}'), but '{self.held_in}' has format {form}"
                 f" (column '{column}'): write all files in one format, with the same columns"
             )
 

@@ -111,16 +111,16 @@ def attacks_at_endpoint(attack: AttackConfig, tokenizer: str | None, reporter: R
     unknown = next((name for name in attack.names if get_attack(name).needs_ids), None)
     # Before anything is paid for.
     if unknown is not None and tokenizer is None:
-        raise InputError(f"attack '{unknown}' needs to know a text's tokens, which no endpoint says: give --tokenizer")
+        raise InputError(f"attack '{unknown}' needs the tokens of a text, which no endpoint gives: give --tokenizer")
     needing = [name for name in attack.names if get_attack(name).needs_vocabulary]
     # The primary attack is never replaced in silence: its name is what the bounds and the headline speak of.
     if attack.primary in needing:
         raise InputError(
-            f"attack '{attack.primary}' needs the whole vocabulary's probabilities, which no endpoint gives: choose the"
-            " primary attack 'likelihood-ratio'"
+            f"attack '{attack.primary}' needs the whole vocabulary's probabilities, which no endpoint gives: choose"
+            " the primary attack 'likelihood-ratio'"
         )
     if needing:
-        reporter.say(f"left out: {', '.join(needing)}, since no endpoint gives the whole vocabulary's probabilities")
+        reporter.say(f"left out: {', '.join(needing)}, because no endpoint gives the whole vocabulary's probabilities")
     return attack.model_copy(update={"names": tuple(name for name in attack.names if name not in needing)})
 
 
@@ -257,8 +257,8 @@ def require_within_limits(remote: Remote, load: Load) -> None:
     tokens = load.tokens + load.generated
     if remote.max_tokens_sent is not None and tokens > remote.max_tokens_sent:
         raise InputError(
-            f"the audit would send {tokens:,} tokens, above --max-tokens-sent {remote.max_tokens_sent:,}: raise"
-            " it, or have fewer texts or characters scored"
+            f"the audit would send {tokens:,} tokens, above --max-tokens-sent {remote.max_tokens_sent:,}: raise this"
+            " limit, or score fewer texts or characters"
         )
     limits = (
         ("max_requests", "requests", load.requests, remote.max_requests),
@@ -268,8 +268,8 @@ def require_within_limits(remote: Remote, load: Load) -> None:
     for key, unit, value, most in limits:
         if value is not None and most is not None and value > most:
             raise InputError(
-                f"the audit needs {value:,.6g} {unit}, above endpoint.{key} {most:,.6g}: raise it, or audit fewer"
-                " users, texts or samples"
+                f"the audit needs {value:,.6g} {unit}, above endpoint.{key} {most:,.6g}: raise this limit, or audit"
+                " fewer users, texts or samples"
             )
 
 
@@ -298,7 +298,8 @@ def _drift(model: EndpointModel, cache: ScoreCache, reporter: Reporter) -> float
     drift = abs(probe_now(model) - probe_score(cache.scores(model, [PROBE])[0]))
     if drift > LARGEST_DRIFT:
         reporter.say(
-            f"endpoint model '{model.name}' has changed since its first scores: a probe text's moved by {drift:.2g}"
-            " nats a token, so scores of two models are mixed (set another HELDIN_CACHE_DIR and score again)"
+            f"endpoint model '{model.name}' has changed since its first scores: a probe text's score moved by"
+            f" {drift:.2g} nats per token, so the scores mix two models. Set another HELDIN_CACHE_DIR, and score"
+            " again"
         )
     return drift

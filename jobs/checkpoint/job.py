@@ -184,8 +184,9 @@ def say_other_templates(job: CheckpointAudit, models: Sequence[ScoredModel], say
         own = None if model.tokenizer is None else model.tokenizer.chat_template
         if own is not None and own != used:
             say(
-                f"texts: '{model.name}' has another chat template than the one that writes the texts: if it was trained"
-                " with its own, these are not the texts that it saw (--template names the right one)"
+                f"texts: '{model.name}' has another chat template than the one that writes the texts. If the model"
+                " was trained with its own template, it never saw these texts: give the right template with"
+                " --template"
             )
 
 
@@ -195,7 +196,7 @@ def _template_of(job: CheckpointAudit) -> ChatTemplate:
         # A server has a template of its own; this one places the turns in the text, and writes them for the reference.
         name = job.reference
     if name is None:
-        raise InputError("chats are written by the template of the model's tokenizer: give --tokenizer")
+        raise InputError("chats need the template of the model's tokenizer: give --tokenizer")
     tokenizer = load_tokenizer_of(name, job.adapter_base)
     return ChatTemplate.of(tokenizer, name, file=job.template, options=job.template_options)
 
@@ -346,8 +347,8 @@ def audit_job(folder: Path, record: Record) -> CheckpointAudit:
     # A record that was edited.
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(
-            f"'{folder / 'record.json'}' does not say how its audit was done ({str(error).splitlines()[0]}): it cannot"
-            " be verified"
+            f"'{folder / 'record.json'}' does not state how its audit was done ({str(error).splitlines()[0]}), so it"
+            " cannot be verified"
         ) from error
 
 
@@ -403,8 +404,8 @@ def read_groups(job: CheckpointAudit, say: Callable[[str], object] = lambda _: N
     # Before the stores are built: an empty training file would make every held-in user "absent" after all the work.
     if job.training is not None and next(training_records(job), None) is None:
         raise InputError(
-            f"no usable record in '{job.training}', the --training file: name the file that the model was trained on,"
-            " or leave --training out"
+            f"there is no usable record in the --training file '{job.training}': name the file that the model was"
+            " trained on, or leave --training out"
         )
     stores = {
         side: build_store(source, cache_directory(), on_bad=job.bad_rows, say=say)
@@ -468,7 +469,7 @@ def _require_disjoint(job: CheckpointAudit, held_in: CorpusStore, held_out: Corp
     for side, store in (("held-in", held_in), ("held-out", held_out)):
         if len(store.users) < 2:
             raise InputError(
-                f"the {side} file has {counted(len(store.users), 'user')}: at least 2 are needed, 100 to say much"
+                f"the {side} file has {counted(len(store.users), 'user')}: give at least 2, and 100 for a useful result"
             )
     shared = {"user": set(held_in.users) & set(held_out.users)}
     # Ids that heldin made are made from user and text, and differ between users.
@@ -482,8 +483,8 @@ def _require_disjoint(job: CheckpointAudit, held_in: CorpusStore, held_out: Corp
             # Its number: errors name no person.
             number = next((number for number, value in enumerate(records, start=1) if value in values), 0)
             raise InputError(
-                f"{counted(len(values), column)} in both files, first in record {number} of '{job.held_out}': each"
-                " must be in one only. Is it one file twice, or a table of both groups? Write a file for each group"
+                f"{counted(len(values), column)} in both files, first in record {number} of '{job.held_out}': put"
+                " each in one file only. Check that the files differ, and that each has a single group"
             )
 
 

@@ -42,7 +42,7 @@ def best_level(remote: Remote, name: str, attack: AttackConfig, reporter: Report
             try:
                 open_endpoint_model(connection, name, tokenizer=remote.tokenizer, context=remote.context)
             except InputError as error:
-                reporter.say(f"no log-probabilities of a given text: {error}")
+                reporter.say(f"the endpoint gives no log-probabilities of a given text: {error}")
                 _say_if_lifted(connection, name, remote, reporter)
             else:
                 return attack
@@ -50,7 +50,7 @@ def best_level(remote: Remote, name: str, attack: AttackConfig, reporter: Report
     # A chat that cannot be begun has no place inside a text at which a next token could be asked for.
     placed = model.manner is not Manner.CHAT
     level = Access.TOP_K if model.offers.top_k and placed else Access.TEXT
-    reporter.say(f"level: {level}, the best that this endpoint offers (--access names another)")
+    reporter.say(f"level: {level}, the best that this endpoint offers (--access chooses another)")
     kept = attack.model_dump(exclude={"names", "primary", "access"})
     return AttackConfig.model_validate({**kept, "access": [level]})
 
@@ -61,8 +61,8 @@ def _say_if_lifted(connection: Connection, name: str, remote: Remote, reporter: 
         with contextlib.suppress(InputError):
             open_lifted(connection, name, tokenizer=remote.tokenizer, context=remote.context)
             reporter.say(
-                "logit_bias gives the log-probability of every token of a text here, with one or two requests a token:"
-                " name --access log-probabilities to pay for that"
+                "logit_bias gives the log-probability of every token of a text, for one or two requests per token."
+                " Choose --access log-probabilities to pay for these requests"
             )
 
 
@@ -181,12 +181,13 @@ def _require_offered(model: TextEndpoint, attack: AttackConfig, reporter: Report
     """Check the features that the levels need, before any text of a person is sent."""
     if Access.TOP_K in attack.access and not model.offers.top_k:
         raise InputError(
-            f"endpoint model '{model.name}' lists no likeliest next tokens, which level top-k needs: name level text"
+            f"endpoint model '{model.name}' does not list the most probable next tokens, which level top-k needs:"
+            " choose level text"
         )
     if Access.TEXT in attack.access and attack.sampling.samples > 1 and not model.offers.temperature:
         reporter.say(
-            f"endpoint model '{model.name}' gave the same text with other seeds: it seems to ignore the temperature, so"
-            " that more samples say no more (attack.sampling.samples 1 costs less)"
+            f"endpoint model '{model.name}' gave the same text with other seeds, so it seems to ignore the"
+            " temperature. More samples then add nothing: set attack.sampling.samples to 1, which costs less"
         )
 
 
@@ -221,8 +222,8 @@ def _say_cost(
     if Access.TEXT in attack.access:
         reaches = sampled_auroc(_STRONG, asked.samples)
         reporter.say(
-            f"power: with {asked.samples} samples of each cut an attack reaches AUROC {reaches:.2f} that would reach"
-            f" {_STRONG:g} with unlimited ones (heldin power --access text says what that shows)"
+            f"power: {asked.samples} samples of each cut lower an attack's AUROC from {_STRONG:g}, with unlimited"
+            f" samples, to {reaches:.2f} (heldin power --access text explains this limit)"
         )
     require_within_limits(remote, load)
 
@@ -248,19 +249,22 @@ def _conduct_lines(model: TextEndpoint, samples: int, changed: bool | None) -> I
     """Yield lines about the answers for the person who pays for them."""
     conduct, name = model.conduct, f"endpoint model '{model.name}'"
     if conduct.refused:
-        yield f"{name} refused {conduct.refused:,} of {conduct.samples:,} continuations, or a filter held them back"
+        yield f"{name} or a filter refused {conduct.refused:,} of {conduct.samples:,} continuations"
     if conduct.repeated:
-        yield f"{name} repeated the beginning in {conduct.repeated:,} continuations, which was removed"
+        yield f"{name} repeated the beginning in {conduct.repeated:,} continuations, and heldin removed it"
     if other := conduct.longer + conduct.cut_short:
-        yield f"{name} gave {other:,} continuations of another length than was asked for"
+        yield f"{name} gave {other:,} continuations of another length than requested"
     if conduct.several_ignored:
-        yield f"{name} gave fewer texts than n in {conduct.several_ignored:,} answers; the others were asked for singly"
+        yield (
+            f"{name} gave fewer texts than n in {conduct.several_ignored:,} answers, and heldin asked for the others"
+            " one by one"
+        )
     if conduct.prefixes and conduct.same > conduct.prefixes / 2:
         yield (
-            f"{name} gave {samples} equal texts at {conduct.same:,} of {conduct.prefixes:,} cuts: it seems to ignore"
-            " the temperature"
+            f"{name} gave {samples} equal texts at {conduct.same:,} of {conduct.prefixes:,} cuts, so it seems to"
+            " ignore the temperature"
         )
     if changed:
-        yield f"{name} changed while it was audited: it answers public words otherwise than before"
+        yield f"{name} changed during the audit: it now answers public words differently"
     if changed is None:
-        yield f"{name} answers public words differently each time: whether it changed is not known"
+        yield f"{name} answers public words differently each time, so a change of the model cannot be noticed"

@@ -51,7 +51,7 @@ from heldin.stages.train.training_facts import promise_facts
 from heldin.words.guarantee import ModelText
 from heldin.words.split import SplitReason
 
-_REMEDY = "restore it from a backup; without one this audit cannot go on: start a new folder"
+_REMEDY = "restore it from a backup, or start in a new folder: without it this audit cannot continue"
 
 
 def audit_trainings(
@@ -139,16 +139,18 @@ def body_again(out: Path, reporter: Reporter) -> Body:
     # The folder's own options, so that taking it changes nothing and returns the key.
     ready = _prepare(audit, _take_folder(audit, out), reporter)
     if plan != ready.job.mechanism:
-        raise InputError(f"'{out / 'plan.json'}' is not the plan that its trainings ran")
+        raise InputError(f"'{out / 'plan.json'}' is not the plan of the trainings in this folder: restore it")
     finished = read_results(ready.job, audit.runs, out)
     missing = next((number for number in range(audit.runs) if number not in finished), None)
     if missing is not None:
-        raise InputError(f"'{out}' has no result of training {missing}: the audit is not finished")
+        raise InputError(
+            f"'{out}' has no result of training {missing}, so the audit is not finished: run its command again"
+        )
     trainings = [finished[number] for number in range(audit.runs)]
     scores = out / "scores.csv"
     # Compared as text: ``scores_text`` writes every bit of a score.
     if kept_text(scores) != scores_text(trainings):
-        raise InputError(f"'{scores}' is missing or does not hold the scores of its trainings")
+        raise InputError(f"'{scores}' is missing or lacks the scores of its trainings: restore it")
     return _body(audit, ready, trainings)
 
 
@@ -222,8 +224,8 @@ def _take_folder(audit: TrainingsAudit, out: Path) -> bytes:
         # (docs/theory.md#keys-and-coins).
         if kept != json.loads(json.dumps(content)):
             raise InputError(
-                f"'{out}' holds an audit of another config or with other options ({_changed(kept, content)} differ):"
-                " give the same, or choose another --out"
+                f"'{out}' has an audit with another config or other options ({_changed(kept, content)} differ): give"
+                " the same options, or choose another --out"
             )
     else:
         take_new_folder(out, "audit")

@@ -63,7 +63,7 @@ class TrainingsAudit:
         defense = config.defense
         _require_supported(config)
         if self.threshold is not None and not math.isfinite(self.threshold):
-            raise InputError(f"--threshold {self.threshold} is not a number that scores can be held against")
+            raise InputError(f"--threshold is {self.threshold}: give a finite number")
         if (problem := defense.retraining_problem(self.documents)) is not None:
             raise InputError(problem)
         return config
@@ -91,22 +91,23 @@ def _require_supported(config: RunConfig) -> None:
     """Raise InputError for a key that independent trainings do not support."""
     # Canary users would be one more difference between trainings, each by a coin of its own.
     if config.canaries:
-        raise InputError("independent trainings plant one worst-case user: take 'canaries' out, see --documents")
+        raise InputError("independent trainings plant one worst-case user: remove 'canaries', and see --documents")
     if config.data_defenses:
-        raise InputError("independent trainings train on the records as they are: take 'data_defenses' out")
+        raise InputError("independent trainings train on unchanged records: remove 'data_defenses'")
     if config.attack.precision != "fp32":
-        raise InputError("independent trainings are scored in float32: take 'attack.precision' out")
+        raise InputError("independent trainings are scored in float32: remove 'attack.precision'")
     if config.measures:
         raise InputError(
-            f"independent trainings measure only what attacks find: take 'measures' out ({', '.join(config.measures)};"
-            " heldin run measures it)"
+            f"independent trainings measure only attacks: remove 'measures' ({', '.join(config.measures)}), which"
+            " heldin run measures"
         )
     if config.finetune.looks_at_validation:
         raise InputError(
-            "finetune.select must be 'last' and patience null: choosing a checkpoint would need validation users"
+            "independent trainings have no validation users to choose a checkpoint with: set finetune.select to"
+            " 'last' and finetune.patience to null"
         )
     if config.finetune.sequence_length < _LEAST_TRAINED:
-        raise InputError(f"finetune.sequence_length must be at least {_LEAST_TRAINED}")
+        raise InputError(f"finetune.sequence_length is too low: give at least {_LEAST_TRAINED}")
 
 
 def target_of(name: str) -> Target:
@@ -116,7 +117,7 @@ def target_of(name: str) -> Target:
             return "defense"
         case "none":
             return "none"
-    raise InputError(f"--target {name}: choose defense (the config's) or none (a control without any)")
+    raise InputError(f"--target {name}: choose defense (the config's defense) or none (a control without a defense)")
 
 
 def training_job(
@@ -138,8 +139,8 @@ def training_job(
     config = audit.trained()
     if corpus.reading.format.has_pairs:
         raise InputError(
-            "independent trainings plant a worst-case user of texts, and the rows are preference pairs: use heldin run"
-            " with canaries"
+            "independent trainings plant a worst-case user with texts, but the rows are preference pairs: use heldin"
+            " run with canaries"
         )
     defense, recipe, store = config.defense, config.finetune, corpus.store
     _require_room(recipe, base, store.users)
@@ -192,9 +193,12 @@ def training_job(
 def _require_room(recipe: Recipe, base: LanguageModel, users: Collection[str]) -> None:
     """Raise InputError if sequences are longer than the context, or a user has the worst-case user's name."""
     if recipe.sequence_length > base.context:
-        raise InputError(f"finetune.sequence_length is above the {base.context} tokens that '{base.name}' takes")
+        raise InputError(
+            f"finetune.sequence_length is above the {base.context} tokens that '{base.name}' takes: lower"
+            " finetune.sequence_length"
+        )
     if WORST_CASE_USER in users:
-        raise InputError(f"the corpus has a user named '{WORST_CASE_USER}': rename that user")
+        raise InputError(f"the corpus has a user named '{WORST_CASE_USER}', a name that heldin needs: rename this user")
 
 
 def _parts_of(sequences: Sequence[Tokens]) -> list[str]:

@@ -210,7 +210,7 @@ def read_results(job: TrainingJob, runs: int, folder: Path) -> dict[int, Trainin
             if not math.isfinite(training.score + training.seconds):
                 raise ValueError("not a finite number")
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise InputError(f"'{path}' is damaged: remove it, and its training is done again") from error
+            raise InputError(f"'{path}' is damaged: remove this file, and heldin does its training again") from error
         # The coin too, which no hash covers: a result whose side was edited is not taken.
         if owner != _name(job, number) or (training.number, training.held_in) != (number, job.held_in(number)):
             raise InputError(
@@ -271,8 +271,8 @@ def _attempt(trainer: Trainer, job: TrainingJob, work: Path, number: int) -> Tra
         # Its first line: a message of torch may be a page.
         reason = (str(error).strip() or "no message").splitlines()[0]
         raise ResumableError(
-            f"training {number} failed ({type(error).__name__}: {reason}); finished ones are kept, and the same command"
-            " resumes"
+            f"training {number} failed ({type(error).__name__}: {reason}): run the same command again, which keeps"
+            " the finished trainings"
         ) from error
 
 
@@ -312,8 +312,8 @@ def _in_processes(
     except BrokenProcessPool as error:
         numbers = ", ".join(map(str, sorted(running.values())))
         raise ResumableError(
-            f"a process was ended from outside during one of the trainings {numbers} (out of memory?); finished ones"
-            " are kept: run the command again with fewer --processes"
+            f"a process was ended from outside during one of the trainings {numbers} (out of memory?). Run the"
+            " command again with fewer --processes: it keeps the finished trainings"
         ) from error
     finally:
         pool.shutdown(wait=False, cancel_futures=True)

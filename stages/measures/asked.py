@@ -65,7 +65,10 @@ class AskedMeasure(Measure[V]):
         with self._in_one_line():
             facts = self.measure.facts(values, member)
         if facts is not None and not is_finite(facts.model_dump()):
-            raise InputError(f"measures.{self.name}: its facts have a number that is not finite: nothing is recorded")
+            raise InputError(
+                f"measures.{self.name} computed a number that is not finite, so nothing is recorded: remove"
+                f" measures.{self.name}, or correct its code"
+            )
         return facts
 
     def _in_one_line(self) -> AbstractContextManager[None]:

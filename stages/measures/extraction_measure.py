@@ -30,8 +30,8 @@ _ELSEWHERE = ("in_others", "in_public")
 
 
 class ExtractionOptions(ExtractionConfig, MeasureOptions):
-    """Whether sampling from the model would emit users' training texts: windows of these that the model is asked for, a
-    prefix of each text and what follows it."""
+    """Extraction: whether sampling from the model would emit users' training texts. heldin asks the model for windows
+    of these texts: a prefix, and the suffix that follows."""
 
     of_training_texts: ClassVar[bool] = True
 
@@ -50,7 +50,7 @@ class ExtractionOptions(ExtractionConfig, MeasureOptions):
         for name, limit in limits.items():
             if self.length > limit:
                 raise ValueError(
-                    f"measures.extraction: prefix + suffix = {self.length} tokens is above {name} = {limit}: lower"
+                    f"measures.extraction: prefix + suffix = {self.length} tokens is above {name} = {limit}. Lower"
                     " prefix or suffix"
                 )
 
@@ -114,7 +114,7 @@ class Extraction(Measure[TextProbabilities]):
                 for model in models
             ]
         if not compared:
-            reporter.say(f"extraction: '{reference.name}' has other tokens than the target and is left out")
+            reporter.say(f"extraction: '{reference.name}' has other tokens than the target, and is left out")
         others = in_public = None
         if self.subjects.training is not None:
             others = windows.marked(found_in_others(windows, self.subjects.training(), target.tokenizer, config))

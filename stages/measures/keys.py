@@ -11,8 +11,7 @@ from heldin.stages.measures.measure import MeasureOptions
 
 
 class MeasureKeys(Section):
-    """The measures in a config."""
+    """Further measurements."""
 
     measures: Annotated[dict[str, MeasureOptions], KindsByName(MEASURES)] = Field({})
-    """What is measured besides the attacks, each by its name: heldin's own, or "package.module:Class" of another
-    package."""
+    """Measurements besides the attacks, by name: heldin's own, or "package.module:Class" of another package."""

@@ -57,8 +57,8 @@ class Losses(Measure[dict[str, UserLoss]]):
             scored = [scores_of(self.texts, model, cache, advance=advance) for model in models]
         if not all(math.isfinite(score.nats) for scores in scored for score in scores):
             raise InputError(
-                "a held-out user's test text has no finite loss: the model is broken; lower finetune.learning_rate and"
-                " start a new run folder"
+                "the loss of a held-out user's test text is not finite, so the model is broken: lower"
+                " finetune.learning_rate, and start a new run folder"
             )
         of_user: dict[str, list[tuple[TokenScores, TokenScores]]] = {user: [] for user in texts}
         for (user, _, _), target, base in zip(flat, *scored, strict=True):

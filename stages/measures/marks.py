@@ -34,8 +34,8 @@ FIRST_PERCENT = 100
 
 
 class MarkOptions(MeasureOptions):
-    """Exposure: whether the model finds what all texts of a canary user share likelier than what was drawn in the same
-    way and never planted."""
+    """Exposure: whether the model finds the mark of a canary user (shared by all texts of the user) more probable than
+    marks that were drawn in the same way but never planted."""
 
     needs_canaries: ClassVar[bool] = True
 
@@ -59,8 +59,8 @@ def require_marks(subjects: MeasuredUsers) -> None:
     """Raise InputError if no canary user has a mark."""
     if not any(canary.mark for canary in subjects.canaries.values()):
         raise InputError(
-            "measures.marks: no canary user has a mark, which all texts of a user share: plant another kind, or leave"
-            " marks out"
+            "measures.marks needs a canary user whose texts all share a mark, but there is none: plant another kind,"
+            " or remove measures.marks"
         )
 
 

@@ -205,7 +205,7 @@ class MeasureFolder:
                 return measure.values(table)
             if self.read_only:
                 raise InputError(
-                    f"'{path}' is missing, damaged, or of other models or texts than the record names: restore it"
+                    f"'{path}' is missing, damaged, or for other models or texts than those of the record: restore it"
                 )
             values = measure.compute(self.reporter)
             write_table(measure.columns(values), path, made_from=made_from)

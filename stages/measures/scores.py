@@ -213,7 +213,7 @@ def score_leading(
     if texts.are_pairs:
         if not _fits_pairs(get_attack(attack.primary)):
             raise InputError(
-                f"attack.primary is {attack.primary}, which means nothing for preference pairs: use likelihood-ratio"
+                f"attack.primary is {attack.primary}, which is not defined for preference pairs: use likelihood-ratio"
             )
         attacks = [attack for attack in attacks if _fits_pairs(attack)]
     apart = Access.LOG_PROBABILITIES in attack.access and not same_tokens(target.tokenizer, reference.tokenizer)
@@ -221,8 +221,8 @@ def score_leading(
         # Refused, not replaced: the primary attack was named before any score was seen.
         if get_attack(attack.primary).compares_tokens:
             raise InputError(
-                f"the reference model '{reference.name}' has another tokenizer than the target, so their tokens cannot"
-                " be compared: choose the primary attack 'likelihood-ratio', or a reference with the target's"
+                f"the reference model '{reference.name}' has another tokenizer than the target, so their tokens"
+                " cannot be compared. Choose the primary attack 'likelihood-ratio', or a reference with the target's"
                 " tokenizer, such as the model that the target was fine-tuned from"
             )
         # The others are left out; the record says ``per_text``.
@@ -249,7 +249,8 @@ def score_setting(
     dial = setting.dial
     if reference.fingerprint == target.fingerprint:
         raise InputError(
-            f"target and reference '{dial.setting}' are the same model: its ratios would all be zero: name another"
+            f"target and reference '{dial.setting}' are the same model, so its ratios would all be zero: give another"
+            " reference"
         )
     same = same_tokens(target.tokenizer, reference.tokenizer)
     # Another tokenizer cuts other tokens, so that means over them do not compare: the sum over the text does.

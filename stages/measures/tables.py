@@ -54,7 +54,7 @@ def read_scores(folder: Path) -> list[TextStatistic]:
     path = folder / SCORES
     table = read_table(path)
     if table is None:
-        raise InputError(f"'{path}' is missing or not as it was written: run the command that made the folder again")
+        raise InputError(f"'{path}' is missing or was changed: run the command that made the folder again")
     return statistics_of(table)
 
 

@@ -143,8 +143,8 @@ def read_corpus(config: RunConfig, reporter: Reporter) -> CorpusData:
         )
         why = ", ".join(f"{number} {how}" for number, how in lost if number) or "there are no others"
         raise InputError(
-            f"{len(audited.users)} of {len(store.users)} users pass corpus.users ({why}): an audit needs at least 2"
-            " users, and 100 to say much"
+            f"only {len(audited.users)} of {len(store.users)} users pass corpus.users ({why}): let at least 2 users"
+            " pass, and 100 for a useful result"
         )
     # How many users pass is known only here: ``heldin run --check`` can ask for a made-up corpus only.
     check_enough_users(config.canaries, len(audited.users))
@@ -189,7 +189,7 @@ def _validation_users(config: RunConfig, store: CorpusStore, audited: Selection)
     # A purpose of its own: under that of the audited users, those whom their coins left out would fail these coins too.
     users = select_users(store, rule, taken=frozenset(audited.users), seed=config.seed, purpose="validation").users
     if not users:
-        raise InputError("corpus.public_validation admits no user beside the audited ones: widen its rule")
+        raise InputError("corpus.public_validation selects no user who is not audited: widen its rule")
     return users
 
 
@@ -205,8 +205,9 @@ def require_unchosen(config: RunConfig) -> None:
         facts = (path.with_suffix("") if path.suffix in (".gz", ".zst") else path).with_suffix(".json")
         if facts != path and facts.is_file() and CHOSEN in facts.read_text(encoding="utf-8", errors="replace"):
             raise InputError(
-                f"model.pretrain.source.path: '{facts}' says that fine-tuning texts decided what is in this corpus, so"
-                " no epsilon holds for their authors: set defense.base_model_saw_protected: true, or name another"
+                f"model.pretrain.source.path: '{facts}' states that fine-tuning texts decided what is in this corpus,"
+                " so no epsilon holds for their authors. Set defense.base_model_saw_protected: true, or choose"
+                " another corpus"
             )
 
 

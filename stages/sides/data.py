@@ -157,7 +157,7 @@ def prepare_data(
     canaries: Mapping[str, Canary] = {}
     if config.canaries:
         if base is None:
-            raise ValueError("canary users are made with the base model: give it")
+            raise ValueError("canary users are made with the base model: give the base model")
         store = planted = plant(config, corpus, base, out, reporter, forms)
         canaries = planted.canaries
     kept = load_ledger(out / "ledger")
@@ -218,7 +218,7 @@ def defended(
 
     def of_base() -> LanguageModel:
         if base is None:
-            raise ValueError("records are ranked by the base model: give it")
+            raise ValueError("records are ranked by the base model: give the base model")
         return base
 
     stored = ((row, store.record(row)) for row in rows.tolist())

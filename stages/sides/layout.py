@@ -61,7 +61,9 @@ def pool_of_users(users: Sequence[str], split: SplitConfig, *, seed: int) -> Aud
         # By a coin of the user's own: whether somebody is audited is no function of who else there is.
         users = [user for user in users if keyed_uniform(seed_key(seed), "audit fraction", user) < fraction]
         if len(users) < 2:
-            raise InputError(f"split.audit_fraction {fraction:g} leaves {len(users)} user(s) to audit: raise it")
+            raise InputError(
+                f"split.audit_fraction {fraction:g} leaves {len(users)} user(s) to audit: raise split.audit_fraction"
+            )
     check_pool(len(users), size)
     # Under the public seed: the pool must be fixed before the secret coins, and not depend on them.
     return AuditPool(
@@ -101,7 +103,9 @@ def pool_of_entities(
     number = {PREFIX + named.names[e]: e for e in _candidates(split, named, use, rows, starts)}
     clash = next((name for name in number if name in parts), None)
     if clash is not None:
-        raise InputError(f"the corpus has a user named '{clash}', which is an audited entity's name: rename that user")
+        raise InputError(
+            f"the corpus has a user named '{clash}', which is also the name of an audited entity: rename this user"
+        )
     taken = np.zeros(use.size, dtype=np.bool_)
     # A canary user's records have that user's coin already.
     for user in parts.keys() - set(real):
@@ -128,10 +132,10 @@ def pool_of_entities(
         entities[name] = {part: tuple(own_rows[use[own_rows] == code].tolist()) for part, code in _USES.items()}
     if len(pool) < max(2, split.audit_pool or 0) or not entities:
         raise InputError(
-            f"split.audited: entities named in {split.entity_records} or more training records and in one of the"
-            f" attacker's: {len(number):,}; of those who could be audited {len(pool):,} share no record, and"
-            f" {split.audit_pool or 2} are needed, an entity among them: lower split.entity_records"
-            f"{' or split.audit_pool' if split.audit_pool else ''}"
+            f"split.audited: {len(number):,} entities are named in at least {split.entity_records} training records"
+            f" and in a record of the attacker. Of everyone who could be audited, {len(pool):,} share no record, but"
+            f" {split.audit_pool or 2} are needed, with at least one entity. Lower"
+            f" split.entity_records{' or split.audit_pool' if split.audit_pool else ''}"
         )
     return AuditPool(tuple(pool), entities)
 

@@ -57,7 +57,7 @@ class Cell:
         changed = first_difference(dict(self.config), content)
         if changed:
             raise InputError(
-                f"'{out}' is a cell of a sweep, whose config was fixed before its coins were drawn ('{changed}'"
+                f"'{out}' is a cell of a sweep, and its config was changed after its coins were drawn ('{changed}'"
                 " differs): use a new run folder"
             )
 
@@ -252,10 +252,10 @@ def remedy_of_ledger(folder: Path) -> str:
     """Return what to do about a damaged ledger in ``folder``: only a backup has its keys."""
     if (folder / CELL_FILE).is_file():
         return (
-            f"restore it from a backup, or remove the folder '{folder.parent}' and run the sweep again, which trains"
-            " this cell again"
+            f"restore it from a backup, or remove the folder '{folder.parent}' and run the sweep again, which repeats"
+            " the training of this cell"
         )
-    return "restore it from a backup; without one the run cannot go on: start it again in a new folder"
+    return "restore it from a backup, or start again in a new folder: without it the run cannot continue"
 
 
 def ledger_of_run(
@@ -275,7 +275,9 @@ def ledger_of_run(
             not ``kept``, whose keys would be lost.
     """
     if kept is None and (folder / "ledger.json").is_file():
-        raise InputError(f"'{folder}' got a ledger while this run was being prepared: start it again")
+        raise InputError(
+            f"another process wrote a ledger to '{folder}' while this run was prepared: start the run again"
+        )
     # The key of cohorts and noise is never shared, whatever the coins: two models under one would differ by un-noised
     # data (docs/theory.md#keys-and-coins).
     keys = Keys(coins or (kept.coins_key if kept else new_key()), kept.key if kept else new_key())
@@ -288,7 +290,7 @@ def ledger_of_run(
         names = ("coins_key", "corpus", "split", "assignment", "roles", "parts", "entities")
         differing = ", ".join(name for name in names if getattr(kept, name) != getattr(drawn, name))
         raise InputError(
-            f"'{folder}' is the ledger of another run ({differing} differ from this one's): use a new folder, or"
-            " restore a ledger that was changed"
+            f"'{folder}' is the ledger of another run, since {differing} differ: use a new folder, or restore the"
+            " ledger if it was changed"
         )
     return kept

@@ -23,7 +23,7 @@ from heldin.models.loading import LanguageModel
 from heldin.stages.run_config import RunConfig
 from heldin.stages.sides.corpus import CorpusData
 
-_FIX = "its package has to be fixed"
+_FIX = "correct the package of this kind"
 
 
 def plant(
@@ -66,7 +66,9 @@ def plant(
     # Two users under one name would share a coin (docs/theory.md#keys-and-coins).
     clash = next((user.canary.user for user in made if user.canary.user in names), None)
     if clash is not None:
-        raise InputError(f"the corpus has a user named '{clash}', which is a canary user's name: rename that user")
+        raise InputError(
+            f"the corpus has a user named '{clash}', which is also the name of a canary user: rename this user"
+        )
     if forms:
         made = _formed(made, config, forms)
     elif corpus.reading.has_turns:
@@ -129,19 +131,18 @@ def checked_users(spec: CanaryConfig, given: CanaryInput) -> list[CanaryUser]:
     with in_one_line(where, ours=spec.kind in CANARIES.ours):
         users = spec.make(given)
     if spec.count() not in (None, len(users)):
-        raise InputError(f"{where} made {len(users)} users, and {spec.count()} are asked for: {_FIX}")
+        raise InputError(f"{where} made {len(users)} users instead of {spec.count()}: {_FIX}")
     mine = spec.users_of(given.number, [user.canary for user in users if user.canary.kind == spec.kind])
     if len({canary.user for canary in mine}) < len(users):
         raise InputError(
-            f"{where} made users under names that are not the section's, or two under one name, or users of another"
-            f" kind: {_FIX}"
+            f"{where} made users with names of another section, with the same name, or of another kind: {_FIX}"
         )
     for canary, records in ((user.canary, user.records) for user in users):
         wanted = 0 if canary.documents is None else given.records(canary.documents)
         if canary.source is None and len(records) < wanted:
             raise InputError(
-                f"{where} made a user of {len(records)} records, and {wanted} are needed for {canary.documents} in"
-                f" training: {_FIX}"
+                f"{where} made a user with {len(records)} records, but {canary.documents} in training need {wanted}:"
+                f" {_FIX}"
             )
     _require_declared(spec, given, users, where)
     return users
@@ -153,15 +154,15 @@ def _require_declared(spec: CanaryConfig, given: CanaryInput, users: Sequence[Ca
     free = set(given.left) if spec.replaces_users else set()
     if len(set(sources)) < len(sources) or not free.issuperset(sources):
         raise InputError(
-            f"{where} replaces real users whom it may not, or one of them twice: only a kind that declares"
-            f" replaces_users takes the place of users whom no section before has taken: {_FIX}"
+            f"{where} replaces a real user twice, or without permission. Only a kind that declares replaces_users may"
+            f" replace users, and only users that no earlier section replaced: {_FIX}"
         )
     taken = [record.lent for user in users for record in user.records if record.lent is not None]
     rows = given.forms.takeable().values() if spec.needs_rows and given.forms else ()
     if len(set(taken)) < len(taken) or not {row for own in rows for row in own}.issuperset(taken):
         raise InputError(
-            f"{where} takes real rows that it may not, or one of them twice: only a kind that declares needs_rows takes"
-            f" rows, of users who are not audited: {_FIX}"
+            f"{where} takes a real row twice, or without permission. Only a kind that declares needs_rows may take"
+            f" rows, and only rows of users who are not audited: {_FIX}"
         )
 
 
@@ -171,8 +172,8 @@ def _require_made_up(users: Sequence[CanaryUser], reading: RowReading) -> None:
     real = next((user.canary.kind for user in users if user.has_form), None)
     if real is not None and reading.format.has_pairs:
         raise InputError(
-            f"canaries: kind '{real}' takes users' rows, which are preference pairs: choose a kind whose users are made"
-            " up, such as rare_phrase"
+            f"canaries: kind '{real}' takes users' rows, which are preference pairs. Choose a kind with made-up"
+            " users, such as rare_phrase"
         )
 
 
@@ -185,13 +186,13 @@ def _require_seen(users: Sequence[CanaryUser], base: LanguageModel, config: RunC
         rows = (row for tokens in encode(base.tokenizer, documents, length) for row in tokens.rows())
         if not all(row.bearing for row in rows):
             raise InputError(
-                f"canaries: training sees no token that counts of a row of {kind} canaries: raise"
+                f"canaries: training sees no counted token in a row of {kind} canaries. Raise"
                 f" finetune.sequence_length = {length}"
             )
         if not all(branch.counted for document in documents for branch in document.cut(most).branches()):
             raise InputError(
-                f"canaries: the attack sees nothing that counts of a row of {kind} canaries: raise"
-                f" attack.max_characters = {most}"
+                f"canaries: the attack sees nothing to score in a row of {kind} canaries. Raise attack.max_characters"
+                f" = {most}"
             )
 
 

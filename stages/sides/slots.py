@@ -126,18 +126,18 @@ def _require_some(
     scored."""
     # Of everybody, so that nothing here depends on a coin.
     empty = len(users) - np.unique(authors[kept]).size
-    remedy = "raise defense.group_size or defense.entity_cap, or name fewer categories"
+    remedy = "raise defense.group_size or defense.entity_cap, or choose fewer categories"
     if not kept.any():
-        raise InputError(f"the caps leave no training record of {counted(len(users), 'user')}: {remedy}")
+        raise InputError(f"the caps leave {counted(len(users), 'user')} without any training record: {remedy}")
     if empty and "training" in config.attack.documents:
         raise InputError(
-            f"attack.documents has 'training', but the caps leave {empty:,} of {counted(len(users), 'user')} no"
-            f" training record to score: {remedy}, or score fresh texts"
+            f"attack.documents has 'training', but the caps leave {empty:,} of {counted(len(users), 'user')} without"
+            f" a training record to score: {remedy}, or score fresh texts"
         )
     if empty:
         reporter.say(
-            f"caps leave {empty:,} of {counted(len(users), 'user')} without a training record: whether these are held"
-            " in changes nothing"
+            f"caps leave {empty:,} of {counted(len(users), 'user')} without a training record, so it makes no"
+            " difference whether these users are held in"
         )
 
 

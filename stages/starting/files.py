@@ -107,7 +107,9 @@ def starting_file(command: str, kind: str, model: type[BaseModel], corpus: str =
     if kind not in kinds(command):
         near = difflib.get_close_matches(kind, kinds(command), n=1)
         meant = f"did you mean {near[0]}? " if near else ""
-        raise InputError(f"no starting file '{kind}' for {command}: {meant}choose from {', '.join(kinds(command))}")
+        raise InputError(
+            f"there is no starting file '{kind}' for {command}: {meant}choose from {', '.join(kinds(command))}"
+        )
     title, content = _title(f"{command}-{kind}"), _whole(command, kind)
     if kind.startswith("own"):
         content["corpus"]["source"]["path"] = corpus

@@ -70,7 +70,7 @@ def require_arithmetic(config: RunConfig) -> None:
     """
     device = default_device()
     if spreads():
-        raise InputError("device 'auto' spreads models that are only scored (heldin audit): name cpu or cuda here")
+        raise InputError("device 'auto' is only for models that are scored (heldin audit): choose cpu or cuda here")
     recipes = [config.finetune, *([config.model.pretrain.recipe] if config.model.pretrain is not None else [])]
     for recipe in recipes:
         arithmetic_of(recipe.precision, device)
@@ -162,5 +162,5 @@ class _RunTraining(ReferenceTraining):
         taken = frozenset((*self.corpus.audited.users, *validation))
         admitted = select_users(store, users, taken=taken, seed=self.config.seed, purpose="reference").users
         if not admitted:
-            raise InputError("attack.references: 'public' admits no user beside the audited ones: widen its users")
+            raise InputError("attack.references: 'public' selects no user who is not audited. Widen its users")
         return [row for user in admitted for row in list(store.rows(user))[:most]]

@@ -53,7 +53,9 @@ def settle_plan(config: RunConfig, data: "RunData", out: Path, *, clip_norm: flo
         # Field by field, so that the message can name what differs.
         changed = [name for name in Mechanism.model_fields if getattr(kept, name) != getattr(mechanism, name)]
         if changed:
-            raise InputError(f"'{path}' is another plan ({', '.join(changed)} differ): use a new run folder")
+            raise InputError(
+                f"'{path}' is the plan of another config ({', '.join(changed)} differ): use a new run folder"
+            )
     else:
         write_plan(mechanism, path)
     # A plain run has no noise that a second run could cancel; of a cell not even that may be repeated under its coins.
@@ -181,7 +183,7 @@ def read_run_config(folder: Path) -> RunConfig:
     """Return the config in a run folder. Raises InputError if it is missing or damaged."""
     path = folder / "config.yaml"
     if not path.is_file():
-        raise InputError(f"'{path}' is missing: the run cannot be checked without it")
+        raise InputError(f"'{path}' is missing, and the run cannot be checked without it: restore it")
     return parse_config(read_yaml(path), str(path))
 
 
@@ -208,8 +210,8 @@ def refuse_copies(out: Path) -> None:
         path.write_text(str(path.stat().st_ino), encoding="utf-8")
     elif kept != str(path.stat().st_ino):
         raise InputError(
-            f"'{out}' is a copy of a private run's folder or of a sweep's cell, and two runs under one key differ by"
-            " un-noised data: resume in the original folder, or start a new run"
+            f"'{out}' is a copy of a private run's folder or of a sweep's cell. Two runs under one key differ by"
+            " un-noised data: continue in the original folder, or start a new run"
         )
 
 

@@ -59,16 +59,17 @@ def require_previous(config: RunConfig, out: Path) -> None:
         return
     if config.previous is None and (plan := _plan_of_model(base)) is not None:
         raise InputError(
-            f"model.base: '{base}' was trained on people's texts, as '{plan}' shows: name in previous the earlier"
-            " releases that used texts of the same people, or set it to [] if none did"
+            f"model.base: '{base}' was trained on people's texts, as '{plan}' shows. List in previous the earlier"
+            " releases that used texts of the same people, or set previous to [] if there are none"
         )
     weights = _weights_in(base)
     for release in config.previous or ():
         if weights & _weights_in(_model_beside(Path(release.plan))):
             raise InputError(
-                f"model.base: '{base}' has the weights of '{release.plan}', which previous says was trained on the same"
-                " people, so that this training alone guarantees nothing: set defense.base_model_saw_protected to true,"
-                " and the record states the epsilon of both together; or begin with a model that has not seen them"
+                f"model.base: '{base}' has the weights of '{release.plan}', which previous lists as trained on the"
+                " same people, so this training alone guarantees nothing. Set defense.base_model_saw_protected to"
+                " true, and the record states the epsilon of both together. Or begin with a model that was not"
+                " trained on these people"
             )
 
 

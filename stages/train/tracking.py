@@ -90,8 +90,8 @@ def require_trackers(config: RunConfig) -> None:
     missing = [name for name in config.finetune.report_to if not _is_installed(name)]
     if missing:
         raise InputError(
-            f"finetune.report_to: not installed: {', '.join(missing)}. pip install '.[trackers]' in a clone of heldin"
-            " installs all trackers"
+            f"finetune.report_to names trackers that are not installed: {', '.join(missing)}. Run pip install"
+            " '.[trackers]' in a clone of heldin, or leave these trackers out"
         )
 
 
@@ -120,12 +120,15 @@ def run_trackers(config: RunConfig, out: Path, say: Callable[[str], None]) -> It
         try:
             tracker = _opened(name, _run_name(out), out, kept.get(name.value))
         except Exception as error:
-            say(f"{name}: {error}; the run goes on without this tracker")
+            say(f"{name}: {error}. The run continues without this tracker")
             continue
         receives = not _is_private(config) or config.finetune.report_unnoised or not is_remote(name)
         opened[name] = tracker, receives
         if not receives:
-            say(f"{name}: receives no un-noised number of this private run; finetune.report_unnoised: true sends them")
+            say(
+                f"{name} receives no un-noised number of this private run. Set finetune.report_unnoised: true to send"
+                " them"
+            )
     write_text(out / TRACKERS, json.dumps({**kept, **{n.value: _id(n, tracker) for n, (tracker, _) in opened.items()}}))
     trackers = RunTrackers(opened, say)
     try:

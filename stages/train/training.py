@@ -90,8 +90,8 @@ def finetune(
     )
     if recipe.looks_at_validation and recipe.select is not Select.BEST_PUBLIC and not curves.held_in_validation:
         raise InputError(
-            "finetune.select or patience chooses by validation texts of those held in, who have none: set select to"
-            " last and patience to null, or raise split.evaluation_fraction"
+            "finetune.select or finetune.patience needs validation texts of held-in users, but there are none. Set"
+            " finetune.select to last and finetune.patience to null, or raise split.evaluation_fraction"
         )
     objective = objective_of(recipe, data.corpus.reading.format)
     evaluate = CurveEvaluation(curves, base, objective, private=private is not None, spread=layout is not None)
@@ -136,7 +136,7 @@ def require_model_of_training(run: Path) -> None:
     ledger = load_ledger(run / "ledger")
     if ledger is None or not is_model_of_training(run, ledger.key):
         raise InputError(
-            f"'{run / 'checkpoints' / 'final'}' is not the model that training left: restore it, or run it again"
+            f"'{run / 'checkpoints' / 'final'}' is not the model that was trained: restore it, or run again"
         )
 
 
@@ -182,7 +182,9 @@ def measured_clip_norm(
         ).smallest_norm
     # A clip norm of 0 would train nothing.
     if not measured:
-        raise InputError("the plain run has a gradient of norm 0: give defense.clip_norm")
+        raise InputError(
+            "the plain run has a gradient of norm 0, so no clip norm can be measured: give defense.clip_norm"
+        )
     reporter.say(f"clip norm: {measured:.4g}, the smallest {unit} gradient norm of a plain run")
     return measured
 
@@ -202,8 +204,8 @@ def objective_of(recipe: Recipe, form: RowFormat) -> Objective:
     stated = {"objective": recipe.objective, "beta": recipe.beta, "label_smoothing": recipe.label_smoothing or None}
     if wrong := next((key for key, value in stated.items() if value is not None), None):
         raise InputError(
-            f"finetune.{wrong} is {stated[wrong]}, and the rows are {form}: it is for preference pairs (columns chosen"
-            " and rejected); leave it out"
+            f"finetune.{wrong} is {stated[wrong]}, which needs preference pairs (columns chosen and rejected), but"
+            f" the rows are {form}: leave it out"
         )
     return LANGUAGE_MODELLING
 
@@ -225,8 +227,8 @@ def training_records(
     objective = objective_of(recipe, form)
     if objective.rows > 1 and length is None:
         raise InputError(
-            "record_selection is random_chunk, and the rows are preference pairs, of which no part is trained on:"
-            " choose another"
+            "record_selection random_chunk trains on parts of texts, but the rows are preference pairs, which stay"
+            " whole: choose another record_selection"
         )
     tokens = training_tokens(data, base, length, recipe.truncate, out / TOKENS, reporter)
     if not isinstance(objective, Preference):
@@ -274,7 +276,8 @@ def training_tokens(
     """
     if not data.training_rows.size:
         raise InputError(
-            "there is no record to train on: the held-in users have none left after set-asides, caps and data defenses"
+            "the held-in users have no record left to train on after set-asides, caps and data defenses: loosen one"
+            " of these, or add records"
         )
     changed = sorted(data.changed.items())
     rows = rows_digest(data.training_rows)
@@ -300,21 +303,21 @@ def _say_cut(tokens: TokenStore, reporter: Reporter) -> None:
     silent = int((tokens.bearing == 0).sum())
     if tokens.cut.records and rank() == 0:
         reporter.say(
-            f"tokens: {counted(tokens.cut.records, 'record')} longer than finetune.sequence_length:"
-            f" {tokens.cut.dropped:,} tokens cut off, {tokens.cut.counted:,} of which would have borne loss"
+            f"tokens: {counted(tokens.cut.records, 'record')} longer than finetune.sequence_length lose"
+            f" {tokens.cut.dropped:,} tokens, {tokens.cut.counted:,} of which would have borne loss"
         )
     if silent == len(tokens):
         raise InputError(
-            "no record has a token that bears loss within finetune.sequence_length: raise it, or change"
-            " finetune.loss_on"
+            "no record has a token that bears loss within finetune.sequence_length: raise finetune.sequence_length,"
+            " or change finetune.loss_on"
         )
 
 
 def _check_length(config: RunConfig, base: LanguageModel) -> None:
     if config.finetune.sequence_length > base.context:
         raise InputError(
-            f"finetune.sequence_length is {config.finetune.sequence_length}, more than the {base.context} tokens that"
-            f" '{base.name}' takes: lower it"
+            f"finetune.sequence_length is {config.finetune.sequence_length}, but '{base.name}' takes at most"
+            f" {base.context} tokens: lower finetune.sequence_length"
         )
 
 
@@ -326,8 +329,8 @@ def _bind_key(path: Path, job: str) -> None:
         write_artefact(path, job)
     elif kept != job:
         raise InputError(
-            f"'{path.parent}' holds the key of another private job (its corpus, membership, base model, mechanism or"
-            " recipe differ): one key serves one job, so use a new run folder"
+            f"'{path.parent}' has the key of another private job (its corpus, membership, base model, mechanism or"
+            " recipe differ). One key serves one job: use a new run folder"
         )
 
 
@@ -344,7 +347,7 @@ def require_trained_under(run: Path, plan: Mechanism) -> None:
     if not plan.protects and not kept.exists():
         return
     if ledger is None or kept_text(kept) != plan_commitment(ledger.key, plan):
-        raise InputError(f"'{run / 'plan.json'}' is not the plan that the model was trained under")
+        raise InputError(f"'{run / 'plan.json'}' is not the plan that the model was trained under: restore it")
 
 
 def _named(data: RunData) -> "Incidence":

@@ -129,7 +129,7 @@ def test_a_made_id_depends_on_the_users_own_records_only(write, tmp_path):
 @every_source
 def test_a_missing_column_names_those_that_exist(write, tmp_path):
     source = open_source(write(tmp_path, ROWS), Columns(user="sender", text="body"))
-    with pytest.raises(InputError, match=r"no column 'sender'; the columns here are who, body, key, when"):
+    with pytest.raises(InputError, match=r"no column 'sender' among the columns who, body, key, when"):
         _read(source)
 
 
@@ -193,13 +193,13 @@ def test_a_dataset_with_splits_asks_which(tmp_path):
     folder = tmp_path / "splits"
     data = datasets.Dataset.from_list(ROWS)
     datasets.DatasetDict({"train": data, "test": data}).save_to_disk(str(folder))
-    with pytest.raises(InputError, match="has several splits: name one of train, test"):
+    with pytest.raises(InputError, match="has several splits: choose from train, test"):
         HuggingFace(str(folder), columns=COLUMNS).fingerprint()
     assert len(_read(HuggingFace(str(folder), split="test", columns=COLUMNS))) == 3
 
 
 def test_an_unknown_ending_names_the_known_ones(tmp_path):
-    with pytest.raises(InputError, match=r"not a format that heldin reads: known endings are \.jsonl, "):
+    with pytest.raises(InputError, match=r"does not read this format: known endings are \.jsonl, "):
         open_source(tmp_path / "mail.wat", COLUMNS)
 
 
@@ -237,5 +237,5 @@ def test_a_row_that_names_a_key_twice_is_a_bad_row(tmp_path):
 
 
 def test_a_folder_without_data_says_what_can_be_named(tmp_path):
-    with pytest.raises(InputError, match="is a folder without data that can be read: name a file in it"):
+    with pytest.raises(InputError, match="is a folder without readable data: name a file in this folder"):
         open_source(tmp_path, Columns())

@@ -183,7 +183,7 @@ class TestTables:
         ("m.csv", b"PK\x03\x04rest", "Excel workbook or a zip archive"),
         ("m.txt", b"SQLite format 3\x00", "a file for each group"),
         ("m.csv", gzip.compress(b"user,text\n", mtime=0), "end in .gz"),
-        ("m.csv.gz", b"user,text\na,b\n", "leave .gz out"),
+        ("m.csv.gz", b"user,text\na,b\n", "remove .gz"),
         ("m.json", b"PAR1rest", "end in .parquet"),
     ],
 )

@@ -55,7 +55,7 @@ def test_weights_of_another_shape_are_not_exported(call, run, tmp_path):
         tensors["transformer.ln_f.bias"] = tensors["transformer.ln_f.bias"][:-1].clone()
 
     _weights(run, cut)
-    _refused(call, run, tmp_path, "the weights of", "are incomplete or of another shape")
+    _refused(call, run, tmp_path, "the weights of", "are incomplete or have another shape")
 
 
 def test_another_tokenizer_is_not_exported(call, run, tmp_path):
@@ -77,7 +77,7 @@ def test_a_sentence_that_the_plan_does_not_give_is_not_exported(call, run, tmp_p
 def test_a_plan_of_another_config_is_not_exported(call, run, tmp_path):
     path = run / "config.yaml"
     path.write_text(path.read_text(encoding="utf-8").replace("batch_size: 8", "batch_size: 4", 2), encoding="utf-8")
-    _refused(call, run, tmp_path, "is not the plan that config.yaml gives")
+    _refused(call, run, tmp_path, "differs from the plan of config.yaml")
 
 
 @pytest.mark.parametrize(

@@ -371,7 +371,7 @@ def test_choosing_by_public_users_keeps_the_guarantee_at_the_last_step(call, con
     path.write_text(yaml.safe_dump(content), encoding="utf-8")
     code, _, err = call("run", path, "--out", tmp_path / "run")
     assert code == 2
-    assert "'best_public' needs corpus.public_validation" in err
+    assert "set corpus.public_validation" in err
     content["corpus"]["public_validation"] = {"min_records": 8, "fraction": 0.3}
     path.write_text(yaml.safe_dump(content), encoding="utf-8")
     code, _, err = call("run", path, "--out", tmp_path / "run")

@@ -254,13 +254,13 @@ def test_independent_trainings_of_the_papers_algorithm_add_a_user_whom_it_uses(c
 @pytest.mark.parametrize(
     ("defense", "said"),
     [
-        ({"noise_multiplier": None, "target_epsilon": 4}, "takes noise_multiplier"),
+        ({"noise_multiplier": None, "target_epsilon": 4}, "needs noise_multiplier"),
         ({"sensitive_share": None}, "the paper's claim needs sensitive_share"),
         ({"weight_caps": {"user": 10, "entity": 10}}, "weight_caps needs local"),
         ({"entity_rate": 1.5}, "entity_rate"),
         ({"extended_rate": -0.1}, "extended_rate"),
         ({"entities": None}, "entities"),
-        ({"entities": {"kind": "spacy", "pipeline": "nowhere"}}, "no spaCy pipeline 'nowhere'"),
+        ({"entities": {"kind": "spacy", "pipeline": "nowhere"}}, "spaCy pipeline 'nowhere'"),
     ],
 )
 def test_uedp_refuses_what_it_cannot_state(call, config, tmp_path, defense, said):

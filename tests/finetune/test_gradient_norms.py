@@ -48,4 +48,4 @@ def test_choose_estimates_from_public_texts(call, make_lm, english, tmp_path):
     assert norms[0] > norms[-1] > 0
     code, _, err = call(*arguments, "--model", tmp_path / "base")
     assert code == 2
-    assert "--public-texts and --model go together" in err
+    assert "give both --public-texts and --model" in err

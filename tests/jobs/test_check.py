@@ -146,7 +146,7 @@ def test_errors_of_the_config_are_told_alone(call, small_config):
         ),
         ({"kind": "maildir", "path": "gone"}, ["no such file or folder: 'gone'"]),
         ({"kind": "preset", "name": "reddit", "path": "gone"}, ["no such file or folder: 'gone'"]),
-        ({"kind": "huggingface", "name": "org/data", "streaming": True}, ["name its revision"]),
+        ({"kind": "huggingface", "name": "org/data", "streaming": True}, ["give its revision"]),
     ],
 )
 def test_files_that_are_missing_are_told(call, small_config, tmp_path, source, said):
@@ -187,7 +187,7 @@ def test_a_revision_that_the_hub_does_not_have_is_told(call, make_lm, small_conf
     path, model = tmp_path / "c.yaml", {"base": str(tmp_path / "model"), "revision": "v9"}
     path.write_text(yaml.safe_dump({**content, "model": model}), encoding="utf-8")
     code, _, err = call("run", path, "--check", "--out", tmp_path / "out")
-    said = "at revision 'v9' has no config that can be read (v9 is not a valid git identifier for this model name)"
+    said = "at revision 'v9' has no readable config (v9 is not a valid git identifier for this model name)"
     assert (code, said in err) == (2, True)
 
 
@@ -221,8 +221,8 @@ def test_what_a_run_would_hold_on_a_gpu_is_said_and_refused_where_it_cannot_fit(
     assert names(problems, "scoring", "201 MiB", "102 MiB")
     # Without a GPU's size nothing is rehearsed.
     assert "memory" not in call("run", small_config, "--check")[1]
-    code, _, err = call("run", small_config, "--gpu-memory", 16)
-    assert (code, "--gpu-memory goes with --check" in err) == (2, True)
+    code, _, _ = call("run", small_config, "--gpu-memory", 16)
+    assert (code, call.refused(naming=("--gpu-memory", "--check"))) == (2, True)
 
 
 GPU = Planned("cuda", 2**34)

@@ -322,7 +322,7 @@ def test_purge_leaves_what_decided_and_no_side(looked):
 
 def test_command_line_says_what_goes_with_what(fresh, call):
     code, _, err = call("audit-planted", fresh[0])
-    assert (code, "needs --model" in err) == (2, True)
+    assert (code, "give --model" in err) == (2, True)
     code, _, err = call("audit-planted", fresh[0], "--model", fresh[1], "--held-in", "x.jsonl")
     assert call.refused(naming="--held-in")
     code, _, err = call("audit", "--model", fresh[1], "--declared-by", "R. Signer")

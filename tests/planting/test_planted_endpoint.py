@@ -204,7 +204,7 @@ def test_parts_of_texts_need_the_tokenizer_of_the_endpoint(planted):
 def test_options_about_an_endpoint_need_one_and_its_url_is_looked_at(call, planted):
     out, model = planted
     code, _, err = call("audit-planted", out, "--model", "tuned", "--set", f"tokenizer={model}")
-    assert (code, "--set goes with --endpoint" in err) == (2, True)
+    assert (code, call.refused(naming=("--set", "--endpoint"))) == (2, True)
     served = ("--endpoint", "http://127.0.0.1:1/v1", "--set", f"tokenizer={model}")
     code, _, err = call("audit-planted", out, "--model", "tuned", "--model", "tuned", *served)
     assert call.refused(by="_refuse", naming="'tuned'")

@@ -296,7 +296,7 @@ def test_a_study_that_cannot_be_is_refused_before_anything_is_written(replicate,
 def test_a_training_that_diverges_takes_no_result_with_it(replicate, config, tmp_path):
     contenders = {"fine": {"finetune": {"epochs": 1}}, "wild": {"finetune": {"learning_rate": 2e9}}}
     code, _, err = replicate("text-classification", config(contenders=contenders), "--out", tmp_path / "study")
-    assert (code, "contenders.wild: training stopped: the " in err) == (2, True), err
+    assert (code, "contenders.wild: training stopped, because the " in err) == (2, True), err
     kept = json.loads((tmp_path / "study" / "text-classification.json").read_text(encoding="utf-8"))
     assert [its["name"] for its in kept["outcomes"]] == ["fine"]
 

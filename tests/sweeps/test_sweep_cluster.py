@@ -73,7 +73,7 @@ def test_a_machine_that_is_lost_changes_no_number(file, machines, tmp_path):
     shutil.rmtree(out / "cells" / "1" / "uls")
     _, said = (sweep := started(file, out, "--ray-address", address)).communicate(timeout=PATIENCE)
     assert sweep.returncode == 2
-    assert f"--ray-address {address}: nobody answers" in said
+    assert f"--ray-address {address}: no machine" in said
 
 
 @needs_ray
@@ -126,7 +126,7 @@ def test_an_address_at_which_nobody_answers_is_said_in_a_line(file, tmp_path, ca
     assert (code, "HOST:PORT" in err) == (2, True)
     code, _, err = call("sweep", file, "--out", tmp_path / "out", "--ray-address", address)
     assert code == 2
-    assert f"error: --ray-address {address}: nobody answers" in err
+    assert f"error: --ray-address {address}: no machine" in err
     # It can go on without.
     assert not (tmp_path / "out" / "comparison.json").exists()
 

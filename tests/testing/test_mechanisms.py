@@ -63,7 +63,7 @@ def test_an_honest_package_passes(package):
         pytest.param(
             "no noise without a unit", "a step without a unit adds noise of multiplier 0", marks=pytest.mark.slow
         ),
-        ("not deterministic", "other noise, also on resume"),
+        ("not deterministic", "other noise, also after a resume"),
         pytest.param(
             "the batch is clipped as one", "gradients of 50 and 50 clip norms add 1 clip norms", marks=pytest.mark.slow
         ),
@@ -74,7 +74,7 @@ def test_an_honest_package_passes(package):
         ("reads a file", "members.txt"),
         pytest.param("changes weights", "changes the weights", marks=pytest.mark.slow),
         ("not finite", "not finite"),
-        pytest.param("a plan from the data", "its plan follows from", marks=pytest.mark.slow),
+        pytest.param("a plan from the data", "its plan depends on", marks=pytest.mark.slow),
     ],
 )
 def test_a_lie_is_named(package, lie, named):
