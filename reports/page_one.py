@@ -552,7 +552,7 @@ def show_lines(record: Record) -> list[Block]:
     blocks: list[Block] = [
         Paragraph(written(statements), lead=f"{label.sentence}.") for label, statements in lines(record)
     ]
-    return [*blocks, Signature("this page (the command heldin verify checks its numbers)")]
+    return [*blocks, Signature("this page (heldin verify checks it)")]
 
 
 def summary_lines(record: Record) -> Iterator[tuple[str, str]]:
