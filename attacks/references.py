@@ -45,7 +45,10 @@ class ReferenceConfig(Section, ABC):
         return None
 
     def rows(self, training: ReferenceTraining) -> list[int]:
-        """Return the corpus rows for fine-tuning the model. Raises InputError if there are none."""
+        """Return the corpus rows for fine-tuning the model; empty if this run does not fine-tune it.
+
+        Raises InputError if no public user has rows.
+        """
         return []
 
     @abstractmethod

@@ -162,7 +162,10 @@ class ScoreTable:
         return np.where(possible, (twice_u - n1 * n0) / (2 * np.sqrt(np.where(possible, variance, 1))), 0.0)
 
     def tprs(self, drawn: Members, fprs: Sequence[float]) -> Array:
-        """Return the highest TPR of a threshold with FPR at most each of ``fprs``, (b, n) to (b, K, F)."""
+        """Return, for each redraw, score and rate in ``fprs``, the highest TPR of any threshold with at most that FPR.
+
+        ``drawn`` has shape (b, n), the result (b, K, F).
+        """
         rates = np.zeros((len(drawn), len(self.order), len(fprs)))
         if not fprs:
             return rates

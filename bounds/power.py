@@ -93,10 +93,9 @@ class Power(Tabular):
         delta: delta of every epsilon in the answer.
         alpha: error probability.
         largest: the epsilon that perfect guessing certifies.
-        expected_one_run: the epsilon that the assumed attacker certifies by Steinke et al. 2023.
-        expected_fdp: the epsilon that the assumed attacker certifies by the f-DP recursion.
-        expected_gaussian: the epsilon that the assumed attacker certifies by the recursion for Gaussian mechanisms
-            only.
+        expected_one_run: median, 5 % and 95 % quantile of the epsilon that an audit certifies, by Steinke et al. 2023.
+        expected_fdp: the same quantiles, by the f-DP recursion.
+        expected_gaussian: the same quantiles, by the recursion for Gaussian mechanisms only.
         claims: number of users needed to reject each claim.
     """
 

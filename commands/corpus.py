@@ -212,7 +212,7 @@ def entities(
         list[str] | None,
         typer.Option(
             metavar="WORD",
-            help="Find addresses and numbers by presidio: email, phone (slow), credit_card, iban, ip_address, us_ssn,"
+            help="Find addresses and numbers with presidio: email, phone (slow), credit_card, iban, ip_address, us_ssn,"
             " crypto or url. Repeatable.",
             rich_help_panel=ENTITIES,
         ),

@@ -125,8 +125,8 @@ def runs(
 ) -> None:
     """List runs and audits: kind, date, answer, people, epsilon.
 
-    People are the audited members and non-members. A sweep has one line. The list marks damaged and unfinished folders,
-    and names nobody.
+    The column people counts the audited members and non-members. A sweep has one line. The list marks damaged and
+    unfinished folders, and names nobody.
     """
     from heldin.reports.runs import list_runs, runs_page, runs_table
 

@@ -282,8 +282,8 @@ def choose(
 ) -> None:
     """Choose between ULS, banded noise and ELS at one compute budget.
 
-    Compares ULS group sizes, banded noise for each of them, and ELS, by the noise in sums of gradients over steps.
-    Without public texts every clip norm counts as 1, and heldin names the option with the least noise. With public
+    Compares the noise in sums of gradients over steps: of each ULS group size, with and without banded noise, and of
+    ELS. Without public texts every clip norm counts as 1, and heldin names the option with the least noise. With public
     texts heldin estimates clip norms and the ELS group size from their users only, and Estimate-and-Double chooses
     (Charles et al., section 6).
     """

@@ -72,8 +72,8 @@ def plant(
 
     Draws coins and writes a training set to the folder training/ in --out. It has the name, format and columns of
     yours, without the rows of held-out users, and with rows of canary users. You may send manifest.json with it, but
-    keep ledger/ to yourself. After training, run heldin audit-planted FOLDER --model MODEL, with --out as FOLDER. If
-    killed, the same command resumes.
+    keep ledger/ to yourself. After training, run heldin audit-planted FOLDER --model MODEL, where FOLDER is
+    the --out folder of this command. If killed, the same command resumes.
     """
     from heldin.base.progress import reporter_for_this_terminal
     from heldin.planting.plant import plant as do

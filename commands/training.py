@@ -184,8 +184,8 @@ def white_box(
     Includes canary users by coin. Without --step, audits heldin's own trainer. Your step function, or Opacus
     (heldin.white_box.opacus_step:opacus), needs the signature in docs/white-box.md, and runs in one process.
 
-    Exit codes: 0 no alarm; 3 the accountant's curve is contradicted; 7 the trainer does not run the stated mechanism; 6
-    it does so only on finite input (0 with --accept non-finite).
+    Exit codes: 0 no alarm; 3 the accountant's curve is contradicted; 6 the trainer runs the stated mechanism only on
+    finite input (0 with --accept non-finite); 7 the trainer does not run the stated mechanism.
     """
     from heldin.base.coins import new_key
     from heldin.base.progress import reporter_for_this_terminal

@@ -97,7 +97,9 @@ class SamplerKind(Choice, ABC):
 
 
 class PoissonSampler(SamplerKind):
-    """A separate coin with probability ``rate`` decides each unit in each step. An empty sample is a noised step too.
+    """In each step, an independent coin with probability ``rate`` decides whether each unit is sampled.
+
+    An empty sample is a noised step too.
 
     Attributes:
         kind: name of the sampler in configs and plans.

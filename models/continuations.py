@@ -114,8 +114,8 @@ def sample_texts(
     room = lm.context - len(ids)
     if room < 1:
         raise InputError(
-            f"the prompt has {len(ids)} tokens, but the context of '{lm.name}' has only {lm.context}: shorten the"
-            " prompt"
+            f"the prompt and the start token take {len(ids)} tokens, and the context of '{lm.name}' has {lm.context},"
+            " so no token can follow: shorten the prompt"
         )
     # Drawn on the CPU, so that a seed gives the same draws on every device.
     generator = torch.Generator(device="cpu").manual_seed(seed)

@@ -92,7 +92,7 @@ class PlantColumns(Section):
         if self.messages is not None and self.prompt is not None:
             raise ValueError("columns: give either prompt and completion, or messages")
         if self.rejected is not None and self.prompt is None:
-            raise ValueError("columns: rejected needs prompt and completion, which is the column of the chosen texts")
+            raise ValueError("columns: rejected needs prompt, and completion for the chosen texts: give both")
         kept = [*self.others().values(), *self.text_columns, *([] if self.rejected is None else [self.rejected])]
         if both := sorted({*kept} & {*self.drop}):
             raise ValueError(

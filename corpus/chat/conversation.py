@@ -125,7 +125,11 @@ def format_of_row(row: Mapping[str, Any], columns: Columns) -> tuple[RowFormat, 
 
 
 def column_of_format(form: RowFormat, row: Mapping[str, Any], columns: Columns) -> str:
-    """Return the column for a stated format: the column named for texts, else the format's usual column."""
+    """Return the column to read for a stated format.
+
+    For messages and conversations this is ``columns.text`` if the row has it and it fits, else the format's usual
+    column.
+    """
     if form.answers:
         return CHOSEN if form is RowFormat.PREFERENCE else PROMPT
     if not form.has_turns:

@@ -80,6 +80,8 @@ def grid_epsilon(event: GridEvent, steps: int, delta: float) -> float:
 def composed_grid_epsilon(runs: Runs, delta: float) -> float:
     """Return epsilon(delta), from the whole pair if rounding and truncation are negligible, else from a tilted pair.
 
+    A hard cohort cap has no tilted pair.
+
     Raises InputError for a hard cohort cap if delta is not well above the rounding.
     """
     steps = _steps(runs)

@@ -35,7 +35,9 @@ FEW = 1024  # tokens of a unit's recorded pass that take a GPU no longer than th
 def choose_ways(
     matrices: Mapping[str, torch.Size], layout: RecordLayout, positions: int, device: torch.device, budget: int | None
 ) -> dict[str, MatrixWay]:
-    """Return the fastest way for each weight matrix by the module's table, within ``budget`` bytes of kept gradients.
+    """Return a way for each weight matrix: materialise where it saves most time and fits into ``budget`` bytes.
+
+    The other matrices get the faster of stream and ghost. Times follow the module's table and the constants above.
 
     Args:
         matrices: shape of each matrix that multiplies (M, N).

@@ -108,9 +108,9 @@ class BandedLevel(UserLevel):
             )
         super().check()
         if plan.clip.filters:
-            raise InputError(f"banded noise and the concentration filter have no accountant: {_REFUSED['tau']}")
+            raise InputError(f"banded noise with the concentration filter has no accountant: {_REFUSED['tau']}")
         if plan.clip_quantile is not None:
-            raise InputError(f"banded noise and a clip quantile have no accountant: {_REFUSED['clip_quantile']}")
+            raise InputError(f"banded noise with a clip quantile has no accountant: {_REFUSED['clip_quantile']}")
         if plan.divisor.constant is None:
             raise InputError(
                 "banded noise with the realised cohort as divisor has no accountant: set the divisor to a constant"

@@ -71,7 +71,9 @@ class UedpDefense(NamedPeopleDefense):
                 " leave weight_caps out"
             )
         if self.population < 2:
-            raise ValueError("population must be at least 2: epsilon counts the other users who may name an entity")
+            raise ValueError(
+                "population must be at least 2: epsilon depends on the number of other users who may name an entity"
+            )
         return self
 
     @property

@@ -287,7 +287,10 @@ def texts_under_attack(config: RunConfig, data: RunData, which: Documents | None
 
 
 def test_texts(config: RunConfig, data: RunData) -> AttackTexts:
-    """Return, for each held-out user, a sample of test texts, cut and scored like the attacker's."""
+    """Return a sample of test texts of each real held-out user, with the attacker's limit on length.
+
+    Users without test texts and audited entities are left out.
+    """
     key, most = seed_key(config.seed), config.audit.test_texts_per_user
     sample = {}
     for user in data.real(data.ledger.users(Role.HELD_OUT)):
