@@ -151,19 +151,16 @@ class People(Code):
     COUNTED = (
         "{which} at this threshold flags {rate:.0f} of every 100 members ({what.members}; 95 % confidence interval (CI)"
         " {lower:.0f} to {upper:.0f}) and wrongly {wrong:.0f} of every 100 non-members (CI {wrong_lower:.0f} to"
-        " {wrong_upper:.0f}). Guessing flags as many of each.{allowed}"
+        " {wrong_upper:.0f}). Guessing flags both alike.{allowed}"
     )
     COUNTED_FEW = (
         "{which} at this threshold flags {count} of {of} members ({what.members}; 95 % confidence interval (CI)"
         " {lower:.0f} to {upper:.0f} of every 100) and wrongly {wrong_count} of {wrong_of} non-members (CI"
-        " {wrong_lower:.0f} to {wrong_upper:.0f}). Guessing flags as many of each.{allowed}"
+        " {wrong_lower:.0f} to {wrong_upper:.0f}). Guessing flags both alike.{allowed}"
     )
     ALLOWED = " The guarantee allows at most {rate:.0f} on average."
     BEST = "The best of {among} flags {rate:.0f} of 100 members and {wrong:.0f} non-members, which chance can explain."
-    BEST_FEW = (
-        "The best of {among} flags {count} of {of} members and {wrong_count} of {wrong_of} non-members, which chance"
-        " can explain."
-    )
+    BEST_FEW = "The best of {among} flags {count} members and {wrong_count} non-members, which chance can explain."
     CANARIES = (
         "{answer}. {attack} flags {count} of {of} in training (CI {lower:.0f} to {upper:.0f} of 100) and wrongly"
         " {wrong_count} of {wrong_of} others."
@@ -180,7 +177,7 @@ class AttackNeeds(Code):
     NEEDS = "It needs {asked}, and about {texts} a person.{held}"
     OF_TRAININGS = "It needs the model of a training, the base model, and every text of the planted user.{held}"
     MORE_THAN_RELEASED = " Released as {released}: this attack needs more than your users will have."
-    AS_RELEASED = " Released as {released}: its receivers have all of this."
+    AS_RELEASED = " Released as {released}: enough for this attack."
 
 
 class WhichAttacker(Code):

@@ -53,8 +53,8 @@ class Compared(Code):
     PEOPLE = ("{variant} {rate:.0f}{interval} and {wrong:.0f}", "; ")
     INTERVAL = " (95 % CI {lower:.0f} to {upper:.0f})"
     FLAGGED = (
-        "Flagged of every 100 members, and wrongly of every 100 non-members: {people}. Guessing flags as many of"
-        " each. Counted: the deciding attack if a model leaks, else the primary one."
+        "Flagged of every 100 members, and wrongly of every 100 non-members: {people}. Guessing flags both"
+        " alike. Counted: the deciding attack if a model leaks, else the primary one."
     )
     REPEATED = "Estimate, not certified: {blocks} repetitions with new coin flips, seeds and training runs."
     ONCE = (
