@@ -149,18 +149,24 @@ class People(Code):
     """How many people an attack flags; ``audited`` selects the words for the audited people."""
 
     COUNTED = (
-        "{which} at this threshold flags {rate:.0f} of every 100 members ({what.members}; 95 % confidence interval (CI)"
+        "{which} flags {rate:.0f} of every 100 members ({what.members}; 95 % confidence interval (CI)"
         " {lower:.0f} to {upper:.0f}) and wrongly {wrong:.0f} of every 100 non-members (CI {wrong_lower:.0f} to"
         " {wrong_upper:.0f}). Guessing flags both alike.{allowed}"
     )
     COUNTED_FEW = (
-        "{which} at this threshold flags {count} of {of} members ({what.members}; 95 % confidence interval (CI)"
+        "{which} flags {count} of {of} members ({what.members}; 95 % confidence interval (CI)"
         " {lower:.0f} to {upper:.0f} of every 100) and wrongly {wrong_count} of {wrong_of} non-members (CI"
         " {wrong_lower:.0f} to {wrong_upper:.0f}). Guessing flags both alike.{allowed}"
     )
     ALLOWED = " The guarantee allows at most {rate:.0f} on average."
-    BEST = "The best of {among} flags {rate:.0f} of 100 members and {wrong:.0f} non-members, which chance can explain."
-    BEST_FEW = "The best of {among} flags {count} members and {wrong_count} non-members, which chance can explain."
+    BEST = (
+        "The best of {among} flags {rate:.0f} of 100 members and {wrong:.0f} of 100 non-members, which chance can"
+        " explain."
+    )
+    BEST_FEW = (
+        "The best of {among} flags {count} of {of} members and {wrong_count} of {wrong_of} non-members, which chance"
+        " can explain."
+    )
     CANARIES = (
         "{answer}. {attack} flags {count} of {of} in training (CI {lower:.0f} to {upper:.0f} of 100) and wrongly"
         " {wrong_count} of {wrong_of} others."
