@@ -352,6 +352,35 @@ def chat_base(
     typer.echo(f"{to}: name it in model.base")
 
 
+@app.command("users")
+def users(
+    folder: Annotated[Path, typer.Option("--out", help="Folder for messages, models and sweeps.")] = Path("runs/users"),
+    rung: Annotated[list[int] | None, typer.Option(help="Number of users. Repeatable; default: every rung.")] = None,
+    scale: Annotated[str | None, typer.Option(help="banded: banded noise, in folders of its own.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Override, in YAML. Repeatable.")] = None,
+    quiet: Quiet = False,
+    device: DeviceOption = None,
+) -> None:
+    """Measure what user-level privacy costs by the number of users (docs/users.md).
+
+    A sweep of heldin for each rung: if it is killed, the same command resumes it.
+    """
+    from heldin.base.progress import reporter_for_this_terminal
+    from heldin.commands.finish import interruptible
+    from heldin.sweeps.driver import run_sweep
+    from replication.users import RUNGS, rung_sweep, write_models, write_rungs
+
+    reporter, rungs = reporter_for_this_terminal(), rung or RUNGS
+    write_models(folder)
+    write_rungs(folder, rungs)
+    with interruptible():
+        for number in rungs:
+            sweep = rung_sweep(folder, number, scale, set_ or ())
+            run_sweep(
+                sweep, folder / sweep.config.name, reporter, command=f"python -m replication users --rung {number}"
+            )
+
+
 @app.command("later-loss")
 def later_loss(
     file: Annotated[Path, typer.Argument(help="after.jsonl.gz of split-by-date.")],
