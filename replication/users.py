@@ -6,14 +6,20 @@ having learned all of it. The attacker's reference has read those of four times 
 """
 
 import json
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-from heldin.base.files import whole_file
+from heldin.audit.blocks import Summary, over_blocks
+from heldin.audit.users_ladder import PLAIN, Trained, kept
+from heldin.base.files import whole_file, write_text
+from heldin.base.progress import Reporter
+from heldin.base.wording import counted
 from heldin.corpus.document import Document
 from heldin.corpus.made_up.synthetic import SyntheticCorpus, generate
+from heldin.defenses.plan_file import read_plan
 from heldin.finetune.batches import encode
 from heldin.finetune.pretraining import train_once
 from heldin.finetune.recipe import Recipe, Select
@@ -22,12 +28,14 @@ from heldin.models.loading import LanguageModel
 from heldin.models.model_config import TinyModel
 from heldin.models.opening import load_language_model
 from heldin.models.tiny import new_tiny_model, train_tokenizer
+from heldin.sweeps.cell_plan import kept_hash, placed_cells
+from heldin.sweeps.finished import Finished, finished_cells
 from heldin.sweeps.load import load_sweep
 from heldin.sweeps.sweep_config import Sweep
 
 RUNGS = (1000, 4000, 16000, 64000)
 AUDITED = 700  # people whose membership a coin decides: half of them are in no training
-SWEEP = Path(__file__).parent.parent / "configs" / "sweeps" / "users.yaml"
+SWEEPS = Path(__file__).parent.parent / "configs" / "sweeps"
 SEED, PUBLIC_SEED = 21, 977
 CHARACTERS = 50  # of a message at most
 RECORDS = 12  # of a person: 2 for training, 8 for the attacker, 2 to measure the loss
@@ -115,13 +123,13 @@ def _train(fresh: LanguageModel, texts: Sequence[str], recipe: Recipe, to: Path)
     train_once(fresh, encode(fresh.tokenizer, documents, recipe.sequence_length), recipe, to)
 
 
-def rung_sweep(folder: Path, rung: int, scale: str | None = None, overrides: Sequence[str] = ()) -> Sweep:
+def rung_sweep(folder: Path, rung: int, name: str = "users", overrides: Sequence[str] = ()) -> Sweep:
     """Return the sweep of a rung.
 
     Args:
         folder: of messages and models.
         rung: number of people in training on average, and the population that the accountant is told.
-        scale: of the sweep's file: ``banded``; None: plain training and ULS.
+        name: of the sweep's file: ``users``, plain training and ULS; or ``users-banded``.
         overrides: further changes of the sweep's file.
 
     Raises:
@@ -134,5 +142,87 @@ def rung_sweep(folder: Path, rung: int, scale: str | None = None, overrides: Seq
         f"split.audit_fraction={min(1.0, AUDITED / people_of(rung)):.6f}",
         f"defense.population={rung}",
     ]
-    name = "-".join(["users", *([scale] if scale else []), str(rung)])
-    return load_sweep(SWEEP, [f"name={name}", *overrides], scale, of_base)
+    return load_sweep(SWEEPS / f"{name}.yaml", [f"name={name}-{rung}", *overrides], None, of_base)
+
+
+def trained(sweep: Sweep, folder: Path, reporter: Reporter) -> list[Trained]:
+    """Return what each variant of a finished sweep of a rung measured.
+
+    Args:
+        sweep: of the rung.
+        folder: of the sweep.
+        reporter: of the reading.
+    """
+    finished, _ = finished_cells(placed_cells(sweep, folder), kept_hash(folder), reporter)
+    by_variant: dict[str, list[Finished]] = defaultdict(list)
+    for cell in finished.values():
+        by_variant[cell.cell.variant.name].append(cell)
+    return [_trained(cells) for cells in by_variant.values() if len(cells) == sweep.config.blocks]
+
+
+def _trained(cells: Sequence[Finished]) -> Trained:
+    plan, training = read_plan(cells[0].cell.folder / "plan.json"), cells[0].record.training
+    assert training is not None
+    assert training.fit is not None
+    return Trained(
+        users=training.fit.population,
+        training=cells[0].cell.variant.name.split("-")[0],
+        epsilon=None if training.epsilon is None else round(training.epsilon, 2),
+        noise_multiplier=round(training.noise_multiplier or 0.0, 4),
+        bands=plan.sampler.groups,
+        gains=tuple(round(_gain(cell), 4) for cell in cells),
+        aurocs=tuple(round(cell.auroc, 4) for cell in cells),
+    )
+
+
+def _gain(cell: Finished) -> float:
+    return sum(user.base_loss - user.loss for user in cell.losses.values()) / len(cell.losses)
+
+
+def in_order(ladder: Sequence[Trained]) -> list[Trained]:
+    """Return the ladder by number of users, plain training first, then by epsilon."""
+    return sorted(
+        ladder, key=lambda row: (row.users, row.training != PLAIN, row.epsilon or 0.0, row.training == "banded")
+    )
+
+
+def write_ladder(ladder: Sequence[Trained], to: Path) -> None:
+    """Write the ladder as YAML, a line for each kind of training at a rung."""
+    rows = [f"- {json.dumps(row.model_dump(mode='json'))}\n" for row in ladder]
+    write_text(to, "# Written by python -m replication users. docs/users.md prints it.\n" + "".join(rows))
+
+
+def ladder_table(ladder: Sequence[Trained]) -> str:
+    """Return the ladder as a table in Markdown: means over the blocks, with 95 % intervals."""
+    shares = {id(row.trained): row.share for row in kept(ladder)}
+    lines = [
+        "| users | training | noise multiplier | gain, nats a token | share of the plain gain | AUROC on fresh texts |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in ladder:
+        share = shares.get(id(row))
+        cells = (
+            f"{row.users:,}",
+            _kind(row),
+            f"{row.noise_multiplier:.3g}",
+            _interval(over_blocks(row.gains)),
+            "" if share is None else _interval(share, 100, " %"),
+            _interval(over_blocks(row.aurocs)),
+        )
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _kind(row: Trained) -> str:
+    if row.training == PLAIN:
+        return PLAIN
+    named = "ULS" if row.training == "uls" else f"banded, {counted(row.bands, 'band')}"
+    return f"{named}, epsilon {row.epsilon:g}"
+
+
+def _interval(summary: Summary, times: float = 1.0, unit: str = "") -> str:
+    digits = 0 if unit else 3
+    value, *limits = (
+        f"{times * each:.{digits}f}" for each in (summary.value, summary.lower, summary.upper) if each is not None
+    )
+    return f"{value}{unit}" + (f" ({limits[0]} to {limits[1]})" if limits else "")
