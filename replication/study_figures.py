@@ -6,6 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, NullLocator
 
+from heldin.audit.blocks import Summary
 from heldin.audit.users_ladder import HALF, TOLERABLE, Trained, kept
 from heldin.base.errors import InputError
 from heldin.reports.figures import BLUE, GREY, ORANGE, figure
@@ -62,13 +63,13 @@ def users_figure(ladder: Sequence[Trained]) -> str:
 
     The lines of a rung are set a little apart, so that their intervals do not overlap.
     """
-    rows = [row for row in kept(ladder) if row.share.lower is not None and row.share.upper is not None]
+    rows = kept(ladder)
     kinds = list(dict.fromkeys((row.trained.training, row.trained.epsilon) for row in rows))
     with figure(5.0, 2.8) as (drawn, saved):
         axes = drawn.subplots()
         for place, (training, epsilon) in enumerate(kinds):
             own = [row for row in rows if (row.trained.training, row.trained.epsilon) == (training, epsilon)]
-            shares = np.array([(row.share.value, row.share.lower, row.share.upper) for row in own]) * 100
+            shares = 100 * np.array([_limits(row.share) for row in own])
             axes.errorbar(
                 [row.trained.users * _APART ** (place - (len(kinds) - 1) / 2) for row in own],
                 shares[:, 0],
@@ -83,11 +84,18 @@ def users_figure(ladder: Sequence[Trained]) -> str:
         for share in (HALF, TOLERABLE):
             axes.axhline(100 * share, color=GREY, linestyle=":", linewidth=0.8)
         axes.set(xscale="log", xlabel="users", ylabel="share of the plain gain kept, %")
-        axes.set_ylim(min(0.0, axes.get_ylim()[0]), 100)
+        axes.set_ylim(min(0.0, axes.get_ylim()[0]), 100.0)
         _ticks(axes, sorted({row.trained.users for row in rows}))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
         axes.legend(loc="upper left")
     return saved[0]
+
+
+def _limits(share: Summary) -> tuple[float, float, float]:
+    """Return mean and limits; without an interval the mean three times."""
+    if share.lower is None or share.upper is None:
+        return share.value, share.value, share.value
+    return share.value, share.lower, share.upper
 
 
 def effective_noise_figure(rows: Sequence[NoiseRow], *, epsilon: float = 3.0, steps: int = 1000) -> str:

@@ -74,12 +74,12 @@ def test_a_small_ladder_is_run_and_printed(replicate, tmp_path, monkeypatch):
     changes = [
         f"variants.{name}.defense.{key}" for name in ("plain", "uls-8", "uls-2") for key in ("steps=2", "cohort=9")
     ]
-    overrides = [word for change in ("blocks=3", *changes) for word in ("--set", change)]
+    overrides = [word for change in ("blocks=1", *changes) for word in ("--set", change)]
     code, out, err = replicate("users", "--out", tmp_path / "ladder", "--rung", 60, *overrides)
     assert code == 0, err
     (plain, *private) = read_ladder(tmp_path / "ladder" / "ladder.yaml")
     assert (plain.training, plain.users, plain.noise_multiplier) == ("plain", 60, 0.0)
-    assert [(row.training, row.epsilon, len(row.gains)) for row in private] == [("uls", 2.0, 3), ("uls", 8.0, 3)]
+    assert [(row.training, row.epsilon, len(row.gains)) for row in private] == [("uls", 2.0, 1), ("uls", 8.0, 1)]
     assert private[0].noise_multiplier > private[1].noise_multiplier > 0
     assert users.ladder_table((plain, *private)) in out
     assert (tmp_path / "ladder" / "users.svg").is_file()
