@@ -16,10 +16,11 @@ _OF_TEXTS = {
     "min-k++": "heldin.attacks.statistics:MinKPlusPlus",
 }
 _BY_ANSWERS = {
-    "samia": "heldin.attacks.text_statistics:Samia",  # the strongest for as many tokens: benchmarks/text_level.py
-    "coverage-mean": "heldin.attacks.text_statistics:MeanCoverage",
-    "coverage": "heldin.attacks.text_statistics:Coverage",
+    # The first is primary, by a rule that was fixed before its three models were made: docs/log, 2026-11-29.
     "longest-run": "heldin.attacks.text_statistics:LongestRun",
+    "coverage": "heldin.attacks.text_statistics:Coverage",
+    "coverage-mean": "heldin.attacks.text_statistics:MeanCoverage",
+    "samia": "heldin.attacks.text_statistics:Samia",
 }
 # What runs unless a config names others: each further score widens the intervals of all.
 DEFAULT_ATTACKS = tuple(_OF_TEXTS)

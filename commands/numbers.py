@@ -285,8 +285,10 @@ def choose(
     Compares the noise in sums of gradients over steps: of each ULS group size, with and without banded noise, and of
     ELS. Without public texts every clip norm counts as 1, and heldin names the option with the least noise. With public
     texts heldin estimates clip norms and the ELS group size from their users only, and Estimate-and-Double chooses
-    (Charles et al., section 6).
+    (Charles et al., section 6). The last lines say how many made-up users it took to keep half, and three quarters, of
+    the gain of plain training (docs/users.md).
     """
+    from heldin.audit.users_ladder import least_table, least_users, read_ladder
     from heldin.base.progress import reporter_for_this_terminal
     from heldin.defenses.accounting import choose as engine
 
@@ -313,7 +315,9 @@ def choose(
         clip_norm=clip_norm,
     )
     rows = [asdict(option) for option in chosen.options]
-    answer(engine.table(chosen), chosen.as_dict(), rows, json=json, csv=csv)
+    least = least_users(read_ladder())
+    fields = {**chosen.as_dict(), "made_up_users": [asdict(rung) for rung in least]}
+    answer(f"{engine.table(chosen)}\n\n{least_table(least)}", fields, rows, json=json, csv=csv)
 
 
 def bound(

@@ -1,5 +1,6 @@
 """Simulations and studies of the papers, each a command."""
 
+import itertools
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -350,6 +351,50 @@ def chat_base(
     with reporter_for_this_terminal().track("chat model", steps_of(), "steps") as advance:
         write_chat_base(to, advance=advance)
     typer.echo(f"{to}: name it in model.base")
+
+
+@app.command("users")
+def users(
+    folder: Annotated[Path, typer.Option("--out", help="Folder for messages, models and sweeps.")] = Path("runs/users"),
+    rung: Annotated[list[int] | None, typer.Option(help="Number of users. Repeatable; default: every rung.")] = None,
+    banded: Annotated[bool, typer.Option("--banded", help="Also train with banded noise.")] = False,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Override, in YAML. Repeatable.")] = None,
+    quiet: Quiet = False,
+    device: DeviceOption = None,
+) -> None:
+    """Measure what user-level privacy costs by the number of users (docs/users.md).
+
+    A sweep of heldin for each rung: if it is killed, the same command resumes it.
+    """
+    from heldin.base.files import write_text
+    from heldin.base.progress import reporter_for_this_terminal
+    from heldin.commands.finish import interruptible
+    from heldin.sweeps.driver import run_sweep
+    from replication.study_figures import users_figure
+    from replication.users import (
+        RUNGS,
+        in_order,
+        ladder_table,
+        rung_sweep,
+        trained,
+        write_ladder,
+        write_models,
+        write_rungs,
+    )
+
+    reporter, rungs, ladder = reporter_for_this_terminal(), rung or RUNGS, []
+    write_models(folder)
+    write_rungs(folder, rungs)
+    with interruptible():
+        for number, name in itertools.product(rungs, ("users", "users-banded") if banded else ("users",)):
+            sweep = rung_sweep(folder, number, name, set_ or ())
+            out = folder / sweep.config.name
+            run_sweep(sweep, out, reporter, command=f"python -m replication users --rung {number}")
+            ladder += trained(sweep, out, reporter)
+    ladder = in_order(ladder)
+    write_ladder(ladder, folder / "ladder.yaml")
+    write_text(folder / "users.svg", users_figure(ladder))
+    typer.echo(f"{ladder_table(ladder)}\nfigure: {folder / 'users.svg'}, numbers: {folder / 'ladder.yaml'}")
 
 
 @app.command("later-loss")

@@ -6,6 +6,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, NullLocator
 
+from heldin.audit.blocks import Summary
+from heldin.audit.users_ladder import HALF, TOLERABLE, Trained, kept
 from heldin.base.errors import InputError
 from heldin.reports.figures import BLUE, GREY, ORANGE, figure
 from replication.effective_noise import PAPERS_LIMIT, PAPERS_MEASURED, NoiseRow
@@ -18,6 +20,7 @@ _AXES: dict[Swept, str] = {
     "budget": "compute budget B, gradients a round",
     "within": "within-user deviation",
 }
+_APART = 1.06  # factor between lines that share their values
 _CLOSE = 1.25  # errors within this factor share a mark
 _LINES = {"ULS": ("-", "o", BLUE), "ELS": ("--", "s", ORANGE)}
 _THIN = (("--", ORANGE), ("-", ORANGE), ("--", BLUE), ("-", BLUE))  # two values each side of the thick line
@@ -53,6 +56,46 @@ def mean_estimation_figure(study: Study) -> str:
         ]
         drawn.legend([handles[i] for i in order], [labels[i] for i in order], loc="outside upper center", ncols=4)
     return saved[0]
+
+
+def users_figure(ladder: Sequence[Trained]) -> str:
+    """Return the share of the plain gain that private training kept, by the number of users, with 95 % intervals.
+
+    The lines of a rung are set a little apart, so that their intervals do not overlap.
+    """
+    rows = kept(ladder)
+    kinds = list(dict.fromkeys((row.trained.training, row.trained.epsilon) for row in rows))
+    with figure(5.0, 2.8) as (drawn, saved):
+        axes = drawn.subplots()
+        for place, (training, epsilon) in enumerate(kinds):
+            own = [row for row in rows if (row.trained.training, row.trained.epsilon) == (training, epsilon)]
+            shares = 100 * np.array([_limits(row.share) for row in own])
+            axes.errorbar(
+                [row.trained.users * _APART ** (place - (len(kinds) - 1) / 2) for row in own],
+                shares[:, 0],
+                np.abs(shares[:, 1:] - shares[:, :1]).T,
+                fmt=("-" if training == "uls" else "--") + ("o" if epsilon == max(e for _, e in kinds if e) else "s"),
+                color=BLUE if training == "uls" else ORANGE,
+                markersize=3,
+                capsize=2,
+                elinewidth=0.8,
+                label=f"{'ULS' if training == 'uls' else 'banded noise'}, epsilon {epsilon:g}",
+            )
+        for share in (HALF, TOLERABLE):
+            axes.axhline(100 * share, color=GREY, linestyle=":", linewidth=0.8)
+        axes.set(xscale="log", xlabel="users", ylabel="share of the plain gain kept, %")
+        axes.set_ylim(min(0.0, axes.get_ylim()[0]), 100.0)
+        _ticks(axes, sorted({row.trained.users for row in rows}))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+        axes.legend(loc="upper left")
+    return saved[0]
+
+
+def _limits(share: Summary) -> tuple[float, float, float]:
+    """Return mean and limits; without an interval the mean three times."""
+    if share.lower is None or share.upper is None:
+        return share.value, share.value, share.value
+    return share.value, share.lower, share.upper
 
 
 def effective_noise_figure(rows: Sequence[NoiseRow], *, epsilon: float = 3.0, steps: int = 1000) -> str:

@@ -36,7 +36,7 @@ WITH_EXAMPLE = tuple(
             "presets",
             "private-training",
         ),
-        *("retraining", "run", "scale", "studies", "sweeps", "user-entity-dp", "verdict", "white-box"),
+        *("retraining", "run", "scale", "studies", "sweeps", "user-entity-dp", "users", "verdict", "white-box"),
     )
 )
 RUN = FROM_NOTHING + WITH_EXAMPLE

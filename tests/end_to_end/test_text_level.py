@@ -56,7 +56,7 @@ def test_one_audit_has_an_answer_for_each_level_and_is_verified(call, finished, 
     code, printed, err = call(*_arguments(finished, files, out), *FEW, *levels, "--set", "release.access=text")
     assert code == 0, err
     record = read_record(out / "record.json")
-    assert (record.access, record.primary_attack) == (Access.TEXT, "samia")
+    assert (record.access, record.primary_attack) == (Access.TEXT, "longest-run")
     assert [level.access for level in record.levels] == [Access.LOG_PROBABILITIES, Access.TOP_K]
     assert {result.attack for result in record.attacks} == {"coverage-mean", "coverage", "longest-run", "samia"}
     assert names(" ".join(printed.split()), "only text", "log-probabilities", "the likeliest next tokens")

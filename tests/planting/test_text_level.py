@@ -56,5 +56,5 @@ def test_behind_an_endpoint_a_planted_audit_needs_log_probabilities(planted, cal
 
 
 def test_no_claim_is_tested_on_a_planted_set_of_a_level_without_attacks():
-    with refused(naming=("access", "samia")):
+    with refused(naming=("access", "longest-run")):
         plan("x.jsonl", "base", attack={"access": ["log-probabilities", "text"], "names": ["loss"], "primary": "loss"})
