@@ -203,8 +203,8 @@ def require_declared(defense: DefenseConfig, mechanism: "Mechanism") -> None:
     # By the base class, which a package may have overridden.
     if mechanism.declared != DeclaredDefense.declared(defense):
         raise InputError(
-            f"defense '{defense.kind}' states a package, version, settings or audit that are not its own: correct"
-            " DeclaredDefense.declared"
+            f"defense '{defense.kind}' states a package, version, settings or audit that are not its own: do not"
+            " override the method declared"
         )
 
 

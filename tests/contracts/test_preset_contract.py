@@ -128,11 +128,11 @@ def _records(store):
 @pytest.mark.parametrize(
     ("write", "found"),
     [
-        (lambda path: json_lines(path, [{"who": "ann", "what": "hello"}], "x.jsonl"), "who, what|no XML|no archive"),
-        (lambda path: json_lines(path, [["ann", "hello"]], "x.jsonl"), "a JSON str|no XML|no archive"),
-        (lambda path: _write(path / "x.txt", "Dear all,\nthis is a letter.\n"), "not 2 fields|no XML|no archive"),
-        (lambda path: _write(path / "x.xml", "<users><row Id='1' /></users>"), "broken JSON|begins|<users>|no archive"),
-        (lambda path: _write(path / "empty.jsonl", ""), "no row that can be read|no XML|no archive"),
+        (lambda path: json_lines(path, [{"who": "ann", "what": "hello"}], "x.jsonl"), "who, what|not XML|not an archive"),
+        (lambda path: json_lines(path, [["ann", "hello"]], "x.jsonl"), "a JSON str|not XML|not an archive"),
+        (lambda path: _write(path / "x.txt", "Dear all,\nthis is a letter.\n"), "not 2 fields|not XML|not an archive"),
+        (lambda path: _write(path / "x.xml", "<users><row Id='1' /></users>"), "broken JSON|begins|<users>|not an archive"),
+        (lambda path: _write(path / "empty.jsonl", ""), "no readable row|not XML|not an archive"),
     ],
     ids=["other columns", "lists", "text", "other XML", "empty"],
 )
@@ -153,7 +153,7 @@ def _write(path, content):
 def test_a_folder_of_something_else_and_a_missing_file(name, tmp_path):
     (tmp_path / "photos").mkdir()
     _write(tmp_path / "photos" / "cat.jpg", "no picture")
-    with pytest.raises(InputError, match=r"photos'.*found (cat\.jpg|a folder)"):
+    with pytest.raises(InputError, match=r"photos'.*(found|but has) (cat\.jpg|a folder)"):
         _rows(PresetSource(PRESETS[name], tmp_path / "photos"))
     with pytest.raises(InputError, match="no such file: '.*gone'"):
         PresetSource(PRESETS[name], tmp_path / "gone").fingerprint()

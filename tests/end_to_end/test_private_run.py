@@ -264,7 +264,7 @@ def test_every_kind_of_unit_trains(call, config, tmp_path, kind):
 @pytest.mark.parametrize(
     ("changes", "naming"),
     [
-        ({"noise_multiplier": 1.0}, ("'target_epsilon'", "'noise_multiplier'")),
+        ({"noise_multiplier": 1.0}, ("target_epsilon", "noise_multiplier")),
         # Keys of other kinds.
         ({"kind": "example"}, "defense.group_size"),
         ({"kind": "els", "cap": 9}, "defense.cap"),

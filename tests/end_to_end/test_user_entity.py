@@ -104,14 +104,14 @@ def test_an_entity_in_every_record_is_told_its_epsilon(call, config, tmp_path):
     [
         ({"record_selection": "random_chunk"}, [], "checked", "defense.record_selection"),
         ({"group_size": 4}, [], "UserEntityDefense._caps_go_together", ("group_size", "entity_cap")),
-        ({"group_size": 4, "entity_cap": 2}, [], "UserEntityDefense._caps_go_together", ("entity_cap", "'entities'")),
+        ({"group_size": 4, "entity_cap": 2}, [], "UserEntityDefense._caps_go_together", ("entity_cap", "entities")),
         (
             {"group_size": 4, "entity_cap": 2, "exposed": 3, "entities": {"kind": "patterns"}},
             [],
             "UserEntityDefense._caps_go_together",
             ("exposed", "group_size", "entity_cap"),
         ),
-        ({"noise_multiplier": 1.0}, [], "SampledDefense._one_scale", ("'target_epsilon'", "'noise_multiplier'")),
+        ({"noise_multiplier": 1.0}, [], "SampledDefense._one_scale", ("target_epsilon", "noise_multiplier")),
         ({}, [{"kind": "deduplicate"}], "RunConfig._nothing_compares_texts", ("data_defenses", "'user-entity'")),
         (
             {},
