@@ -128,11 +128,11 @@ def _records(store):
 @pytest.mark.parametrize(
     ("write", "found"),
     [
-        (lambda path: json_lines(path, [{"who": "ann", "what": "hello"}], "x.jsonl"), "who, what|not XML|not an archive"),
-        (lambda path: json_lines(path, [["ann", "hello"]], "x.jsonl"), "a JSON str|not XML|not an archive"),
-        (lambda path: _write(path / "x.txt", "Dear all,\nthis is a letter.\n"), "not 2 fields|not XML|not an archive"),
-        (lambda path: _write(path / "x.xml", "<users><row Id='1' /></users>"), "broken JSON|begins|<users>|not an archive"),
-        (lambda path: _write(path / "empty.jsonl", ""), "no readable row|not XML|not an archive"),
+        (lambda path: json_lines(path, [{"who": "ann", "what": "hello"}], "x.jsonl"), "who, what|not XML|not an arc"),
+        (lambda path: json_lines(path, [["ann", "hello"]], "x.jsonl"), "a JSON str|not XML|not an arc"),
+        (lambda path: _write(path / "x.txt", "Dear all,\nthis is a letter.\n"), "not 2 fields|not XML|not an arc"),
+        (lambda path: _write(path / "x.xml", "<users><row Id='1' /></users>"), "broken JSON|begins|<users>|not an arc"),
+        (lambda path: _write(path / "empty.jsonl", ""), "no readable row|not XML|not an arc"),
     ],
     ids=["other columns", "lists", "text", "other XML", "empty"],
 )
