@@ -128,16 +128,16 @@ def _records(store):
 @pytest.mark.parametrize(
     ("write", "found"),
     [
-        (lambda path: json_lines(path, [{"who": "ann", "what": "hello"}], "x.jsonl"), "who, what|not XML|not an arc"),
-        (lambda path: json_lines(path, [["ann", "hello"]], "x.jsonl"), "a JSON str|not XML|not an arc"),
-        (lambda path: _write(path / "x.txt", "Dear all,\nthis is a letter.\n"), "not 2 fields|not XML|not an arc"),
+        (lambda path: json_lines(path, [{"who": "ann", "what": "hello"}], "x.jsonl"), "who, what"),
+        (lambda path: json_lines(path, [["ann", "hello"]], "x.jsonl"), "a JSON str"),
+        (lambda path: _write(path / "x.txt", "Dear all,\nthis is a letter.\n"), "not 2 fields"),
         (lambda path: _write(path / "x.xml", "<users><row Id='1' /></users>"), "broken JSON|begins|<users>|not an arc"),
-        (lambda path: _write(path / "empty.jsonl", ""), "no readable row|not XML|not an arc"),
+        (lambda path: _write(path / "empty.jsonl", ""), "no readable row"),
     ],
     ids=["other columns", "lists", "text", "other XML", "empty"],
 )
 def test_files_of_another_format_are_one_line_that_says_what_was_found(name, write, found, tmp_path):
-    with pytest.raises(InputError, match=f"should be .*; found .*({found})") as caught:
+    with pytest.raises(InputError, match=f"should be .*; found .*({found}|not XML|not an archive)") as caught:
         _rows(PresetSource(PRESETS[name], write(tmp_path)))
     assert "\n" not in str(caught.value)
     # A file of another format may hold anybody's texts.
