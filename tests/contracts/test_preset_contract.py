@@ -131,7 +131,7 @@ def _records(store):
         (lambda path: json_lines(path, [{"who": "ann", "what": "hello"}], "x.jsonl"), "who, what"),
         (lambda path: json_lines(path, [["ann", "hello"]], "x.jsonl"), "a JSON str"),
         (lambda path: _write(path / "x.txt", "Dear all,\nthis is a letter.\n"), "not 2 fields"),
-        (lambda path: _write(path / "x.xml", "<users><row Id='1' /></users>"), "broken JSON|begins|<users>|not an arc"),
+        (lambda path: _write(path / "x.xml", "<users><row Id='1' /></users>"), "broken JSON|begins|<users>"),
         (lambda path: _write(path / "empty.jsonl", ""), "no readable row"),
     ],
     ids=["other columns", "lists", "text", "other XML", "empty"],
