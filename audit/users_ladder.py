@@ -6,11 +6,12 @@ The numbers are in ``users_ladder.yaml``, which ``python -m replication users`` 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from heldin.audit.blocks import Summary, over_blocks
-from heldin.base.section import Section
+from heldin.base.section import LARGEST, Count, NotNegative, Positive, Section
 from heldin.base.yaml_files import read_yaml
 from heldin.words.statement import Statement
 from heldin.words.users_ladder import Ladder
@@ -23,19 +24,19 @@ HALF, TOLERABLE = 0.5, 0.75  # shares of the plain gain
 class Trained(Section):
     """The trainings of one kind at one rung, one for each block."""
 
-    users: int
+    users: Count
     """Population that the accountant is given."""
     training: str
     """plain, uls or banded."""
-    epsilon: float | None
+    epsilon: Positive | None
     """Of the plan; null: plain training."""
-    noise_multiplier: float
+    noise_multiplier: NotNegative
     """Of the plan."""
-    bands: int = 1
+    bands: Count = 1
     """Groups of users that take turns."""
-    gains: tuple[float, ...]
+    gains: tuple[Annotated[float, Field(ge=-LARGEST, le=LARGEST)], ...]
     """For each block, loss of the base model less that of the trained one on non-members' test texts, nats a token."""
-    aurocs: tuple[float, ...]
+    aurocs: tuple[Annotated[float, Field(ge=0, le=1)], ...]
     """For each block, AUROC of the primary attack on fresh texts."""
 
 

@@ -205,19 +205,19 @@ def open_lifted(connection: Connection, name: str, *, tokenizer: str, context: i
     if len(words) < 2:
         raise InputError(f"'{name}' lists fewer than two next tokens that the tokenizer '{tokenizer}' writes alike")
     first, second = words
-    found = []
+    answers = []
     for lifted in ((own_words[second], own_words[first]), (own_words[second],)):
         try:
             answer = _tops(connection.post(COMPLETIONS, _body_of(name, [start, *ids], count, lifted)))
         except RefusedRequest as error:
             raise InputError(f"the endpoint refuses logit_bias ({error})") from error
-        found.append(answer)
+        answers.append(answer)
     try:
-        value = logprob_beside(first, tops[first], found[0])
+        value = logprob_beside(first, tops[first], answers[0])
     except ValueError as error:
         raise InputError(str(error)) from error
     # Lifted together, both keep their distance; the second alone is next to certain.
-    if abs(value - tops[second]) > AGREE or abs(found[1].get(second, -math.inf)) > AGREE:
+    if abs(value - tops[second]) > AGREE or abs(answers[1].get(second, -math.inf)) > AGREE:
         raise InputError("logit_bias lifts other tokens than the given tokens, or lifts them unequally")
     key = text_sha256(
         "endpoint", connection.endpoint.base, name, Style.LIFTED, tokenizer_hash(loaded), str(start), str(window)
@@ -265,6 +265,6 @@ def _reads_alike(connection: Connection, name: str, count: int, tops: Tops, ids:
     return _alike(as_text, _tops(connection.post(COMPLETIONS, _body_of(name, ids, count))))
 
 
-def _alike(one: Tops, two: Tops) -> bool:
-    shared = one.keys() & two.keys()
-    return len(shared) > 1 and all(abs(one[word] - two[word]) <= AGREE for word in shared)
+def _alike(first: Tops, second: Tops) -> bool:
+    shared = first.keys() & second.keys()
+    return len(shared) > 1 and all(abs(first[word] - second[word]) <= AGREE for word in shared)

@@ -274,7 +274,7 @@ def require_within_limits(remote: Remote, load: Load) -> None:
 
 
 def _sum(loads: Sequence[Load]) -> Load:
-    requests, tokens, generated = (sum(getattr(x, of) for x in loads) for of in ("requests", "tokens", "generated"))
+    requests, tokens, generated = (sum(getattr(x, key) for x in loads) for key in ("requests", "tokens", "generated"))
     return Load(requests, tokens, all(x.counted for x in loads), generated, any(x.about for x in loads))
 
 

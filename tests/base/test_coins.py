@@ -29,7 +29,7 @@ def test_the_first_in_keyed_order_are_those_of_the_whole_order(names, count):
 def test_digests_of_many_are_those_of_each_and_need_a_whole_key():
     names = ["", "a", "\u00e9\u4e2d", "x" * 500]
     assert keyed_digests(KEY, "set aside", names) == b"".join(keyed_digest(KEY, "set aside", name) for name in names)
-    with pytest.raises(ValueError, match="a key has 3 bytes instead of 32"):
+    with pytest.raises(ValueError, match=r"\b3 bytes.*\b32\b"):
         keyed_digests(b"abc", "p", names)
 
 

@@ -1,6 +1,7 @@
 """Runs with canary users of every kind: who is trained on, what is scored, what is said, and what a resume keeps."""
 
 import json
+import re
 import shutil
 
 import numpy as np
@@ -343,7 +344,7 @@ def test_a_substring_longer_than_every_document_says_how_many_users_have_one_tha
     code, _, err = call("run", path, "--out", tmp_path / "run")
     assert code == 2
     assert call.refused(by="SubstringCanaries._by_number", naming=("canaries.0", "40"))
-    assert any(names(err, f"{n} of 20 users") for n in range(3))
+    assert re.search(r"\b[0-2] of 20 users\b", err)
 
 
 @pytest.mark.slow
