@@ -346,7 +346,7 @@ def test_bad_input():
         run(model, units, "fast", clip_norm=1.0)
     with refused(by="take_apart", naming="parameter"):
         run(new_model().requires_grad_(False), units, clip_norm=1.0)
-    with refused(by="UnitBatch.__post_init__", naming="0..1"):
+    with refused(by="UnitBatch.__post_init__", naming=("0", "1")):
         UnitBatch(units.inputs, units.targets, units.unit, 2)
     with refused(by="UnitBatch.__post_init__", naming=("11", "16", "15")):
         UnitBatch(units.inputs, units.targets[:, 1:], units.unit, units.units)

@@ -82,7 +82,7 @@ def test_a_tracker_that_is_not_installed_is_a_problem(call, small_config, tmp_pa
     code, _, err = call("run", small_config, *arguments)
     assert code == 2
     _, problem = err.splitlines()
-    assert problem.startswith("  finetune.report_to: not installed: wandb. pip install")
+    assert names(problem, "finetune.report_to", "wandb", "pip install")
 
 
 def test_the_cost_is_that_of_the_runs_own_parts(finished, small_config, tmp_path):
