@@ -261,7 +261,7 @@ def test_a_mechanism_of_examples_is_tested_on_users_of_several_at_the_curve_of_s
             parse_claim_of,
             ("'noise_multiplier=0,sampling_rate=0.01,steps=3,delta=1e-5,unit=user'", "noise"),
         ),
-        ("epsilon=1,delta=1e-5,unit=record", parse_claim_of, ("epsilon=8", ",unit=user", "unit=example")),
+        ("epsilon=1,delta=1e-5,unit=record", parse_claim_of, (",unit=user", ",unit=example")),
         ("epsilon=1,unit=user", "parse_claim", ("'epsilon=1'", "delta:", "delta=1e-6")),
         ("epsilon=1,delta=2,unit=user", "stated_claim", ("2.0", "(0, 1)")),
     ],

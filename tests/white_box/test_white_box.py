@@ -293,7 +293,7 @@ def test_the_mechanism_of_the_options(tmp_path):
         ({"plan": tmp_path / "plan.json", "steps": 3}, chosen_mechanism, ("--plan", "--kind")),
         ({"kind": "uls"}, chosen_mechanism, ("--plan", "--kind", "--steps", "--delta")),
         ({"kind": "uls", "steps": 3, "delta": 1e-5}, chosen_mechanism, ("--sampling-rate", "--users", "--cohort")),
-        ({"kind": "dls", "steps": 3, "delta": 1e-5, "sampling_rate": 0.5}, chosen_mechanism, "--kind dls"),
+        ({"kind": "dls", "steps": 3, "delta": 1e-5, "sampling_rate": 0.5}, chosen_mechanism, ("--kind", "dls")),
         ({"kind": "uls", "steps": 3, "delta": 1e-5, "sampling_rate": 0.5}, "trainer_mechanism", ()),
     ):
         with refused(by=by, naming=naming):
