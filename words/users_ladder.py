@@ -7,8 +7,8 @@ class Ladder(Code):
     """What the ladder says of one training and epsilon."""
 
     OPENING = (
-        "On made-up users (docs/users.md), private training kept of the gain of plain training, by the lower 95 % limit"
-        " (your texts and model differ):"
+        "How many made-up users private training needed to keep a share of the gain of\n"
+        "plain training (docs/users.md; lower 95 % limit). Your texts and model differ."
     )
-    KEPT = "{percent:.0f} %: {training} at epsilon {epsilon:g} from {users:,} users on"
-    NOT_KEPT = "{percent:.0f} %: {training} at epsilon {epsilon:g} at no rung up to {largest:,} users"
+    KEPT = "{percent:.0f} %: {users:,} users with {training} at epsilon {epsilon:g}"
+    NOT_KEPT = "{percent:.0f} %: no rung up to {largest:,} users with {training} at epsilon {epsilon:g}"

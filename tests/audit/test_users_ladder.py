@@ -69,13 +69,14 @@ def test_choose_prints_the_smallest_rungs(call):
     code, out, err = call(*arguments)
     assert code == 0, err
     least = least_users(read_ladder())
-    printed = re.findall(
-        r"^  (50|75) %: (uls|banded) at epsilon (\d+) (?:from ([\d,]+) users on|at no rung)", out, re.M
-    )
-    assert [(int(share) / 100, training, float(epsilon)) for share, training, epsilon, _ in printed] == [
+    line = r"^  (50|75) %: (?:no rung up to [\d,]+|([\d,]+)) users with (uls|banded) at epsilon (\d+)$"
+    printed = re.findall(line, out, re.M)
+    assert [(int(share) / 100, training, float(epsilon)) for share, _, training, epsilon in printed] == [
         (rung.share, rung.training, rung.epsilon) for rung in least
     ]
-    assert [int(users.replace(",", "")) if users else None for *_, users in printed] == [rung.users for rung in least]
+    assert [int(users.replace(",", "")) if users else None for _, users, *_ in printed] == [
+        rung.users for rung in least
+    ]
     assert names(out, "docs/users.md", "made-up users")
     code, out, _ = call(*arguments, "--json")
     assert [rung["users"] for rung in json.loads(out)["made_up_users"]] == [rung.users for rung in least]
