@@ -93,6 +93,14 @@ def _not_forced_to_disk() -> Generator[None]:
         yield
 
 
+@pytest.fixture(autouse=True)
+def _no_open_figures() -> Generator[None]:
+    """No test sees a figure that pyplot kept open for an earlier one."""
+    yield
+    if "matplotlib.pyplot" in sys.modules:
+        sys.modules["matplotlib.pyplot"].close("all")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _shared_cache(shared_folder: Path) -> Generator[None]:
     """One cache for each test run: the tiny pre-trained models of the tests are made once."""

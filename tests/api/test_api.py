@@ -179,18 +179,10 @@ def test_a_finished_run_is_loaded_and_written_as_a_pdf(finished, tmp_path):
         heldin.load_record(tmp_path)
 
 
-@pytest.fixture
-def closed():
-    """Close the figures that a test made."""
-    yield
-    pyplot.close("all")
-
-
 def _points(line):
     return np.column_stack([line.get_xdata(), line.get_ydata()])
 
 
-@pytest.mark.usefixtures("closed")
 def test_plots_are_those_of_the_report(finished):
     found = heldin.load_record(finished)
     curve = found.record.curve()
@@ -208,7 +200,6 @@ def test_plots_are_those_of_the_report(finished):
     assert min(map(sum, zip(counted.curve.histogram.held_in, counted.curve.histogram.held_out, strict=True))) >= 10
 
 
-@pytest.mark.usefixtures("closed")
 def test_a_tradeoff_has_the_attack_the_guarantee_and_the_claims():
     record = next(case for case in CASES.values() if isinstance(case, Record) and case.ceiling() is not None)
     verdict = record.judgement.verdicts[0]

@@ -40,6 +40,7 @@ def code_cells(notebook, tag=None):
 def outputs(cells, folder):
     """The outputs of code cells that run in turn in a folder."""
     names: dict[str, Any] = {}
+    pyplot.close("all")  # a kernel begins without figures
     with contextlib.chdir(folder), pyplot.rc_context({"savefig.dpi": 72}):
         return [_outputs("".join(cell["source"]), names, folder) for cell in cells]
 

@@ -3,6 +3,7 @@
 import os
 
 import pytest
+from matplotlib import pyplot
 
 from tests.docs.notebooks import NOTEBOOKS, code_cells, difference, numbered, outputs, read, write
 
@@ -47,6 +48,12 @@ def test_a_changed_output_is_found(tmp_path):
     table = shown("import heldin", "heldin.power(users=100, auroc=0.8)")
     assert "<table>" in "".join(table[0]["data"]["text/html"])
     assert "100 users" in difference(table, shown("import heldin", "heldin.power(users=300, auroc=0.8)"))
+
+
+def test_a_figure_of_earlier_code_is_in_no_cell(tmp_path):
+    pyplot.figure()
+    ((shown,),) = outputs([{"source": ["1 + 1"]}], tmp_path)
+    assert shown["data"] == {"text/plain": ["2"]}
 
 
 def test_lines_for_a_shell_and_silent_cells_are_run_as_jupyter_runs_them(tmp_path):
