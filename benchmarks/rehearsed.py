@@ -167,7 +167,8 @@ def people(config: RunConfig, corpus: CorpusData) -> tuple[CorpusData, CorpusDat
     free = select_users(corpus.store, whole, taken=frozenset(corpus.audited.users), seed=config.seed).users
     chosen = keyed_order(seed_key(config.seed), "rehearsal", list(free))[: len(corpus.audited.users)]
     rows = {row for user in chosen for row in corpus.store.rows(user)}
-    public = replace(corpus, public_rows=tuple(row for row in corpus.public_rows if row not in rows))
+    kept = tuple(row for row in corpus.public.rows if row not in rows)
+    public = replace(corpus, public=replace(corpus.public, rows=kept))
     return public, replace(public, audited=Selection(tuple(sorted(chosen)), 0, 0, 0, 0))
 
 

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from heldin.base.errors import ResumableError
 from heldin.defenses.gradients.held_gradients import Sums
 from heldin.defenses.gradients.model_parts import take_apart, trainable
+from heldin.defenses.gradients.one_pass import release_workspace
 from heldin.defenses.gradients.per_unit_gradients import ClippedSum, UnitBatch, clipped_gradient_sum
 from heldin.finetune.batches import collate
 from heldin.finetune.effort import Effort
@@ -160,6 +161,24 @@ def clipped_sum(
         losses=torch.cat([clipped.losses for clipped in of_passes]),
         masked=torch.cat([clipped.masked for clipped in of_passes]),
     )
+
+
+def fitted_sum(model: PreTrainedModel, people: Sequence[Contribution], clip_norm: float, passes: Passes) -> ClippedSum:
+    """Return ``clipped_sum`` of these units, in passes that fit into memory."""
+    sizes = [len(records) for records in people]
+
+    def compute(most: int) -> ClippedSum:
+        return clipped_sum(model, [[people[i] for i in run] for run in cut(sizes, most)], clip_norm, passes)
+
+    def largest(most: int) -> int:
+        # Asked only after a failure: the kept gradients of the failed pass are given back before the next try.
+        release_workspace(model)
+        records = max((sum(sizes[i] for i in run) for run in cut(sizes, most)), default=0)
+        return min(records, most) if passes.splits else records
+
+    # A step that runs out of memory is retried in smaller passes. Its units, their records and its noise are functions
+    # of the key and the step, so they stay the same.
+    return passes.fitted(compute, largest, can_split=True)
 
 
 def put_gradient(

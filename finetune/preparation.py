@@ -31,6 +31,11 @@ def with_adapters(model: PreTrainedModel, recipe: Recipe) -> PreTrainedModel:
     from peft import LoraConfig, get_peft_model  # slow to import, and only adapters need it
 
     targets = recipe.lora.targets
+    if recipe.lora.picks:
+        raise InputError(
+            "finetune.lora.targets is auto, but no layers were picked: heldin run picks them by model.saliency. Name"
+            " layers"
+        )
     names = {name.rpartition(".")[2] for name, _ in model.named_modules()}
     for name in recipe.lora.modules_to_save:
         if name.rpartition(".")[2] not in names:
@@ -52,6 +57,8 @@ def with_adapters(model: PreTrainedModel, recipe: Recipe) -> PreTrainedModel:
     with quiet_transformers(), warnings.catch_warnings():
         # Of a tied weight PEFT only warns; it is refused below.
         warnings.filterwarnings("ignore", "Model has `tie_word_embeddings=True`")
+        # PEFT sets it itself for the layers of GPT-2.
+        warnings.filterwarnings("ignore", "fan_in_fan_out is set to False")
         try:
             adapted = get_peft_model(model, config)
         except ValueError as error:

@@ -13,10 +13,9 @@ from transformers import PreTrainedModel
 from heldin.defenses.choices import ClipQuantile
 from heldin.defenses.gradients.held_gradients import norm_of_all
 from heldin.defenses.gradients.model_parts import trainable
-from heldin.defenses.gradients.one_pass import release_workspace
-from heldin.defenses.gradients.per_unit_gradients import ClippedSum, clip_factors
+from heldin.defenses.gradients.per_unit_gradients import clip_factors
 from heldin.finetune.local_updates import clipped_difference_sum
-from heldin.finetune.passes import Contribution, Passes, clipped_sum, cut, put_gradient
+from heldin.finetune.passes import Passes, fitted_sum, put_gradient
 from heldin.finetune.ranks import own_share, sum_over_ranks
 from heldin.finetune.sampled_units import SampledUnit
 from heldin.finetune.units import PrivateTraining
@@ -109,30 +108,12 @@ def _sum_of_people(
     given = [training.contribution(unit, step, sequences) for unit in people]
     for records in given:
         passes.count(records)
-    clipped = _fitted_sum(model, given, norm, passes)
+    clipped = fitted_sum(model, given, norm, passes)
     finite = ~clipped.masked
     losses = torch.where(finite, clipped.losses, 0.0).sum().double()
     # A unit that is not finite is above every norm.
     below = (finite & (clipped.norms <= norm)).sum() - finite.numel() / 2
     return clipped.gradients, torch.stack([losses, finite.sum().double(), below.double()])
-
-
-def _fitted_sum(model: PreTrainedModel, people: Sequence[Contribution], clip_norm: float, passes: Passes) -> ClippedSum:
-    """Return ``clipped_sum`` of these units, in passes that fit into memory."""
-    sizes = [len(records) for records in people]
-
-    def compute(most: int) -> ClippedSum:
-        return clipped_sum(model, [[people[i] for i in run] for run in cut(sizes, most)], clip_norm, passes)
-
-    def largest(most: int) -> int:
-        # Asked only after a failure: the kept gradients of the failed pass are given back before the next try.
-        release_workspace(model)
-        records = max((sum(sizes[i] for i in run) for run in cut(sizes, most)), default=0)
-        return min(records, most) if passes.splits else records
-
-    # A step that runs out of memory is retried in smaller passes. Its units, their records and its noise are functions
-    # of the key and the step, so they stay the same.
-    return passes.fitted(compute, largest, can_split=True)
 
 
 def _add_canaries(

@@ -69,6 +69,9 @@ class Truncate(StrEnum):
     TOKENS = "tokens"
 
 
+AUTO = "auto"  # layers that a run picks by the gradients of public users
+
+
 @dataclass(frozen=True, repr=False)
 class Lora:
     """Low-rank adapters on linear layers, instead of training all parameters."""
@@ -80,7 +83,10 @@ class Lora:
     alpha: Count = 16
     """The adapters are scaled by alpha / ``rank``, or with ``rslora`` by alpha / sqrt(``rank``)."""
     targets: tuple[str, ...] | str = "all-linear"
-    """Layers that get adapters: a list of names, a regular expression that matches whole names, or "all-linear"."""
+    """Layers that get adapters: a list of names, a regular expression that matches whole names, or "all-linear". auto:
+    the layers in which the gradients of public users are largest (``model.saliency``)."""
+    picked_share: Annotated[float, Field(gt=0, le=1)] = 0.05
+    """Share of the model's linear layers that ``targets: auto`` picks; at least one layer."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Dropout of the adapters' inputs. Private training has no dropout and needs the value 0."""
     modules_to_save: tuple[str, ...] = ()
@@ -95,6 +101,8 @@ class Lora:
             raise InputError(f"finetune.lora.rank is {self.rank}: give at least 1")
         if not 0 <= self.dropout < 1:
             raise InputError(f"finetune.lora.dropout is {self.dropout}: give at least 0 and below 1")
+        if not 0 < self.picked_share <= 1:
+            raise InputError(f"finetune.lora.picked_share is {self.picked_share}: give more than 0 and at most 1")
         if isinstance(self.targets, str):
             try:
                 re.compile(self.targets)
@@ -103,12 +111,19 @@ class Lora:
                     f"finetune.lora.targets {self.targets!r} is not a regular expression: {error}"
                 ) from error
 
+    @property
+    def picks(self) -> bool:
+        """Whether the layers are still to be picked."""
+        return self.targets == AUTO
+
     def __repr__(self) -> str:
         # Names of cached models follow from it: a key is in the name only where it is not its default.
         stated = [f"{key}={getattr(self, key)!r}" for key in ("rank", "alpha", "targets")]
         for key in ("dropout", "modules_to_save", "rslora", "dora"):
             if getattr(self, key):
                 stated.append(f"{key}={getattr(self, key)!r}")
+        if self.picks:
+            stated.append(f"picked_share={self.picked_share!r}")
         return f"Lora({', '.join(stated)})"
 
 

@@ -499,6 +499,20 @@ class PreferenceFacts(Facts):
     reference: bool
 
 
+class PickedLayers(Facts):
+    """The layers with adapters that the gradients of public users picked.
+
+    Attributes:
+        layers: full names of the layers.
+        of: number of linear layers that could be picked.
+        users: number of public users.
+    """
+
+    layers: list[str]
+    of: int
+    users: int
+
+
 class TrainingFacts(Facts):
     """The training of the target, and its guarantee.
 
@@ -530,6 +544,7 @@ class TrainingFacts(Facts):
         earlier: earlier releases about the same people; null if the config does not say whether there are any.
         declared_by: the package that declares what the steps do; null if heldin computes the steps.
         preference: the objective of preference pairs; null for other rows.
+        picked: layers picked by public users; null if the config names the layers, or all weights are trained.
     """
 
     defense: str
@@ -558,6 +573,7 @@ class TrainingFacts(Facts):
     earlier: EarlierReleases | None = None
     declared_by: DeclaredFacts | None = None
     preference: PreferenceFacts | None = None
+    picked: PickedLayers | None = None
 
     @property
     def is_plain(self) -> bool:

@@ -183,7 +183,7 @@ def _public_texts(corpus: CorpusData) -> tuple[str, dict[str, list[str]]]:
     if corpus.validation_rows:
         rows, store, who = corpus.validation_rows, corpus.store, "public users on whom nothing was trained"
     else:
-        rows, store = corpus.public_rows, corpus.public_store or corpus.store
+        rows, store = corpus.public.rows, corpus.public.store
         who = "public users, on whose texts the base model was pre-trained"
     if not rows:
         raise InputError("the config has no public users: set corpus.public_validation")

@@ -75,6 +75,24 @@ def write_messages(to: Path, people: int, seed: int, advance: Callable[[int], ob
             advance(number)
 
 
+def public_file(folder: Path) -> Path:
+    """Return the file of messages by which layers for adapters are picked."""
+    return folder / "public.jsonl"
+
+
+def write_public(folder: Path, people: int = 300, of: int = 1500) -> None:
+    """Write the messages of the reference's people, which the base model has not read, unless the file is there.
+
+    Args:
+        folder: of the file.
+        people: number of people whom the base model has read.
+        of: number of people of base and reference together.
+    """
+    if not public_file(folder).is_file():
+        rows = list(messages(of, PUBLIC_SEED))[people * RECORDS :]
+        write_text(public_file(folder), "".join(json.dumps(row) + "\n" for row in rows))
+
+
 def people_of(rung: int) -> int:
     """Return the number of people in the corpus of a rung, so that the rung's number is in training on average."""
     return rung + AUDITED // 2

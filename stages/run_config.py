@@ -81,15 +81,29 @@ class SplitConfig(Section):
         return self
 
 
-class PretrainConfig(Section):
-    """A tiny GPT-Neo, trained from scratch on public users, who are not audited."""
+class PublicTexts(Section):
+    """Texts of public users, who are neither audited nor trained on."""
 
     source: CorpusSource | None = None
-    """Public corpus to train on; null: the run's corpus without its audited users."""
+    """Public corpus; null: the run's corpus without its audited users."""
     users: UserFilter = UserFilter(min_records=1)
-    """Users to train on, among those who are not audited; with ``source``, among its users."""
+    """Public users, among those who are not audited; with ``source``, among its users."""
     max_records_per_user: Count | None = None
     """Maximum number of records per user, taking the first ones; null: all."""
+
+
+class SaliencyConfig(PublicTexts):
+    """Public users whose gradients pick the layers for adapters (``finetune.lora.targets: auto``)."""
+
+    users: UserFilter = UserFilter(min_records=1, max_users=256)
+    """Public users, among those who are not audited; with ``source``, among its users."""
+    max_records_per_user: Count | None = 8
+    """Maximum number of records per user, taking the first ones; null: all."""
+
+
+class PretrainConfig(PublicTexts):
+    """A tiny GPT-Neo, trained from scratch on public users, who are not audited."""
+
     shape: TinyModel = TinyModel()
     """Shape of the model."""
     recipe: Recipe = Field(PRETRAINING, json_schema_extra=KEEPS_DEFAULTS)
@@ -138,6 +152,8 @@ class ModelConfig(Section):
     """Branch, tag or commit of a hub name; null: the newest commit."""
     pretrain: PretrainConfig | None = None
     """A tiny model to pre-train first, instead of ``base``."""
+    saliency: SaliencyConfig | None = None
+    """Public users whose gradients pick the layers for adapters; needed by ``finetune.lora.targets: auto`` only."""
 
     @model_validator(mode="after")
     def _one_of_both(self) -> "ModelConfig":
@@ -331,6 +347,21 @@ class RunConfig(MeasureKeys):
         if self.finetune.select is Select.BEST_PUBLIC and self.corpus.public_validation is None:
             raise ValueError(
                 "finetune.select 'best_public' needs a rule for separate users: set corpus.public_validation"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _somebody_picks(self) -> "RunConfig":
+        picks = self.finetune.lora is not None and self.finetune.lora.picks
+        if picks and self.model.saliency is None:
+            raise ValueError(
+                "finetune.lora.targets 'auto' picks layers by the gradients of public users: name these users in"
+                " model.saliency"
+            )
+        if self.model.saliency is not None and not picks:
+            raise ValueError(
+                "model.saliency picks layers for adapters, but finetune.lora.targets is not auto: set it to auto, or"
+                " leave model.saliency out"
             )
         return self
 

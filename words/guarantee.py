@@ -160,6 +160,8 @@ class Assumption(Code):
     PUBLIC_USERS = "users whose texts pre-trained the base model count as public and are not protected{entities}"
     ENTITIES_PUBLIC = ", and what it saw of named entities is public"
     MENTIONS_PUBLIC = ", and what they say of others counts as public too"
+    LAYERS_UNSEEN = "assuming that the corpus which picked the trained layers has no protected user's texts"
+    LAYERS_OF_PUBLIC_USERS = "users whose gradients picked the trained layers count as public and are not protected"
     SENTENCES = "a record is a sentence"
     DEIDENTIFIER_UNSEEN = "assuming that what de-identifies was not made from protected users' names or texts"
     ENTITY_IS = "an entity is what the source finds ({counts})"

@@ -29,7 +29,7 @@ from heldin.models.model_names import require_model
 from heldin.record.plan_fit import PlanFit, figures_of, warnings_of
 from heldin.stages.run_config import RunConfig
 from heldin.stages.run_folder import require_folder
-from heldin.stages.sides.corpus import require_unchosen
+from heldin.stages.sides.public import require_unchosen
 from heldin.stages.train.models import named_references, require_arithmetic
 from heldin.stages.train.plan import mechanism_of
 from heldin.stages.train.previous import all_together, read_previous, require_previous

@@ -26,6 +26,7 @@ from heldin.corpus.store import CorpusStore
 from heldin.defenses.choices import NoiseGenerator
 from heldin.defenses.mechanism import Mechanism
 from heldin.defenses.noise import AHEAD_FROM
+from heldin.finetune.layer_choice import on_every_layer
 from heldin.finetune.memory import Step
 from heldin.finetune.passes import Passes
 from heldin.finetune.precision import arithmetic_of
@@ -203,11 +204,13 @@ def _of_carried_noise(config: RunConfig, mechanism: Mechanism) -> Sequence[str]:
     if shape is None:
         return []
     with torch.device("meta"):
-        model = with_adapters(AutoModelForCausalLM.from_config(shape), config.finetune)
+        model = with_adapters(AutoModelForCausalLM.from_config(shape), on_every_layer(config.finetune))
     numbers = sum(int(p.numel()) for p in model.parameters() if p.requires_grad)
     whose = ", over a shard group" if config.finetune.shard else " of each process"
+    lora = config.finetune.lora
+    most = "at most " if lora is not None and lora.picks else ""  # the layers are not picked yet
     return [
-        f"banded noise: {counted(carried, 'vector')} of {numbers:,} trained parameters carried along,"
+        f"banded noise: {counted(carried, 'vector')} of {most}{numbers:,} trained parameters carried along,"
         f" {in_bytes(carried * numbers * FLOAT)} in main memory{whose}; a run that goes on draws the noise of all"
         " earlier steps again"
     ]
@@ -304,7 +307,8 @@ def cost_of_run(config: RunConfig, mechanism: Mechanism, sizes: "Sizes | None") 
     shape = shape_of(config)
     if shape is None or sizes is None:
         return None
-    recipe, length = config.finetune, min(sizes.tokens, config.finetune.sequence_length, context_length(shape))
+    recipe = on_every_layer(config.finetune)
+    length = min(sizes.tokens, recipe.sequence_length, context_length(shape))
     shorter = config.model_copy(update={"finetune": replace(recipe, sequence_length=length)})
     step = step_of(shorter)
     own = plain_step(shorter.finetune) if step is None else step
@@ -426,7 +430,7 @@ def sizes_of(config: RunConfig) -> Sizes | None:
         len(corpus.store),
         counts,
         present,
-        len(corpus.public_rows),
+        len(corpus.public.rows),
         references,
         int(sum(held) * decided * split.attacker_fraction),
         _tokens_of(corpus.store),

@@ -14,6 +14,7 @@ from heldin.corpus.chat.columns import found_format
 from heldin.defenses.mechanisms.contract import DefenseConfig
 from heldin.finetune.batches import plain_batch_gradient
 from heldin.finetune.holding import PlainClipping, clipped_batch_gradient
+from heldin.finetune.layer_choice import on_every_layer
 from heldin.finetune.local_updates import clipped_difference_sum
 from heldin.finetune.memory import EVALUATION, Peak, Step, fitting_peak, scoring_peak
 from heldin.finetune.passes import Passes, clipped_sum, cut, put_gradient
@@ -27,7 +28,7 @@ from heldin.models.loading import context_length
 from heldin.models.tiny import tiny_config
 from heldin.models.tokens import Pair, Tokens
 from heldin.stages.run_config import RunConfig
-from heldin.stages.train.training import preference_of
+from heldin.stages.train.records import preference_of
 
 
 def run_memory(config: RunConfig, device: Planned, say: Callable[[str], None] = lambda _: None) -> dict[str, Peak]:
@@ -55,7 +56,7 @@ def run_memory(config: RunConfig, device: Planned, say: Callable[[str], None] = 
         peaks["pre-training"] = fitting_peak(make, recipe, plain_step(recipe), device, say)
     longest = min(context_length(shape), config.finetune.sequence_length)
     step = replace(step, scored=longest)
-    peaks["fine-tuning"] = fitting_peak(make, config.finetune, step, device, say)
+    peaks["fine-tuning"] = fitting_peak(make, on_every_layer(config.finetune), step, device, say)
     if config.attack.precision == "fp32":
         peaks["scoring"] = scoring_peak(make, longest, 2, device)
     return peaks

@@ -26,6 +26,7 @@ from heldin.models.tokens import Tokens
 from heldin.stages.run_config import RunConfig
 from heldin.stages.sides.corpus import CorpusData
 from heldin.stages.sides.slots import Slots, find_slots
+from heldin.stages.train.layers import with_picked_layers
 from heldin.stages.train.plan import mechanism_of
 
 Target = Literal["defense", "none"]
@@ -142,7 +143,8 @@ def training_job(
             "independent trainings plant a worst-case user with texts, but the rows are preference pairs: use heldin"
             " run with canaries"
         )
-    defense, recipe, store = config.defense, config.finetune, corpus.store
+    defense, store = config.defense, corpus.store
+    recipe = with_picked_layers(config, corpus, base, reporter)
     _require_room(recipe, base, store.users)
     # All records of everybody else, with no set-asides: there is no held-out side that would need fresh texts.
     by_user = {user: store.rows(user) for user in corpus.audited.users}

@@ -3,32 +3,26 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
 from heldin.audit.coarse import coarse_percentiles
 from heldin.base.errors import InputError
-from heldin.base.files import cache_directory, existing
+from heldin.base.files import cache_directory
 from heldin.base.progress import Reporter
 from heldin.base.wording import counted
 from heldin.canaries.contract import check_enough_users
 from heldin.corpus.build import build_store
 from heldin.corpus.chat.opening import TEXTS, RowReading, StatedRows, reading_of
-from heldin.corpus.chat.template import CHATML, ChatTemplate
 from heldin.corpus.document import Counting, Document
 from heldin.corpus.names import load_aliases, missing_names_line
-from heldin.corpus.sorting import ROWS_PER_BATCH
 from heldin.corpus.split import Audited, check_pool
 from heldin.corpus.store import CorpusStore
 from heldin.corpus.user_filter import Selection, select_users
-from heldin.models.loading import load_tokenizer
-from heldin.models.tiny import SPECIAL
 from heldin.models.tokens import as_read
 from heldin.record.facts import CorpusFacts, SkippedRows
 from heldin.stages.measures.scores import turn_facts
 from heldin.stages.run_config import RunConfig
+from heldin.stages.sides.public import PublicRows, pretraining_rows, saliency_rows, template_of_run
 
 VALIDATION_RECORDS = 20  # of each public validation user
-CHOSEN = "chosen_by_fine_tuning_texts"  # a key of the JSON next to a corpus of which private texts decided what stays
 
 
 @dataclass(frozen=True)
@@ -37,21 +31,19 @@ class CorpusData:
 
     Attributes:
         audited: the audited users, and the number of dropped users.
-        public_rows: rows of ``public_store`` that pre-training may see.
-        public_users: number of users with rows in ``public_rows``.
+        public: rows of public users that pre-training may see.
+        saliency: rows of public users whose gradients pick the layers for adapters.
         validation_rows: rows of public validation users.
         text_unit: unit of a record in the corpus: a record of the source, or a sentence.
         reading: rule that turns rows into documents.
-        public_store: the corpus for pre-training; None: ``store``.
     """
 
     store: CorpusStore
     audited: Selection
-    public_rows: tuple[int, ...]
-    public_users: int
+    public: PublicRows
+    saliency: PublicRows
     validation_rows: tuple[int, ...] = ()
     text_unit: str = "record"
-    public_store: CorpusStore | None = None
     reading: RowReading = TEXTS
 
     def public_texts(self) -> list[str]:
@@ -69,13 +61,12 @@ class CorpusData:
     def public_batches(self) -> Iterator[list[str]]:
         """Yield the texts that pre-training may see, in batches."""
         # Of a pair what is preferred.
-        return ([as_read(document.branches()[0]) for document in documents] for documents in self.public_documents())
+        return ([as_read(document.branches()[0]) for document in documents] for documents in self.public.documents())
 
     def public_documents(self) -> Iterator[list[Document]]:
-        """Yield the documents that pre-training may see, with their counted parts, in batches."""
-        rows = np.array(self.public_rows, dtype=np.int64)
-        for first in range(0, rows.size, ROWS_PER_BATCH):
-            yield (self.public_store or self.store).documents_at(rows[first : first + ROWS_PER_BATCH])
+        """Yield all documents of public users that decide about the model, in batches."""
+        yield from self.public.documents()
+        yield from self.saliency.documents()
 
 
 def counting(documents: Iterable[Document], stored: Counting, wanted: Counting) -> list[Document]:
@@ -90,18 +81,6 @@ def reading_of_run(config: RunConfig) -> RowReading:
     asked = StatedRows(corpus.format, corpus.turns, config.finetune.loss_on, config.attack.turns)
     source = corpus.source
     return reading_of(source.first_row(), source.named_columns(), asked, lambda: template_of_run(config))
-
-
-def template_of_run(config: RunConfig) -> ChatTemplate:
-    """Return the template that writes a run's messages. Raises InputError if the base model's tokenizer has none."""
-    file, options = config.corpus.template, config.corpus.template_options or {}
-    if config.model.pretrain is not None:
-        # Its tokenizer is not trained yet.
-        source = CHATML if file is None else existing(file).read_text(encoding="utf-8")
-        return ChatTemplate(source, SPECIAL, options)
-    name = str(config.model.base)
-    tokenizer = load_tokenizer(name, revision=config.model.revision)
-    return ChatTemplate.of(tokenizer, name, file=file, options=options)
 
 
 def read_corpus(config: RunConfig, reporter: Reporter) -> CorpusData:
@@ -155,10 +134,10 @@ def read_corpus(config: RunConfig, reporter: Reporter) -> CorpusData:
     taken = frozenset((*audited.users, *validation))
     # At most so many of each, so that no one user's texts decide.
     rows = [row for user in validation for row in list(store.rows(user))[:VALIDATION_RECORDS]]
-    public_store = _public_store(config, reporter)
-    # Another corpus has other people: none of its users is audited.
-    public = _public_rows(config, public_store, frozenset()) if public_store else _public_rows(config, store, taken)
-    return CorpusData(store, audited, *public, tuple(rows), config.corpus.text_unit, public_store, reading)
+    own = PublicRows(store, reading=reading)
+    public = pretraining_rows(config, own, taken, reporter)
+    saliency = saliency_rows(config, own, taken, reporter)
+    return CorpusData(store, audited, public, saliency, tuple(rows), config.corpus.text_unit, reading)
 
 
 def corpus_facts(corpus: CorpusData) -> CorpusFacts:
@@ -174,8 +153,8 @@ def corpus_facts(corpus: CorpusData) -> CorpusFacts:
         dropped_by_minimum=audited.dropped_by_minimum,
         dropped_by_maximum=audited.dropped_by_maximum,
         dropped_by_sampling=audited.dropped_by_sampling,
-        public_users=corpus.public_users,
-        public_records=len(corpus.public_rows),
+        public_users=corpus.public.users,
+        public_records=len(corpus.public.rows),
         text_unit=corpus.text_unit,
         turns=turn_facts(corpus.reading),
     )
@@ -191,47 +170,3 @@ def _validation_users(config: RunConfig, store: CorpusStore, audited: Selection)
     if not users:
         raise InputError("corpus.public_validation selects no user who is not audited: widen its rule")
     return users
-
-
-def require_unchosen(config: RunConfig) -> None:
-    """Raise InputError for a private run if the base model's texts were chosen by comparison with private texts.
-
-    A file next to such a corpus states this (``python -m replication pretraining-without``).
-    """
-    source = config.model.pretrain.source if config.model.pretrain else None
-    if source is None or not config.defense.relies_on_base:
-        return
-    for path in source.paths():
-        facts = (path.with_suffix("") if path.suffix in (".gz", ".zst") else path).with_suffix(".json")
-        if facts != path and facts.is_file() and CHOSEN in facts.read_text(encoding="utf-8", errors="replace"):
-            raise InputError(
-                f"model.pretrain.source.path: '{facts}' states that fine-tuning texts decided what is in this corpus,"
-                " so no epsilon holds for their authors. Set defense.base_model_saw_protected: true, or choose"
-                " another corpus"
-            )
-
-
-def _public_store(config: RunConfig, reporter: Reporter) -> CorpusStore | None:
-    """Return the corpus for pre-training the base model, if it differs from the run's."""
-    if config.model.pretrain is None or config.model.pretrain.source is None:
-        return None
-    require_unchosen(config)
-    reporter.say("public corpus: reading")
-    source = config.model.pretrain.source
-    reading = reading_of(source.first_row(), source.named_columns(), StatedRows(), lambda: template_of_run(config))
-    source = source.reading(reading.columns) if reading.has_turns else source
-    store = build_store(source.source(), cache_directory(), say=reporter.say)
-    for skipped in store.report.skipped.lines("public corpus", len(store)):
-        reporter.say(skipped)
-    return store
-
-
-def _public_rows(config: RunConfig, store: CorpusStore, taken: frozenset[str]) -> tuple[tuple[int, ...], int]:
-    """Return rows of ``store`` of public users who are not in ``taken``, limited per user by the config."""
-    if config.model.pretrain is None:
-        return (), 0
-    rule = config.model.pretrain.users
-    public = select_users(store, rule, taken=taken, seed=config.seed, purpose="public")
-    limit = config.model.pretrain.max_records_per_user
-    rows = [row for user in public.users for row in list(store.rows(user))[:limit]]
-    return tuple(rows), len(public.users)

@@ -176,7 +176,7 @@ def prepare_data(
     if layout.users:
         reporter.say(
             f"split: {counts[Role.HELD_IN]} {audited.unit} held in, {counts[Role.HELD_OUT]} held out,"
-            f" {counted(counts[Role.ALWAYS_IN], 'user')} always in; {counted(corpus.public_users, 'public user')}"
+            f" {counted(counts[Role.ALWAYS_IN], 'user')} always in; {counted(corpus.public.users, 'public user')}"
         )
     if canaries:
         included = sum(data.canary_membership().values())

@@ -22,7 +22,8 @@ from heldin.models.model_names import require_model
 from heldin.models.opening import load_language_model
 from heldin.stages.run_config import RunConfig
 from heldin.stages.sides.corpus import CorpusData
-from heldin.stages.train.training import as_trained_on
+from heldin.stages.train.layers import with_picked_layers
+from heldin.stages.train.records import as_trained_on
 
 
 def base_model(config: RunConfig, corpus: CorpusData, reporter: Reporter) -> tuple[str, LanguageModel]:
@@ -146,7 +147,8 @@ class _RunTraining(ReferenceTraining):
         rows = self.public_rows(users, most)
         base = load_language_model(self.base_name, revision=self.config.model.revision)
         # The run's own recipe without its defense; there are no validation users to choose a checkpoint by.
-        recipe = replace(self.config.finetune, select=Select.LAST, patience=None, shard=None)
+        recipe = with_picked_layers(self.config, self.corpus, base, self.reporter)
+        recipe = replace(recipe, select=Select.LAST, patience=None, shard=None)
         documents = self.corpus.bearing_loss(documents_of(self.corpus.store, rows))
         sequences = as_trained_on(base, documents, recipe, self.corpus.reading.format)
         # Everything that its weights depend on; "1" is raised if training itself changes.

@@ -225,6 +225,9 @@ def assumptions(config: RunConfig) -> tuple[Statement, ...]:
         assumed = [Assumption.PRETRAINING_CORPUS_UNSEEN(entities=entities)]
     else:
         assumed = [Assumption.PUBLIC_USERS(entities=Assumption.MENTIONS_PUBLIC() if defense.protects_named else None)]
+    if (saliency := config.model.saliency) is not None:
+        of_source = saliency.source is not None
+        assumed.append(Assumption.LAYERS_UNSEEN() if of_source else Assumption.LAYERS_OF_PUBLIC_USERS())
     if config.corpus.text_unit == "sentence":
         assumed.append(Assumption.SENTENCES())
     # A list of the users' own names, or a model trained on their texts, would let one user change others' texts.

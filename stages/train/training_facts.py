@@ -36,9 +36,10 @@ from heldin.record.facts import (
 from heldin.stages.run_config import RunConfig
 from heldin.stages.sides.data import RunData
 from heldin.stages.sides.panels import claims_on
+from heldin.stages.train.layers import picked_layers
 from heldin.stages.train.plan import plan_fit
 from heldin.stages.train.previous import earlier_facts
-from heldin.stages.train.training import as_trained_on, preference_of
+from heldin.stages.train.records import as_trained_on, preference_of
 from heldin.stages.train.validation import gap_auroc_correlation
 
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ def training_facts(
         fit=plan_fit(config, mechanism, counts, gradients=round(result.gradients / max(1, result.steps), 1)),
         earlier=earlier_facts(config, mechanism, out),
         preference=_preference_facts(config, data),
+        picked=picked_layers(config, out),
     )
 
 

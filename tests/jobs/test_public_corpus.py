@@ -24,12 +24,11 @@ def config(source=PUBLIC, **changes):
 
 def test_the_base_model_sees_the_public_corpus_and_nobody_of_the_runs():
     of_its_own, of_the_run = read_corpus(config(), QUIET), read_corpus(config(None), QUIET)
-    assert of_its_own.public_store is not None
-    assert of_its_own.public_store.fingerprint != of_its_own.store.fingerprint
+    assert of_its_own.public.store.fingerprint != of_its_own.store.fingerprint
     texts = of_its_own.public_texts()
-    store = of_its_own.public_store
+    store = of_its_own.public.store
     assert texts == texts_of(store, [row for user in store.users for row in list(store.rows(user))[:6]])
-    assert of_its_own.public_users == len(of_its_own.public_store.users) == 12
+    assert of_its_own.public.users == len(store.users) == 12
     private = {of_its_own.store.record(row).text for row in range(len(of_its_own.store))}
     assert not private & set(texts)
     # The same people are audited: the public corpus takes nobody away.
@@ -43,7 +42,7 @@ def test_its_users_are_picked_by_the_rule_and_cut_like_others():
     its = config()
     pretrain = its.model.pretrain.model_copy(update={"max_records_per_user": 2})
     short = its.model_copy(update={"model": its.model.model_copy(update={"pretrain": pretrain})})
-    assert len(read_corpus(short, QUIET).public_rows) == 24
+    assert len(read_corpus(short, QUIET).public.rows) == 24
 
 
 def test_the_guarantee_says_what_it_takes_for_granted():

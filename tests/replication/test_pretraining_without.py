@@ -13,7 +13,7 @@ from heldin.jobs.check.check_run import check_run
 from heldin.jobs.run import run
 from heldin.record.document import read_record
 from heldin.stages.run_config import load_config, parse_config
-from heldin.stages.sides.corpus import CHOSEN, require_unchosen
+from heldin.stages.sides.public import CHOSEN, require_unchosen
 from heldin.stages.train.plan import mechanism_of
 from replication.pretraining_without import _address
 from tests.conftest import SMALL

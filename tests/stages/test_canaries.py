@@ -37,6 +37,7 @@ from heldin.stages.sides.layout import Layout, parts_of, pool_of_users
 from heldin.stages.sides.ledger import Keys, draw_ledger, ledger_of_run, load_ledger
 from heldin.stages.sides.panels import judge_panels
 from heldin.stages.sides.planting import plant
+from heldin.stages.sides.public import PublicRows
 from heldin.stages.train.plan import mechanism_of
 from heldin.words.answer import Headline, LeakFound, Violation
 from heldin.words.evidence import REAL_USERS, Subjects
@@ -343,7 +344,7 @@ def _people(tmp_path, english, users):
 
 
 def _corpus(store, users):
-    return CorpusData(store, Selection(tuple(users), 0, 0, 0, 0), (), 0)
+    return CorpusData(store, Selection(tuple(users), 0, 0, 0, 0), PublicRows(store), PublicRows(store))
 
 
 def _planted(tmp_path, english, make_lm, users, spec):

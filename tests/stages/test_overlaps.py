@@ -8,6 +8,7 @@ import pytest
 
 from heldin.corpus.split import Part, Role
 from heldin.stages.sides.data import prepare_data
+from heldin.stages.sides.public import PublicRows
 from heldin.stages.sides.split_facts import overlaps_of
 from tests.conftest import SMALL
 from tests.oracles.overlaps import naive_overlaps
@@ -42,7 +43,7 @@ def test_they_equal_the_slow_twins(corpus_file, tmp_path):
     for number, split in enumerate(SPLITS):
         data = prepare_data(config_of(corpus_file, split=split), tmp_path / str(number), SILENT)
         # As if the base model had been pre-trained on these.
-        data = replace(data, corpus=replace(data.corpus, public_rows=tuple(range(0, 90, 7))))
+        data = replace(data, corpus=replace(data.corpus, public=PublicRows(data.corpus.store, tuple(range(0, 90, 7)))))
         every.append([its.count for _, its in overlaps_of(data)])
         assert every[-1] == naive_overlaps(data)
     # None is held out and trained on by name; all else occurs.
@@ -73,7 +74,7 @@ def test_a_turn_of_one_user_is_found_in_the_prompts_of_another(chat_file, tmp_pa
     corpus = {"source": source, "users": {"min_records": 4}}
     config = config_of(chat_file, split=split, model=SMALL["model"], corpus=corpus)
     data = prepare_data(config, tmp_path / "run", SILENT)
-    data = replace(data, corpus=replace(data.corpus, public_rows=tuple(range(0, 40, 7))))
+    data = replace(data, corpus=replace(data.corpus, public=PublicRows(data.corpus.store, tuple(range(0, 40, 7)))))
     rows = [json.loads(line) for line in chat_file.read_text(encoding="utf-8").splitlines()]
     messages = {row["id"]: [message["content"] for message in row["messages"]] for row in rows}
     store, ledger = data.store, data.ledger
@@ -100,7 +101,7 @@ def test_a_turn_of_one_user_is_found_in_the_prompts_of_another(chat_file, tmp_pa
     scored = {user: answers(user, Part.ATTACKER) for user in (*held_in, *held_out)}
     left_out = {user: answers(user, Part.TRAIN) for user in held_out}
     of_held_in = {text for user in held_in for its in scored[user] for text in its}
-    public = {turn for row in data.corpus.public_rows for turn in messages[store.id(row)]}
+    public = {turn for row in data.corpus.public.rows for turn in messages[store.id(row)]}
     every = {user: answers(user, *Part) for user in (*held_in, *held_out)}
     expected = [
         seen(scored, own),
