@@ -37,6 +37,7 @@ RUNGS = (1000, 4000, 16000, 64000)
 AUDITED = 700  # people whose membership a coin decides: half of them are in no training
 SWEEPS = Path(__file__).parent.parent / "configs" / "sweeps"
 SEED, PUBLIC_SEED = 21, 977
+PICKED = ("lora-picked-1", "lora-picked-4")  # variants of users-ways.yaml whose layers public people pick
 CHARACTERS = 50  # of a message at most
 RECORDS = 12  # of a person: 2 for training, 8 for the attacker, 2 to measure the loss
 SHAPE = TinyModel(vocabulary=1024, context=24, hidden=48, layers=2, heads=4, window=24)
@@ -147,7 +148,7 @@ def rung_sweep(folder: Path, rung: int, name: str = "users", overrides: Sequence
     Args:
         folder: of messages and models.
         rung: number of people in training on average, and the population that the accountant is told.
-        name: of the sweep's file: ``users``, plain training and ULS; or ``users-banded``.
+        name: of the sweep's file: ``users``, plain training and ULS; ``users-banded``; or ``users-ways``.
         overrides: further changes of the sweep's file.
 
     Raises:
@@ -160,7 +161,10 @@ def rung_sweep(folder: Path, rung: int, name: str = "users", overrides: Sequence
         f"split.audit_fraction={min(1.0, AUDITED / people_of(rung)):.6f}",
         f"defense.population={rung}",
     ]
-    return load_sweep(SWEEPS / f"{name}.yaml", [f"name={name}-{rung}", *overrides], None, of_base)
+    of_sweep = [f"name={name}-{rung}"]
+    if name == "users-ways":
+        of_sweep += [f"variants.{way}.model.saliency.source.path={public_file(folder.resolve())}" for way in PICKED]
+    return load_sweep(SWEEPS / f"{name}.yaml", [*of_sweep, *overrides], None, of_base)
 
 
 def trained(sweep: Sweep, folder: Path, reporter: Reporter) -> list[Trained]:
