@@ -397,6 +397,39 @@ def users(
     typer.echo(f"{ladder_table(ladder)}\nfigure: {folder / 'users.svg'}, numbers: {folder / 'ladder.yaml'}")
 
 
+@app.command("users-ways")
+def users_ways(
+    folder: Annotated[Path, typer.Option("--out", help="Folder for messages, models and the sweep.")] = Path(
+        "runs/users"
+    ),
+    rung: Annotated[int, typer.Option(help="Number of users.")] = 16_000,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Override, in YAML. Repeatable.")] = None,
+    quiet: Quiet = False,
+    device: DeviceOption = None,
+) -> None:
+    """Compare ways to spend one budget: optimizer, noise, and trained layers (docs/users.md).
+
+    One sweep of heldin: if it is killed, the same command resumes it.
+    """
+    from heldin.base.progress import reporter_for_this_terminal
+    from heldin.commands.finish import interruptible
+    from heldin.sweeps.driver import run_sweep
+    from replication import users_ways as study
+    from replication.users import write_models, write_rungs
+
+    reporter = reporter_for_this_terminal()
+    write_models(folder)
+    write_rungs(folder, [rung])
+    study.write_public(folder)
+    sweep = study.ways_sweep(folder, rung, set_ or ())
+    out = folder / sweep.config.name
+    with interruptible():
+        run_sweep(sweep, out, reporter, command=f"python -m replication users-ways --rung {rung}")
+    found = study.ways_of(sweep, out, reporter)
+    study.write_ways(found, folder / "ways.yaml")
+    typer.echo(f"{study.ways_table(found)}\nnumbers: {folder / 'ways.yaml'}")
+
+
 @app.command("later-loss")
 def later_loss(
     file: Annotated[Path, typer.Argument(help="after.jsonl.gz of split-by-date.")],

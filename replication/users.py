@@ -37,7 +37,6 @@ RUNGS = (1000, 4000, 16000, 64000)
 AUDITED = 700  # people whose membership a coin decides: half of them are in no training
 SWEEPS = Path(__file__).parent.parent / "configs" / "sweeps"
 SEED, PUBLIC_SEED = 21, 977
-PICKED = ("lora-picked-1", "lora-picked-4")  # variants of users-ways.yaml whose layers public people pick
 CHARACTERS = 50  # of a message at most
 RECORDS = 12  # of a person: 2 for training, 8 for the attacker, 2 to measure the loss
 SHAPE = TinyModel(vocabulary=1024, context=24, hidden=48, layers=2, heads=4, window=24)
@@ -74,24 +73,6 @@ def write_messages(to: Path, people: int, seed: int, advance: Callable[[int], ob
         for number, row in enumerate(messages(people, seed), start=1):
             lines.write(json.dumps(row) + "\n")
             advance(number)
-
-
-def public_file(folder: Path) -> Path:
-    """Return the file of messages by which layers for adapters are picked."""
-    return folder / "public.jsonl"
-
-
-def write_public(folder: Path, people: int = 300, of: int = 1500) -> None:
-    """Write the messages of the reference's people, which the base model has not read, unless the file is there.
-
-    Args:
-        folder: of the file.
-        people: number of people whom the base model has read.
-        of: number of people of base and reference together.
-    """
-    if not public_file(folder).is_file():
-        rows = list(messages(of, PUBLIC_SEED))[people * RECORDS :]
-        write_text(public_file(folder), "".join(json.dumps(row) + "\n" for row in rows))
 
 
 def people_of(rung: int) -> int:
@@ -148,7 +129,8 @@ def rung_sweep(folder: Path, rung: int, name: str = "users", overrides: Sequence
     Args:
         folder: of messages and models.
         rung: number of people in training on average, and the population that the accountant is told.
-        name: of the sweep's file: ``users``, plain training and ULS; ``users-banded``; or ``users-ways``.
+        name: of the sweep's file: ``users``, plain training and ULS; ``users-banded``; or ``users-ways``
+            (``replication.users_ways``).
         overrides: further changes of the sweep's file.
 
     Raises:
@@ -161,10 +143,7 @@ def rung_sweep(folder: Path, rung: int, name: str = "users", overrides: Sequence
         f"split.audit_fraction={min(1.0, AUDITED / people_of(rung)):.6f}",
         f"defense.population={rung}",
     ]
-    of_sweep = [f"name={name}-{rung}"]
-    if name == "users-ways":
-        of_sweep += [f"variants.{way}.model.saliency.source.path={public_file(folder.resolve())}" for way in PICKED]
-    return load_sweep(SWEEPS / f"{name}.yaml", [*of_sweep, *overrides], None, of_base)
+    return load_sweep(SWEEPS / f"{name}.yaml", [f"name={name}-{rung}", *overrides], None, of_base)
 
 
 def trained(sweep: Sweep, folder: Path, reporter: Reporter) -> list[Trained]:
@@ -192,12 +171,13 @@ def _trained(cells: Sequence[Finished]) -> Trained:
         epsilon=None if training.epsilon is None else round(training.epsilon, 2),
         noise_multiplier=round(training.noise_multiplier or 0.0, 4),
         bands=plan.sampler.groups,
-        gains=tuple(round(_gain(cell), 4) for cell in cells),
+        gains=tuple(round(gain(cell), 4) for cell in cells),
         aurocs=tuple(round(cell.auroc, 4) for cell in cells),
     )
 
 
-def _gain(cell: Finished) -> float:
+def gain(cell: Finished) -> float:
+    """Return the loss of the base model minus that of the trained one on non-members' test texts, nats a token."""
     return sum(user.base_loss - user.loss for user in cell.losses.values()) / len(cell.losses)
 
 
@@ -227,9 +207,9 @@ def ladder_table(ladder: Sequence[Trained]) -> str:
             f"{row.users:,}",
             _kind(row),
             f"{row.noise_multiplier:.3g}",
-            _interval(over_blocks(row.gains)),
-            "" if share is None else _interval(share, 100, " %"),
-            _interval(over_blocks(row.aurocs)),
+            interval(over_blocks(row.gains)),
+            "" if share is None else interval(share, 100, " %"),
+            interval(over_blocks(row.aurocs)),
         )
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
@@ -242,7 +222,8 @@ def _kind(row: Trained) -> str:
     return f"{named}, epsilon {row.epsilon:g}"
 
 
-def _interval(summary: Summary, times: float = 1.0, unit: str = "") -> str:
+def interval(summary: Summary, times: float = 1.0, unit: str = "") -> str:
+    """Return mean and 95 % limits, multiplied by ``times``."""
     digits = 0 if unit else 3
     value, *limits = (
         f"{times * each:.{digits}f}" for each in (summary.value, summary.lower, summary.upper) if each is not None
