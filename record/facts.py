@@ -504,12 +504,12 @@ class PickedLayers(Facts):
 
     Attributes:
         layers: full names of the layers.
-        of: number of linear layers that could be picked.
+        candidates: number of linear layers of the model, from which they were picked.
         users: number of public users.
     """
 
     layers: list[str]
-    of: int
+    candidates: int
     users: int
 
 

@@ -152,7 +152,7 @@ def _of_training(t: TrainingFacts) -> list[tuple[str, str]]:
         compared = "; reference: the model before training" if p.reference else ""
         rows.append(("objective of the pairs", f"{p.objective}, beta {p.beta:g}{smoothed}{compared}"))
     if (k := t.picked) is not None:
-        layers = f"{len(k.layers)} of {counted(k.of, 'linear layer')}: {', '.join(k.layers)}"
+        layers = f"{len(k.layers)} of {counted(k.candidates, 'linear layer')}: {', '.join(k.layers)}"
         rows.append((f"adapters, picked by {counted(k.users, 'public user')}", f"on {layers}"))
     if t.uncounted:
         rows.append(("without a counted token", f"{t.uncounted:,} of these texts, which add nothing to training"))

@@ -28,7 +28,7 @@ from heldin.models.loading import context_length
 from heldin.models.tiny import tiny_config
 from heldin.models.tokens import Pair, Tokens
 from heldin.stages.run_config import RunConfig
-from heldin.stages.train.records import preference_of
+from heldin.stages.train.objectives import preference_of
 
 
 def run_memory(config: RunConfig, device: Planned, say: Callable[[str], None] = lambda _: None) -> dict[str, Peak]:

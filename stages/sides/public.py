@@ -9,6 +9,7 @@ import numpy as np
 from heldin.base.errors import InputError
 from heldin.base.files import cache_directory, existing
 from heldin.base.progress import Reporter
+from heldin.base.wording import counted
 from heldin.corpus.build import build_store
 from heldin.corpus.chat.opening import TEXTS, RowReading, StatedRows, reading_of
 from heldin.corpus.chat.template import CHATML, ChatTemplate
@@ -94,7 +95,7 @@ def saliency_rows(config: RunConfig, run: PublicRows, taken: frozenset[str], rep
     if asked is None:
         return PublicRows(run.store)
     if asked.source is None:
-        found = _selected(config, asked, run, taken, "saliency")
+        chosen = _selected(config, asked, run, taken, "saliency")
     else:
         _require_unchosen_file(asked.source, "model.saliency.source.path", "choose another corpus")
         reading = _reading(config, asked.source, config.finetune.loss_on)
@@ -104,11 +105,11 @@ def saliency_rows(config: RunConfig, run: PublicRows, taken: frozenset[str], rep
                 f" {run.reading.format}: give public users' rows of the same form"
             )
         there = _opened(asked.source, reading, "users of model.saliency", reporter)
-        found = _selected(config, asked, there, frozenset(), "saliency")
-        _require_others(found, run.store)
-    if not found.rows:
+        chosen = _selected(config, asked, there, frozenset(), "saliency")
+        _require_others(chosen, run.store)
+    if not chosen.rows:
         raise InputError("model.saliency selects no user who is not audited: widen its users, or give a source")
-    return found
+    return chosen
 
 
 def _reading(config: RunConfig, source: CorpusSource, loss: Counting | None) -> RowReading:
@@ -136,16 +137,17 @@ def _selected(
     return PublicRows(there.store, tuple(rows), len(users), there.reading)
 
 
-def _require_others(found: PublicRows, private: CorpusStore) -> None:
-    """Raise InputError if a public user has the name and a text of a user of the run's corpus."""
-    names, public = set(private.users), map(found.store.record, found.rows)
+def _require_others(chosen: PublicRows, private: CorpusStore) -> None:
+    """Raise InputError if public users have the name and a text of a user of the run's corpus."""
+    names, public, same = set(private.users), map(chosen.store.record, chosen.rows), 0
     for user, records in itertools.groupby(public, lambda record: record.user):
         texts = {record.text for record in records}
-        if user in names and any(private.record(row).text in texts for row in private.rows(user)):
-            raise InputError(
-                f"model.saliency: user '{user}' and a text of this user are in the run's corpus too, so private texts"
-                " would pick the layers: give a corpus of other people"
-            )
+        same += user in names and any(private.record(row).text in texts for row in private.rows(user))
+    if same:
+        raise InputError(
+            f"model.saliency: {counted(same, 'user')} and a text of each are in the run's corpus too, so private texts"
+            " would pick the layers: give a corpus of other people"
+        )
 
 
 def require_unchosen(config: RunConfig) -> None:

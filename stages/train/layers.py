@@ -15,7 +15,7 @@ from heldin.models.loading import LanguageModel
 from heldin.record.facts import PickedLayers
 from heldin.stages.run_config import RunConfig
 from heldin.stages.sides.corpus import CorpusData, counting
-from heldin.stages.train.records import as_trained_on
+from heldin.stages.train.objectives import as_trained_on
 
 LAYERS = Path("checkpoints") / "layers.json"  # of a run
 
@@ -63,7 +63,7 @@ def picked_layers(config: RunConfig, run: Path) -> PickedLayers | None:
     if lora is None or not lora.picks:
         return None
     kept = read_document(run / LAYERS)
-    return PickedLayers(layers=kept["layers"], of=len(kept["saliency"]), users=kept["users"])
+    return PickedLayers(layers=kept["layers"], candidates=len(kept["saliency"]), users=kept["users"])
 
 
 def _records_of_users(config: RunConfig, corpus: CorpusData, base: LanguageModel) -> Sequence[Contribution]:

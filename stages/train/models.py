@@ -23,7 +23,7 @@ from heldin.models.opening import load_language_model
 from heldin.stages.run_config import RunConfig
 from heldin.stages.sides.corpus import CorpusData
 from heldin.stages.train.layers import with_picked_layers
-from heldin.stages.train.records import as_trained_on
+from heldin.stages.train.objectives import as_trained_on
 
 
 def base_model(config: RunConfig, corpus: CorpusData, reporter: Reporter) -> tuple[str, LanguageModel]:

@@ -11,30 +11,38 @@ from typing import TYPE_CHECKING
 
 from heldin.base.artefacts import State, folder_digest, state_of, write_artefact
 from heldin.base.errors import InputError
-from heldin.base.files import kept_text
+from heldin.base.files import kept_text, text_sha256
 from heldin.base.progress import Reporter
+from heldin.base.wording import counted
 from heldin.defenses.mechanism import Mechanism
+from heldin.finetune.batches import Truncation, encoded
 from heldin.finetune.checkpoints import finished_state
 from heldin.finetune.holding import PlainClipping, plain_clipping
 from heldin.finetune.loop import Log, TrainingResult, train
-from heldin.finetune.ranks import rank
-from heldin.finetune.recipe import Select
-from heldin.finetune.token_store import bearing_of
+from heldin.finetune.precision import arithmetic_of
+from heldin.finetune.preferences import preference_records
+from heldin.finetune.ranks import first_process_first, rank
+from heldin.finetune.recipe import Select, Truncate
+from heldin.finetune.token_store import Cut, TokenStore, bearing_of, token_store
 from heldin.finetune.training import discard_model, job_name
 from heldin.finetune.units import PrivateRecords, PrivateTraining, plan_private_training
 from heldin.models.loading import LanguageModel
 from heldin.models.logprobs import score_documents
+from heldin.models.preference import Preference
 from heldin.models.tokens import Tokens
 from heldin.stages.run_config import RunConfig
-from heldin.stages.sides.data import RecordIds, RunData, curve_texts, writers
+from heldin.stages.sides.data import RecordIds, RunData, curve_texts, rows_digest, writers
 from heldin.stages.sides.ledger import load_ledger
 from heldin.stages.train.layers import LAYERS, with_picked_layers
+from heldin.stages.train.objectives import objective_of
 from heldin.stages.train.plan import fit_lines, plan_fit
-from heldin.stages.train.records import objective_of, training_records
 from heldin.stages.train.validation import HELD_IN_LOSS, PUBLIC_LOSS, CurveEvaluation
 
 if TYPE_CHECKING:
     from heldin.corpus.entities.incidence import Incidence
+
+TOKENS = Path("checkpoints") / "tokens"  # of a run: what its checkpoints go on from
+REFERENCE = Path("checkpoints") / "reference"  # of a run on preference pairs
 
 
 def finetune(
@@ -178,6 +186,97 @@ def measured_clip_norm(
         )
     reporter.say(f"clip norm: {measured:.4g}, the smallest {unit} gradient norm of a plain run")
     return measured
+
+
+def training_records(
+    config: RunConfig, data: RunData, base: LanguageModel, length: int | None, out: Path, reporter: Reporter
+) -> Sequence[Tokens]:
+    """Return the records to train on; for preference pairs, with the base model's log-probabilities of the answers.
+
+    Args:
+        base: the model before training.
+        length: see ``training_tokens``.
+        out: the run folder.
+
+    Raises:
+        InputError: ``training_tokens`` or ``objective_of`` raises.
+    """
+    recipe, form = config.finetune, data.corpus.reading.format
+    objective = objective_of(recipe, form)
+    if objective.rows > 1 and length is None:
+        raise InputError(
+            "record_selection random_chunk trains on parts of texts, but the rows are preference pairs, which stay"
+            " whole: choose another record_selection"
+        )
+    tokens = training_tokens(data, base, length, recipe.truncate, out / TOKENS, reporter)
+    if not isinstance(objective, Preference):
+        return tokens
+    smoothed = f", label smoothing {objective.label_smoothing:g}" if objective.label_smoothing else ""
+    compared = ", reference: the base model" if objective.needs_reference else ""
+    reporter.say(f"objective: {objective.name}, beta {objective.beta:g}{smoothed}{compared}")
+    with reporter.track("reference of the pairs", len(tokens), "pairs") as advance:
+        return preference_records(
+            base,
+            tokens,
+            objective,
+            arithmetic_of(recipe.precision, base.device),
+            out / REFERENCE,
+            alone=recipe.shard is None,
+            advance=advance,
+        )
+
+
+def training_tokens(
+    data: RunData, base: LanguageModel, length: int | None, rule: Truncate, folder: Path, reporter: Reporter
+) -> TokenStore:
+    """Return the tokens of the training rows, on disk: written once, and read by all processes.
+
+    Args:
+        base: model whose tokenizer is used.
+        length: maximum number of tokens of a record for training; None: all.
+        rule: rule for cutting longer records.
+        folder: folder for the tokens; owner-only, because it shows who was trained on.
+
+    Raises:
+        InputError: no record has a token with loss, or ``encode`` or ``token_store`` raises.
+    """
+    if not data.training_rows.size:
+        raise InputError(
+            "the held-in users have no record left to train on after set-asides, caps and data defenses: loosen one"
+            " of these, or add records"
+        )
+    changed = sorted(data.changed.items())
+    rows = rows_digest(data.training_rows)
+    reading, truncation = data.corpus.reading, Truncation(rule)
+    turns = (reading.loss, rule) if reading.has_turns else ()
+    origin = text_sha256(base.fingerprint, data.store.fingerprint, rows, repr(changed), repr(length), *turns)
+    # Made by the first process, and mapped by the others.
+    with first_process_first(), reporter.track("tokenizing", data.training_rows.size, "records") as advance:
+        tokens = token_store(
+            folder,
+            encoded(base.tokenizer, data.training_documents(), length, truncation),
+            origin=origin,
+            vocabulary=base.model.get_input_embeddings().num_embeddings,
+            verify=rank() == 0,
+            advance=advance,
+            cut=lambda: Cut(truncation.records, truncation.dropped, truncation.counted),
+        )
+    _say_cut(tokens, reporter)
+    return tokens
+
+
+def _say_cut(tokens: TokenStore, reporter: Reporter) -> None:
+    silent = int((tokens.bearing == 0).sum())
+    if tokens.cut.records and rank() == 0:
+        reporter.say(
+            f"tokens: {counted(tokens.cut.records, 'record')} longer than finetune.sequence_length lose"
+            f" {tokens.cut.dropped:,} tokens, {tokens.cut.counted:,} of which would have borne loss"
+        )
+    if silent == len(tokens):
+        raise InputError(
+            "no record has a token that bears loss within finetune.sequence_length: raise finetune.sequence_length,"
+            " or change finetune.loss_on"
+        )
 
 
 def _check_length(config: RunConfig, base: LanguageModel) -> None:

@@ -37,9 +37,9 @@ from heldin.stages.run_config import RunConfig
 from heldin.stages.sides.data import RunData
 from heldin.stages.sides.panels import claims_on
 from heldin.stages.train.layers import picked_layers
+from heldin.stages.train.objectives import as_trained_on, preference_of
 from heldin.stages.train.plan import plan_fit
 from heldin.stages.train.previous import earlier_facts
-from heldin.stages.train.records import as_trained_on, preference_of
 from heldin.stages.train.validation import gap_auroc_correlation
 
 if TYPE_CHECKING:

@@ -28,10 +28,10 @@ def test_every_key_is_on_the_page_and_links_lead_to_headings(config, tmp_path):
 def test_a_key_that_sections_share_is_explained_once():
     text = config_page(blocks(), "")
     rows = [line.split(" | ")[0] for line in text.splitlines() if line.startswith("| `")]
-    # Four sections filter users, two read a corpus, and two have a recipe.
+    # Five sections filter users, three read a corpus, and two have a recipe.
     assert [rows.count(f"| `{name}`") for name in ("include", "mean_records", "weight_decay")] == [1, 1, 1]
-    assert text.count("(#corpususers-") == 3
-    assert text.count("(#corpussource-kind-jsonl") == 1
+    assert text.count("(#corpususers-") == 4
+    assert text.count("(#corpussource-kind-jsonl") == 2
     assert text.count("(#finetune-") == 1
     # A default that differs from the one that is explained is stated.
     (of_recipe,) = [line for line in text.splitlines() if "(#finetune-" in line]

@@ -48,7 +48,7 @@ def folder(make_once):
 
 def test_adapters_are_on_the_picked_layers_only(folder):
     picked = read_record(folder / "record.json").training.picked
-    assert (picked.of, len(picked.layers)) == (6, 2)
+    assert (picked.candidates, len(picked.layers)) == (6, 2)
     adapter = json.loads((folder / "checkpoints" / "final" / "adapter" / "adapter_config.json").read_text("utf-8"))
     assert sorted(adapter["target_modules"]) == sorted(picked.layers)
     kept = read_document(folder / LAYERS)
@@ -107,7 +107,7 @@ def test_people_of_the_run_pick_no_layers_under_their_own_name(tmp_path):
     own = texts_of(corpus.store, corpus.store.rows(user))
     rows = [{"user": f"p{i}", "text": f"a public text, number {i}"} for i in range(4)]
     shared = write(tmp_path / "shared.jsonl", [*rows, {"user": user, "text": own[0]}])
-    with refused(by="_require_others", naming=("model.saliency", user)):
+    with refused(by="_require_others", naming=("model.saliency", "1 user")):
         read_corpus(parse_config(content(shared), "test"), QUIET)
     # A name alone may be another person's; the record counts texts that are public as well as audited.
     named = write(tmp_path / "named.jsonl", [*rows, {"user": user, "text": "another text"}])
