@@ -37,6 +37,7 @@ NAMES = {
     "banded": "banded noise",
     "uls-momentum": "ULS, sgd with momentum 0.9",
     "banded-momentum": "banded noise, sgd with momentum 0.9",
+    "lora-plain": "plain, LoRA on query and value",
     "lora-usual": "ULS, LoRA on query and value",
     "lora-picked-1": "ULS, LoRA on 1 picked layer",
     "lora-picked-4": "ULS, LoRA on 4 picked layers",
