@@ -28,6 +28,7 @@ class Trained(Section):
     """Population that the accountant is given."""
     training: str
     """plain, uls or banded."""
+    optimizer: str = "Adam"
     epsilon: Positive | None
     """Of the plan; null: plain training."""
     noise_multiplier: NotNegative
@@ -66,6 +67,7 @@ class LeastUsers:
         epsilon: of the training.
         share: of the plain gain.
         users: number of users of the rung; None: no rung kept the share.
+        optimizer: optimizer of that rung's training; None: no rung kept the share.
         largest: number of users of the largest rung with such a training.
     """
 
@@ -73,6 +75,7 @@ class LeastUsers:
     epsilon: float
     share: float
     users: int | None
+    optimizer: str | None
     largest: int
 
     def statement(self) -> Statement:
@@ -80,7 +83,7 @@ class LeastUsers:
         values = {"percent": 100 * self.share, "training": self.training, "epsilon": self.epsilon}
         if self.users is None:
             return Ladder.NOT_KEPT(**values, largest=self.largest)
-        return Ladder.KEPT(**values, users=self.users)
+        return Ladder.KEPT(**values, users=self.users, optimizer=self.optimizer)
 
 
 def read_ladder(file: Path = FILE) -> tuple[Trained, ...]:
@@ -99,21 +102,26 @@ def kept(ladder: Sequence[Trained]) -> tuple[Kept, ...]:
 
 
 def least_users(ladder: Sequence[Trained]) -> tuple[LeastUsers, ...]:
-    """Return the smallest rung that kept half, and three quarters, of the plain gain, for each training and epsilon."""
+    """Return the smallest rung that kept half, and three quarters, of the plain gain, for each training and epsilon.
+
+    Of several optimizers, the one that needed the fewest users counts.
+    """
     rows = sorted(kept(ladder), key=lambda row: row.trained.users)
     by_kind: dict[tuple[str, float], list[Kept]] = {}
     for row in rows:
         assert row.trained.epsilon is not None
         by_kind.setdefault((row.trained.training, row.trained.epsilon), []).append(row)
     return tuple(
-        LeastUsers(training, epsilon, share, _first(own, share), own[-1].trained.users)
+        _least(training, epsilon, share, own)
         for (training, epsilon), own in by_kind.items()
         for share in (HALF, TOLERABLE)
     )
 
 
-def _first(rows: Sequence[Kept], share: float) -> int | None:
-    return next((row.trained.users for row in rows if row.at_least(share)), None)
+def _least(training: str, epsilon: float, share: float, rows: Sequence[Kept]) -> LeastUsers:
+    first = next((row.trained for row in rows if row.at_least(share)), None)
+    users, optimizer = (first.users, first.optimizer) if first else (None, None)
+    return LeastUsers(training, epsilon, share, users, optimizer, rows[-1].trained.users)
 
 
 def least_table(least: Sequence[LeastUsers]) -> str:

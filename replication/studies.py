@@ -357,7 +357,10 @@ def chat_base(
 def users(
     folder: Annotated[Path, typer.Option("--out", help="Folder for messages, models and sweeps.")] = Path("runs/users"),
     rung: Annotated[list[int] | None, typer.Option(help="Number of users. Repeatable; default: every rung.")] = None,
-    banded: Annotated[bool, typer.Option("--banded", help="Also train with banded noise.")] = False,
+    banded: Annotated[bool, typer.Option("--banded", help="Also train with banded noise and Adam.")] = False,
+    momentum: Annotated[
+        bool, typer.Option("--momentum", help="Also train ULS and banded noise by sgd with momentum.")
+    ] = False,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Override, in YAML. Repeatable.")] = None,
     quiet: Quiet = False,
     device: DeviceOption = None,
@@ -386,7 +389,8 @@ def users(
     write_models(folder)
     write_rungs(folder, rungs)
     with interruptible():
-        for number, name in itertools.product(rungs, ("users", "users-banded") if banded else ("users",)):
+        names = ["users", *["users-banded"] * banded, *["users-momentum"] * momentum]
+        for number, name in itertools.product(rungs, names):
             sweep = rung_sweep(folder, number, name, set_ or ())
             out = folder / sweep.config.name
             run_sweep(sweep, out, reporter, command=f"python -m replication users --rung {number}")

@@ -61,33 +61,42 @@ def mean_estimation_figure(study: Study) -> str:
 def users_figure(ladder: Sequence[Trained]) -> str:
     """Return the share of the plain gain that private training kept, by the number of users, with 95 % intervals.
 
-    The lines of a rung are set a little apart, so that their intervals do not overlap.
+    A panel for each epsilon, the largest first. The lines of a rung are set a little apart, so their intervals do not
+    overlap.
     """
     rows = kept(ladder)
-    kinds = list(dict.fromkeys((row.trained.training, row.trained.epsilon) for row in rows))
-    with figure(5.0, 2.8) as (drawn, saved):
-        axes = drawn.subplots()
-        for place, (training, epsilon) in enumerate(kinds):
-            own = [row for row in rows if (row.trained.training, row.trained.epsilon) == (training, epsilon)]
-            shares = 100 * np.array([_limits(row.share) for row in own])
-            axes.errorbar(
-                [row.trained.users * _APART ** (place - (len(kinds) - 1) / 2) for row in own],
-                shares[:, 0],
-                np.abs(shares[:, 1:] - shares[:, :1]).T,
-                fmt=("-" if training == "uls" else "--") + ("o" if epsilon == max(e for _, e in kinds if e) else "s"),
-                color=BLUE if training == "uls" else ORANGE,
-                markersize=3,
-                capsize=2,
-                elinewidth=0.8,
-                label=f"{'ULS' if training == 'uls' else 'banded noise'}, epsilon {epsilon:g}",
-            )
-        for share in (HALF, TOLERABLE):
-            axes.axhline(100 * share, color=GREY, linestyle=":", linewidth=0.8)
-        axes.set(xscale="log", xlabel="users", ylabel="share of the plain gain kept, %")
-        axes.set_ylim(min(0.0, axes.get_ylim()[0]), 100.0)
-        _ticks(axes, sorted({row.trained.users for row in rows}))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-        axes.legend(loc="upper left")
+    epsilons = sorted({row.trained.epsilon or 0.0 for row in rows}, reverse=True)
+    kinds = list(dict.fromkeys((row.trained.training, row.trained.optimizer) for row in rows))
+    with figure(7.0, 2.8) as (drawn, saved):
+        panels = np.atleast_1d(drawn.subplots(1, len(epsilons), sharey=True))
+        for axes, epsilon in zip(panels, epsilons, strict=True):
+            for place, (training, optimizer) in enumerate(kinds):
+                own = [
+                    row
+                    for row in rows
+                    if (row.trained.training, row.trained.optimizer, row.trained.epsilon)
+                    == (training, optimizer, epsilon)
+                ]
+                shares = 100 * np.array([_limits(row.share) for row in own])
+                axes.errorbar(
+                    [row.trained.users * _APART ** (place - (len(kinds) - 1) / 2) for row in own],
+                    shares[:, 0],
+                    np.abs(shares[:, 1:] - shares[:, :1]).T,
+                    fmt=("--" if optimizer == "Adam" else "-") + ("o" if training == "uls" else "s"),
+                    color=BLUE if training == "uls" else ORANGE,
+                    markersize=3,
+                    capsize=2,
+                    elinewidth=0.8,
+                    label=f"{'ULS' if training == 'uls' else 'banded noise'}, {optimizer}",
+                )
+            for share in (HALF, TOLERABLE):
+                axes.axhline(100 * share, color=GREY, linestyle=":", linewidth=0.8)
+            axes.set(xscale="log", xlabel=f"users, at epsilon {epsilon:g}")
+            axes.set_ylim(-25.0, 100.0)
+            _ticks(axes, sorted({row.trained.users for row in rows}))
+            axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+        panels[0].set_ylabel("share of the plain gain kept, %")
+        panels[0].legend(loc="upper left", fontsize=6)
     return saved[0]
 
 

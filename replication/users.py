@@ -22,7 +22,7 @@ from heldin.corpus.made_up.synthetic import SyntheticCorpus, generate
 from heldin.defenses.plan_file import read_plan
 from heldin.finetune.batches import encode
 from heldin.finetune.pretraining import train_once
-from heldin.finetune.recipe import Recipe, Select
+from heldin.finetune.recipe import Optimizer, Recipe, Select
 from heldin.models.devices import default_device
 from heldin.models.loading import LanguageModel
 from heldin.models.model_config import TinyModel
@@ -37,6 +37,7 @@ RUNGS = (1000, 4000, 16000, 64000)
 AUDITED = 700  # people whose membership a coin decides: half of them are in no training
 SWEEPS = Path(__file__).parent.parent / "configs" / "sweeps"
 SEED, PUBLIC_SEED = 21, 977
+OPTIMIZERS = {Optimizer.ADAM: "Adam", Optimizer.SGD: "momentum"}
 CHARACTERS = 50  # of a message at most
 RECORDS = 12  # of a person: 2 for training, 8 for the attacker, 2 to measure the loss
 SHAPE = TinyModel(vocabulary=1024, context=24, hidden=48, layers=2, heads=4, window=24)
@@ -129,8 +130,8 @@ def rung_sweep(folder: Path, rung: int, name: str = "users", overrides: Sequence
     Args:
         folder: of messages and models.
         rung: number of people in training on average, and the population that the accountant is told.
-        name: of the sweep's file: ``users``, plain training and ULS; ``users-banded``; or ``users-ways``
-            (``replication.users_ways``).
+        name: of the sweep's file: ``users``, plain training and ULS; ``users-banded``; ``users-momentum``, both with
+            momentum; or ``users-ways`` (``replication.users_ways``).
         overrides: further changes of the sweep's file.
 
     Raises:
@@ -143,7 +144,9 @@ def rung_sweep(folder: Path, rung: int, name: str = "users", overrides: Sequence
         f"split.audit_fraction={min(1.0, AUDITED / people_of(rung)):.6f}",
         f"defense.population={rung}",
     ]
-    return load_sweep(SWEEPS / f"{name}.yaml", [f"name={name}-{rung}", *overrides], None, of_base)
+    # The tuned rates of a rung are a scale of the sweep's file; other rungs have those of the file.
+    scale = str(rung) if name == "users-momentum" and rung in RUNGS else None
+    return load_sweep(SWEEPS / f"{name}.yaml", [f"name={name}-{rung}", *overrides], scale, of_base)
 
 
 def trained(sweep: Sweep, folder: Path, reporter: Reporter) -> list[Trained]:
@@ -168,6 +171,7 @@ def _trained(cells: Sequence[Finished]) -> Trained:
     return Trained(
         users=training.fit.population,
         training=cells[0].cell.variant.name.split("-")[0],
+        optimizer=OPTIMIZERS[cells[0].cell.variant.config.finetune.optimizer],
         epsilon=None if training.epsilon is None else round(training.epsilon, 2),
         noise_multiplier=round(training.noise_multiplier or 0.0, 4),
         bands=plan.sampler.groups,
@@ -184,7 +188,8 @@ def gain(cell: Finished) -> float:
 def in_order(ladder: Sequence[Trained]) -> list[Trained]:
     """Return the ladder by number of users, plain training first, then by epsilon."""
     return sorted(
-        ladder, key=lambda row: (row.users, row.training != PLAIN, row.epsilon or 0.0, row.training == "banded")
+        ladder,
+        key=lambda row: (row.users, row.training != PLAIN, row.epsilon or 0.0, row.optimizer, row.training == "banded"),
     )
 
 
@@ -219,7 +224,7 @@ def _kind(row: Trained) -> str:
     if row.training == PLAIN:
         return PLAIN
     named = "ULS" if row.training == "uls" else f"banded, {counted(row.bands, 'band')}"
-    return f"{named}, epsilon {row.epsilon:g}"
+    return f"{named}, {row.optimizer}, epsilon {row.epsilon:g}"
 
 
 def interval(summary: Summary, times: float = 1.0, unit: str = "") -> str:

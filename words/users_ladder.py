@@ -10,5 +10,5 @@ class Ladder(Code):
         "How many made-up users private training needed to keep a share of the gain of\n"
         "plain training (docs/users.md; lower 95 % limit). Your texts and model differ."
     )
-    KEPT = "{percent:.0f} %: {users:,} users with {training} at epsilon {epsilon:g}"
+    KEPT = "{percent:.0f} %: {users:,} users with {training} ({optimizer}) at epsilon {epsilon:g}"
     NOT_KEPT = "{percent:.0f} %: no rung up to {largest:,} users with {training} at epsilon {epsilon:g}"
