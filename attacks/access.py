@@ -4,7 +4,10 @@ from enum import StrEnum
 
 
 class Access(StrEnum):
-    """What the attacker gets from the model, most access first. Each level can run the attacks of all weaker levels."""
+    """How much of the model an attacker sees, most access first.
+
+    Each level can run the attacks of all weaker levels.
+    """
 
     LOG_PROBABILITIES = "log-probabilities"
     TOP_K = "top-k"

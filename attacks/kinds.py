@@ -1,4 +1,4 @@
-"""The attacks by name: heldin's own and those of packages."""
+"""The attacks by name: heldin's own attacks, and attacks of installed packages."""
 
 import functools
 
@@ -72,6 +72,9 @@ def names_at(level: Access) -> tuple[str, ...]:
 
 
 def per_text(attack: Attack) -> Attack:
-    """Return the attack to use if the reference has another tokenizer: a per-text attack, because tokens differ."""
+    """Return the attack to use if the reference has another tokenizer.
+
+    Sums over a text compare, but single tokens do not.
+    """
     # The log-probability of the whole text is over the same characters for both, however they are cut.
     return get_attack("likelihood-ratio") if attack.compares_tokens else attack

@@ -1,4 +1,4 @@
-"""Number of people whose text a model would emit: counts of members, with the non-members as the control.
+"""The number of people with a text that a model would emit: members, and non-members as the control.
 
 The module counts people. It returns no text, and no number about one person
 (docs/decisions/0010-nobody-in-a-report.md).

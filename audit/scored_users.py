@@ -1,4 +1,4 @@
-"""Users' scores joined to membership. Only here do text scores become user scores; all modules use this table."""
+"""Users' scores joined to membership. Only this module turns text scores into user scores."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,12 +14,13 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class ScoredUsers:
-    """n users, their membership, and every attack's statistic of every text of theirs.
+    """n users, their membership, and every attack's statistic of each of their texts.
 
     Attributes:
         users: names, in the order of all arrays.
         member: whether each user is a member, shape (n,).
-        texts: for each attack and changed dial, user (index) and statistic of every text, (t,) each, sorted by user.
+        texts: for each attack and changed dial, the user's index and the statistic of every text, shape (t,) each,
+            sorted by user.
     """
 
     users: tuple[str, ...]
@@ -39,7 +40,7 @@ class ScoredUsers:
         """Return the score of every user, shape (n,); higher means more likely a member.
 
         Raises InputError for an attack that was not scored, an unknown aggregation, a user without a text, or a score
-        that is not finite. The message has the user's number, by name.
+        that is not finite. The message gives the user's position in the order of names.
         """
         scores = self.lifted(attack, aggregation, dial)
         # Refused, not dropped: whether a score is finite may depend on the coins, and who is scored must not

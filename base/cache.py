@@ -1,4 +1,4 @@
-"""The content of the cache, its size and its removal. Everything in it can be made again, though some takes long."""
+"""The content of the cache, its size and its removal. heldin can make all cached files again, but some take long."""
 
 import os
 import shutil
@@ -117,7 +117,7 @@ def _sizes(path: Path) -> Iterator[int]:
 
 
 def _user_of(folder: Path) -> str:
-    """Return the name of a process that has the folder open, if this user may see it."""
+    """Return the name of a process that has the folder open, if this user may see the process."""
     for process in psutil.process_iter():
         # psutil lists open files, and no folders.
         with suppress(OSError, psutil.Error):

@@ -34,7 +34,10 @@ def keyed_digest(key: bytes, purpose: str, identity: str) -> bytes:
 
 
 def keyed_digests(key: bytes, purpose: str, identities: Iterable[str]) -> bytes:
-    """Return the ``keyed_digest`` of each identity, 32 bytes each, joined; for many, in less than half the time."""
+    """Return the ``keyed_digest`` of each identity, 32 bytes each, joined.
+
+    Faster than separate calls: less than half the time.
+    """
     # HMAC (RFC 2104) with the hash states after key and purpose kept: a key of 32 bytes fills half a block of 64.
     if len(key) != KEY_BYTES:
         raise ValueError(f"a key has {len(key)} bytes instead of {KEY_BYTES}")

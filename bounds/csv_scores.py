@@ -1,4 +1,4 @@
-"""Scores from any tool, in a CSV file with the columns user, score, member: the input of ``heldin bound``."""
+"""The input of ``heldin bound``: scores from any tool, in a CSV file with the columns user, score and member."""
 
 import csv
 import math
@@ -43,7 +43,7 @@ def bound_scores(
         delta: delta of the bounds, in (0, 1); None: delta of the first claim.
 
     Raises:
-        InputError: ``higher_is`` is another word, or ``evaluate`` refuses the input.
+        InputError: ``higher_is`` is neither "member" nor "non-member", or ``evaluate`` refuses the input.
     """
     if higher_is not in ORIENTATIONS:
         raise InputError(f"--higher-is '{higher_is}': choose member or non-member")
@@ -60,7 +60,7 @@ def bound_scores(
 
 
 def _wrong_way_round(scores: LabelledScores, higher_is: str) -> list[Statement]:
-    """Return a warning if the scores indicate the other group, as when losses are taken for scores."""
+    """Return a warning if the scores indicate the other group, for example because they are losses."""
     if not scores.held_in.size or not scores.held_out.size:
         return []
     test = stats.mannwhitneyu(scores.held_in, scores.held_out, alternative="less", method="asymptotic")
@@ -74,8 +74,8 @@ def _wrong_way_round(scores: LabelledScores, higher_is: str) -> list[Statement]:
 def read_scores(path: Path) -> LabelledScores:
     """Read the columns user, score and member, sorted by user, so the result does not depend on the row order.
 
-    Raises InputError, one line with file and row, in these cases: the file cannot be read, a column is missing, a user
-    has a score without membership or the reverse, a score is not a finite number, or a user occurs twice.
+    Raises InputError, one line with file and row, if the file cannot be read or lacks a column. Also raises InputError
+    if a user has a score without membership or the reverse, occurs twice, or has a score that is not a finite number.
     """
     try:
         # Spreadsheets begin a file with a byte-order mark, which would become part of the first column's name.

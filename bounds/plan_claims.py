@@ -1,4 +1,4 @@
-"""Claims that the accountant computes: the curve of a plan, and the curve of a mechanism that a person states."""
+"""Claims that the accountant computes: the curve of a plan, or of a mechanism that a person states."""
 
 import dataclasses
 import functools
@@ -124,7 +124,7 @@ def claims_of(mechanism: Mechanism) -> list[Claim]:
 
 
 def exposed_claims(mechanism: Mechanism, exposed: int) -> list[Claim]:
-    """Return the claims about people in at most ``exposed`` records, as author or named; none without a guarantee."""
+    """Return the claims about people whom up to ``exposed`` records name or have as author; none without a guarantee."""
     promise = mechanism.guarantee()
     event = mechanism.exposed_event(exposed)
     if not isinstance(promise, Guarantee) or event is None:
@@ -162,7 +162,7 @@ def noise_family(event: Event, steps: int, delta: float) -> NoiseFamily | None:
     Args:
         event: one step, for a user.
         steps: number of steps T.
-        delta: as for ``ceiling_of``.
+        delta: delta of the guarantee, as in ``ceiling_of``.
     """
     # A hard cap's curves would take long, one per noise multiplier; the filter has only an (epsilon, delta).
     if not isinstance(event, PoissonGaussian) or event.noise_multiplier == 0.0:
