@@ -124,7 +124,7 @@ def claims_of(mechanism: Mechanism) -> list[Claim]:
 
 
 def exposed_claims(mechanism: Mechanism, exposed: int) -> list[Claim]:
-    """Return the claims about people whom up to ``exposed`` records name or have as author; none without a guarantee."""
+    """Return claims about people whom up to ``exposed`` records name or have as author; none without a guarantee."""
     promise = mechanism.guarantee()
     event = mechanism.exposed_event(exposed)
     if not isinstance(promise, Guarantee) or event is None:
