@@ -1,6 +1,6 @@
-"""The audited users, their records that are set aside, and the users who become members.
+"""The audited users, their set-aside records, and the users who become members.
 
-heldin decides them in this order, on which an audit's validity depends (docs/theory.md#conditions-of-one-run). The
+heldin decides them in this order. The order is a condition of a valid audit (docs/theory.md#conditions-of-one-run). The
 procedure follows Kandpal et al. (2024), Appendix D.1, with independent coins instead of their exact half.
 """
 
@@ -22,7 +22,7 @@ class Part(StrEnum):
 
 
 class Role(StrEnum):
-    """A user's role. Chance decides between held-in and held-out. Users who are always in are not audited."""
+    """A user's role. Chance decides between held-in and held-out. A user who is always in is not audited."""
 
     HELD_IN = "held_in"
     HELD_OUT = "held_out"
@@ -105,6 +105,6 @@ def require_both_sides(roles: Mapping[str, Role]) -> None:
 
 
 def assign_canaries(canaries: Sequence[str], *, key: bytes) -> dict[str, Role]:
-    """Flip a fair coin for every canary user, however the other users are assigned."""
+    """Flip a fair coin for every canary user. The assignment of other users does not matter."""
     # Under the purpose of real users' coins, since no canary user may have the name of a real one.
     return {user: Role.HELD_IN if fair_coin(key, "membership", user) else Role.HELD_OUT for user in canaries}

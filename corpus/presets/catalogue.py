@@ -1,6 +1,6 @@
-"""One named preset per dataset of the papers: the format of its files, the steps, and the filter of users.
+"""A named preset for each dataset of the papers: the format of its files, the steps, and the filter of users.
 
-A preset is fixed, because another threshold would be another experiment. Each step declares what it depends on
+A preset cannot be changed, because another threshold would be another experiment. Each step declares what it depends on
 (docs/theory.md#rules-of-the-data), and a run's plan copies these declarations.
 """
 
@@ -34,7 +34,7 @@ Read = Callable[[Path, PresetTokens, BadRows], Iterator[pa.RecordBatch]]
 
 @dataclass(frozen=True)
 class PresetStep:
-    """A step, and what it depends on.
+    """A step of a preset, and the data that it depends on.
 
     Attributes:
         text: description of the step.
@@ -51,7 +51,7 @@ class PresetStep:
 
 @dataclass(frozen=True)
 class Preset:
-    """A dataset as prepared in a paper.
+    """A dataset, prepared as in a paper.
 
     Attributes:
         name: name in configs and on the command line.
@@ -62,7 +62,7 @@ class Preset:
         steps: the steps over rows, in order.
         minimum: the paper's minimum number of records per user; None: the paper has none.
         published: the numbers in the paper.
-        read: yields the records of files in the published format.
+        read: function that yields the records of files in the published format.
     """
 
     name: str
@@ -77,7 +77,7 @@ class Preset:
 
     @property
     def users(self) -> UserFilter:
-        """Return the default filter of users. Without the paper's minimum, a user needs enough records to split."""
+        """Return the default filter of users. If the paper has no minimum, a user needs enough records to split."""
         return UserFilter(min_records=self.minimum or MIN_RECORDS_TO_SPLIT)
 
 
@@ -228,7 +228,7 @@ class PresetSource(Source):
 
 
 def preset_named(name: str) -> Preset:
-    """Return the preset with this name. Raises InputError, suggesting the nearest name, if there is none."""
+    """Return the preset with this name. Raises InputError, with the nearest name, if there is no such preset."""
     if name in PRESETS:
         return PRESETS[name]
     near = difflib.get_close_matches(name, PRESETS, n=1, cutoff=0.5)

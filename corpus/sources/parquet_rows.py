@@ -60,10 +60,10 @@ class Parquet(Source):
 
 
 def parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, Any]]:
-    """Yield the rows of a file with their number.
+    """Yield pairs (number, row) of a file.
 
     Args:
-        columns: columns to read, if present.
+        columns: names of the columns to read; missing columns are ignored.
 
     Raises:
         InputError: the file is damaged.
