@@ -1,4 +1,4 @@
-"""plan.json: the mechanism on disk. It is written before the first step, and reading it gives the same epsilon."""
+"""plan.json: the mechanism on disk. heldin writes it before the first step, and reading it gives the same epsilon."""
 
 import dataclasses
 import json
@@ -40,7 +40,7 @@ def write_plan(mechanism: Mechanism, path: Path) -> None:
 
 
 def plan_document(mechanism: Mechanism) -> dict[str, Any]:
-    """Return the content of a plan file: the mechanism, and everything that follows from it."""
+    """Return the content of a plan file: the mechanism, its guarantee, label, event and coverage."""
     return stamped(_document(mechanism, mechanism.guarantee()))
 
 
@@ -54,15 +54,18 @@ def _document(mechanism: Mechanism, promise: Guarantee | NoGuarantee) -> dict[st
 
 
 def covers(mechanism: Mechanism) -> Statement:
-    """Return a statement of what a plan's guarantee covers, and what it does not."""
+    """Return a statement that lists what a plan's guarantee covers and what it does not cover."""
     return _COVERS[mechanism.checkpoint]()
 
 
 def read_plan(path: Path) -> Mechanism:
-    """Return the mechanism of a plan file. Everything that follows from it is recomputed and must match the file.
+    """Return the mechanism of a plan file.
 
-    Raises InputError, one line, in these cases: the file does not exist or is not JSON; it has another version, unknown
-    or missing keys, or an invalid mechanism; its guarantee, label, event or coverage is not the mechanism's.
+    Everything that follows from the mechanism is computed again and compared with the file.
+
+    Raises InputError, one line, if the file does not exist or is not JSON, or if it has another version, unknown or
+    missing keys, or an invalid mechanism. Also raises InputError if its guarantee, label, event or coverage is not the
+    mechanism's.
     """
     return mechanism_in(read_plan_document(path), path)
 
@@ -87,7 +90,10 @@ def read_plan_document(path: Path) -> Any:
 
 
 def mechanism_in(document: Any, path: Path) -> Mechanism:
-    """Return the mechanism in a plan file's content, checked like ``read_plan``; errors name the file as ``path``."""
+    """Return the mechanism in a plan file's content, after the checks of ``read_plan``.
+
+    Errors name the file as ``path``.
+    """
     if not isinstance(document, dict):
         raise InputError(f"{path}: not a JSON object: {_REMEDY}")
     document = unstamped(document, path, "start again in a new folder")
@@ -111,7 +117,7 @@ def mechanism_in(document: Any, path: Path) -> Mechanism:
 
 
 def plan_at(path: Path) -> Path:
-    """Return the plan file of a run folder or exported folder. A path of a file is returned unchanged.
+    """Return the plan file of a run folder or exported folder. The path of a file is returned unchanged.
 
     Raises InputError, one line, if there is no plan file.
     """

@@ -29,7 +29,7 @@ def apply_defenses(
         seed: public seed of random choices.
 
     Raises:
-        InputError: a step returns other records, another order, another user or another text than it declares.
+        InputError: a step returns records, an order, users or texts that its declaration does not allow.
     """
     given = StepInput(lengths, losses, seed, reporter)
     left, removals = list(records), []
@@ -42,7 +42,7 @@ def apply_defenses(
 
 
 def as_trained(defenses: Sequence[DataSideDefense], documents: Mapping[str, Document]) -> list[Document]:
-    """Return the documents as training would see them: steps change their texts, and no record is left out.
+    """Return the documents with the texts that training would see. Steps change texts, and no document is left out.
 
     Args:
         defenses: the steps, in order.
