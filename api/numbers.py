@@ -132,7 +132,7 @@ def bound(
     # Converted to bool, a NaN, a 2 or the text "False" would all become held in, and a label lost in silence moves a
     # bound.
     if held_in.dtype != np.bool_ and not np.isin(held_in, (0, 1)).all():
-        raise InputError("member must be True or 1 (held in), or False or 0 (held out): give one for each score")
+        raise InputError("member must be True or 1 (a member), or False or 0 (a non-member): give one for each score")
     names = None if users is None else tuple(map(str, users))
     labelled = LabelledScores(values, held_in.astype(np.bool_), names)
     # The coins are certified on the caller's word, and the judgement says so: heldin did not flip them

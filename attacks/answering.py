@@ -57,7 +57,7 @@ def cut_texts(
     place = next((place for place, user in enumerate(texts.texts, start=1) if user not in with_cuts), None)
     if place is not None:
         raise InputError(
-            f"user {place} of {len(texts.texts)} has no text that can be cut and continued, which takes"
+            f"user {place} of {len(texts.texts)} has no text that can be cut and continued: a text needs"
             f" {LEAST_WORDS + 1} words in the first {texts.max_characters:,} characters. Leave such users out"
         )
     return cut

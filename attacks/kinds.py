@@ -61,7 +61,7 @@ def get_attack(name: str) -> Attack:
     if not right:
         raise InputError(
             f"attack '{name}' does not give a higher score to a text that the model finds more probable. Change the"
-            " sign of the score: a higher score must mean that the author was held in"
+            " sign of the score: a higher score must mean that the author is a member"
         )
     return attack
 

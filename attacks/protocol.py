@@ -212,7 +212,7 @@ class UserScores:
         if bad.size:
             raise InputError(
                 f"attack '{self.attack}': score number {bad[0] + 1} of {self.values.size} is {self.values[bad[0]]}."
-                " Every user needs a finite score: no user may be dropped"
+                " Give every user a finite score, because no user may be left out"
             )
 
     def of(self, users: Sequence[str]) -> NDArray[np.float64]:

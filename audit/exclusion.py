@@ -110,7 +110,7 @@ def lines(exclusion: Exclusion, users: int) -> list[str]:
     alike = f" (correlation {exclusion.correlation:g}), if all are" if exclusion.scores > 1 else ", if it is"
     return [
         f'"no leak found" by {counted(exclusion.scores, "score")}{alike} at chance',
-        f"  users needed to exclude an AUROC of {exclusion.auroc:g} and a TPR of {exclusion.tpr:g}"
+        f"  users needed to rule out an AUROC of {exclusion.auroc:g} and a TPR of {exclusion.tpr:g}"
         f" at {100 * exclusion.fpr:g} % FPR in four of five audits: {at_most_counted(exclusion.users_needed)}",
-        f"  AUROC that {users:,} users exclude in 85 of 100 audits: {exclusion.users_auroc:.2f}",
+        f"  AUROC that {users:,} users rule out in 85 of 100 audits: {exclusion.users_auroc:.2f}",
     ]

@@ -51,7 +51,7 @@ class ScoredUsers:
         if (self.texts[attack, dial][0] == bad[0]).any():
             raise InputError(
                 f"attack '{attack}': the score of user number {bad[0] + 1}, in the order of names, is"
-                f" {scores[bad[0]]}. Score this user again: no user may be dropped"
+                f" {scores[bad[0]]}. Score this user again, because every user needs a score"
             )
         raise InputError(f"attack '{attack}' has no score for {bad.size} of {len(self.users)} users: score every user")
 

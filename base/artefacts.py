@@ -281,7 +281,7 @@ def require_not_purged(folder: Path) -> None:
     try:
         when = read_json(path)["purged"]
     except (ValueError, KeyError, TypeError):
-        when = "at a time that its damaged mark does not tell"
+        when = "at an unknown time, because its mark is damaged"
     raise InputError(
         f"'{folder}' was purged ({when}), which removed its keys, ledger and scores. Nothing in this folder can be"
         " recomputed or continued: start again in a new folder"

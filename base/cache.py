@@ -17,12 +17,12 @@ from heldin.base.wording import counted
 KINDS = {
     "corpora": "corpora as stores: people's texts",
     "scores": "token scores by model, from which anyone who has the model can work out texts",
-    "answers": "what models wrote in audits of attackers who see only text, which may hold people's texts",
+    "answers": "texts that models wrote in audits of text-only attackers, which may contain people's texts",
     "pretrained": "base models that were pre-trained here",
     "references": "reference models that were trained here",
     "sweeps": "copies for the cells of a sweep on a cluster: people's texts",
     "pld": "the accountant's loss distributions",
-    "plugins": "what checks found of packages' kinds",
+    "plugins": "results of checks of packages' kinds",
 }
 
 

@@ -264,7 +264,7 @@ class Judgement(Tabular):
     def heading(self) -> str:
         """Return the gravest verdict, or the reason why there is none."""
         if not self.verdicts:
-            return f"Nothing can be said: {'; '.join(bound.reason for bound in self.refused)}"
+            return f"No statement is possible: {'; '.join(bound.reason for bound in self.refused)}"
         gravest = self.verdict
         return f"{describe_outcome(gravest.outcome, gravest.standing).capitalize()}: {gravest.reason}"
 
@@ -354,7 +354,7 @@ def joined(judgements: Sequence[Judgement]) -> Judgement:
     Raises ValueError for several values of delta, because bounds at different deltas do not compare.
     """
     if len({j.delta for j in judgements}) > 1:
-        raise ValueError("bounds at several deltas cannot be put under one")
+        raise ValueError("bounds at several deltas cannot be joined")
     return Judgement(
         users=sum(j.users for j in judgements),
         delta=judgements[0].delta,
@@ -391,6 +391,6 @@ def table(result: Judgement) -> str:
         lines += [f"{name:<26}{b.epsilon_lower:>11.3f}{b.level:>12.3g}{b.standing.value:>13}{coverage:>10}"]
     lines += ["(none is valid for this design)"] if not result.bounds else []
     if any(b.coverage is not None for b in result.bounds):
-        lines += ["coverage: how often the bound held in simulations of a known epsilon, the lowest measured"]
+        lines += ["coverage: lowest measured share of simulations with a known epsilon in which the bound held"]
     lines += [""] + [f"refused: {r.name}: {r.reason}" for r in result.refused]
     return "\n".join(lines).rstrip() + "\n"

@@ -150,8 +150,8 @@ def power(
     check_delta(delta, 1)
     if users > LARGEST:
         raise InputError(
-            f"{users} users: power is computed for at most {LARGEST} users. Ask for {LARGEST}: with more users an"
-            " attack certifies hardly more"
+            f"{users} users: power is computed for at most {LARGEST} users. Give {LARGEST}, because more"
+            " users would certify hardly more"
         )
     mu = attack_mu(auroc)
     tries = one_run.paid_tries(users, alpha=alpha)
@@ -261,10 +261,10 @@ def forecast(
     ]
     for claim in claims:
         if could_reject(members, users // 2, claim, design):
-            lines.append(f"power: they could falsify {claim.label}")
+            lines.append(f"power: they could contradict {claim.label}")
         else:
             needed = _count(_least_perfect(claim, design, alpha))
-            lines.append(f"power: they could not falsify {claim.label}, which takes {needed} {units} at least")
+            lines.append(f"power: they could not contradict {claim.label}, which needs at least {needed} {units}")
     return lines
 
 

@@ -45,8 +45,8 @@ class LabelledScores:
         bad = np.flatnonzero(~np.isfinite(self.scores))
         if bad.size:
             raise InputError(
-                f"the score in row {bad[0]} is {self.scores[bad[0]]}: score this user again, since no user may be"
-                " dropped"
+                f"the score in row {bad[0]} is {self.scores[bad[0]]}: score this user again, because"
+                " every user needs a score"
             )
         if self.member.all() or not self.member.any():
             raise TooFewUsers((Refusal.NOBODY_HELD_OUT if self.member.any() else Refusal.NOBODY_HELD_IN)())

@@ -41,7 +41,7 @@ class Counts:
 
     def __post_init__(self) -> None:
         if not (0 <= self.true_positives <= self.members and 0 <= self.false_positives <= self.non_members):
-            raise InputError(f"{self}: more trainings were called held in than there are trainings")
+            raise InputError(f"{self}: more trainings are called members than there are trainings")
         if self.members == 0 or self.non_members == 0:
             raise InputError("a bound needs trainings of both groups")
 

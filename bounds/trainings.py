@@ -87,10 +87,10 @@ def forecast(member: NDArray[np.bool_], threshold: float | None, delta: float, c
     except TooFewUsers as error:
         raise TooFewUsers(Refusal.TOO_FEW_TRAININGS(trainings=member.size, reason=error.statement)) from error
     how = f"the first {pilot} pick the threshold" if pilot else "all are tested"
-    lines = [f"power: {how}, so that {n1} with and {n0} without the user can certify at most epsilon {most:.3g}"]
+    lines = [f"power: {how}, so {n1} with and {n0} without the user can certify at most epsilon {most:.3g}"]
     for claim in claims:
         could = "could" if verdict.could_reject(n1, n0, claim, paid) else "could not"
-        lines.append(f"power: they {could} falsify {claim.label}")
+        lines.append(f"power: they {could} contradict {claim.label}")
     return lines
 
 
@@ -102,7 +102,7 @@ def reach_line(runs: int) -> str:
     most = trainings_reach(runs - runs // 2, runs // 2)
     return (
         f"power: {runs} trainings, half of them with the worst-case user, can certify at most epsilon {most:.2f} per"
-        " user, if a threshold fixed beforehand tells all of them apart"
+        " user, if a threshold fixed beforehand separates all of them"
     )
 
 

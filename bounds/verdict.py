@@ -373,7 +373,7 @@ def parse_claim(text: str) -> Claim:
         raise InputError(f"claim '{text}' has no delta: add one, such as delta=1e-6")
     # A name given twice is one field of the dictionary, which the number of parts shows.
     if sorted(fields) != ["delta", "epsilon"] or len(parts) != 2:
-        why = "; only heldin audit-planted takes a unit" if "unit" in fields else ""
+        why = "; only heldin audit-planted accepts a unit" if "unit" in fields else ""
         raise InputError(f"claim '{text}' is malformed: write epsilon=4,delta=1e-6{why}")
     try:
         epsilon, delta = number_in(fields["epsilon"]), number_in(fields["delta"])

@@ -29,7 +29,7 @@ class RealRowCanaries(NumberedCanaries):
     def make(self, given: CanaryInput) -> list[CanaryUser]:
         """Return the section's users. Raises InputError outside ``heldin plant``, or without enough rows."""
         if given.forms is None:
-            raise InputError("canaries: real_rows is only for heldin plant: choose another kind")
+            raise InputError("canaries: real_rows is only for heldin plant. Choose another kind")
         rows_of = given.forms.takeable()
         # Those with most documents first, since fewer users have so many rows.
         return [

@@ -170,7 +170,7 @@ def _too_few(given: CanaryInput, length: int, documents: int | None, users: int,
     enough = [user for user in audited if _has_documents(given, user, documents)]
     # Counted only for the message: the limit that is in the way is named.
     fitting = sum(has_document_of(tokenizer, texts_of(given.store, given.store.rows(u)), length) for u in enough)
-    why = f"a substring of {length} tokens is longer than every document of too many users"
+    why = f"too few users have a document of {length} tokens"
     many = ""
     if documents is not None:
         many = f" and {documents} training documents"

@@ -29,7 +29,7 @@ def load_aliases(path: Path) -> dict[str, str]:
             if (other := person_of.setdefault(str(alias), str(person))) != str(person):
                 first = list(map(str, content)).index(other) + 1
                 raise InputError(
-                    f"{path.name}: people {first} and {number} have the same alias: give each alias to one person"
+                    f"{path.name}: people {first} and {number} have the same alias. Give each alias to one person"
                 )
     # No chains of aliases: where one ends would depend on the order of reading.
     for alias, person in person_of.items():

@@ -177,7 +177,7 @@ class Mechanism(Choice):
         return self.level.event
 
     def exposed_event(self, exposed: int) -> Event | None:
-        """Return the event of a step of text sampling for a person in ``exposed`` records; None for other mechanisms"""
+        """Return one step's event for a person in ``exposed`` records; None unless the mechanism is text sampling."""
         return self.level.exposed_event(exposed)
 
     def exposure_marks(self) -> list[int]:

@@ -246,6 +246,6 @@ def _cost(numbers: int, cores: int) -> str:
     seconds = (time.perf_counter() - began) * numbers / BLOCK
     held = in_bytes(8 * min(numbers, MOST_AHEAD * BLOCK))
     return (
-        f"secure noise: the bits of {numbers:,} numbers a step take some {seconds:.1f} s of processor time; they are"
-        f" made a step ahead, on {counted(cores, 'core')}, and held in {held}"
+        f"secure noise: the bits of {numbers:,} numbers per step take about {seconds:.1f} s of processor time."
+        f" heldin computes them a step ahead, on {counted(cores, 'core')}, and holds them in {held}"
     )

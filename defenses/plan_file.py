@@ -84,9 +84,9 @@ def read_plan_document(path: Path) -> Any:
     try:
         return parsed_json(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}): {_REMEDY}") from None
+        raise InputError(f"'{path}' cannot be read ({error.strerror}): {_REMEDY}") from None
     except ValueError:
-        raise InputError(f"{path}: not JSON: {_REMEDY}") from None
+        raise InputError(f"'{path}' is not JSON: {_REMEDY}") from None
 
 
 def mechanism_in(document: Any, path: Path) -> Mechanism:
@@ -95,7 +95,7 @@ def mechanism_in(document: Any, path: Path) -> Mechanism:
     Errors name the file as ``path``.
     """
     if not isinstance(document, dict):
-        raise InputError(f"{path}: not a JSON object: {_REMEDY}")
+        raise InputError(f"'{path}' is not a JSON object: {_REMEDY}")
     document = unstamped(document, path, "start again in a new folder")
     _require_keys(path, "the plan", {k: v for k, v in document.items() if k != EXPORTED}, _KEYS)
     try:
@@ -107,7 +107,7 @@ def mechanism_in(document: Any, path: Path) -> Mechanism:
     # By identity, so that 1 or "true" in an edited file does not pass for true.
     if not isinstance(stated, dict) or stated.get("holds") is not isinstance(promise, Guarantee):
         raise InputError(
-            f"{path}: the stated guarantee differs from this mechanism's guarantee ({promise.label}): copy plan.json"
+            f"the guarantee in '{path}' differs from this mechanism's guarantee ({promise.label}): copy plan.json"
             " from the run folder again"
         )
     computed = _document(mechanism, promise)

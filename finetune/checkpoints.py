@@ -171,7 +171,7 @@ def read_state(folder: Path) -> tuple[TrainingState, dict[str, Any]]:
 def damaged(state: Path) -> InputError:
     """Return the error for an unreadable state."""
     return InputError(
-        f"checkpoint '{state}' is damaged: remove this checkpoint, and the run continues from the one before"
+        f"checkpoint '{state}' is damaged: remove this checkpoint, and the run continues from the checkpoint before"
     )
 
 

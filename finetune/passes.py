@@ -104,10 +104,10 @@ class Passes:
             else:
                 if self.most != before:
                     self.lowered = True
-                    how = ", and a unit of more is taken in several passes" if self.splits else ""
+                    how = ", and a larger unit takes several passes" if self.splits else ""
                     self.say(
-                        f"out of memory at {before} records in one pass: {self.most} fit{how}, and training continues"
-                        " with these; the mechanism is the same"
+                        f"out of memory at {before} records in one pass: {self.most} fit{how}, and training"
+                        " continues with these passes; the mechanism is the same"
                     )
                 return result
             # Out here, where the error is gone: its traceback would keep the failed pass's tensors.

@@ -89,7 +89,7 @@ class WordList:
             raise InputError(f"{where}: invalid UTF-8 at byte {error.start}") from error
         category = category_named(label) if label.strip() else self.category
         if category is None:
-            raise InputError(f"{where}: the text after the tab is not a category: use one of {', '.join(CATEGORIES)}")
+            raise InputError(f"{where}: the text after the tab is not a category. Use one of {', '.join(CATEGORIES)}")
         return tuple(word for _, _, word in words_of(name)), category
 
 

@@ -82,15 +82,15 @@ def check_parameters(
     """
     for name, (value, least) in at_least.items():
         if value < least:
-            raise InputError(f"{kind} corpus: {name} is {value}, which is too small: give {least} or more")
+            raise InputError(f"{kind} corpus: {name} is {value}, which is too small. Give {least} or more")
     if not min_records <= mean_records < math.inf:
         raise InputError(
-            f"{kind} corpus: mean_records is {mean_records}, which is below min_records ({min_records}) or not a"
-            " number: raise mean_records, or lower min_records"
+            f"{kind} corpus: mean_records is {mean_records}, which is below min_records ({min_records}) or"
+            " not a number. Raise mean_records, or lower min_records"
         )
     if not 0 <= distinctiveness <= 1:
         raise InputError(
-            f"{kind} corpus: distinctiveness is {distinctiveness}, outside [0, 1]: give a number from 0 (all users"
+            f"{kind} corpus: distinctiveness is {distinctiveness}, outside [0, 1]. Give a number from 0 (all users"
             " alike) to 1 (most personal)"
         )
 
@@ -123,7 +123,7 @@ def generate_user(spec: SyntheticCorpus, user: int) -> Iterator[SyntheticRecord]
     Raises InputError if the corpus has no such user.
     """
     if not 0 <= user < spec.users:
-        raise InputError(f"synthetic corpus: there is no user {user}: choose one from 0 to {spec.users - 1}")
+        raise InputError(f"synthetic corpus: there is no user {user}. Choose one from 0 to {spec.users - 1}")
     person, dice = _person(spec, user), _Dice(spec.seed, _RECORDS, user)
     # Random rounding, so that a user's expected number of records is exact.
     count = math.floor(expected_records(spec, user) + dice.roll())

@@ -122,7 +122,9 @@ PRESETS: Mapping[str, Preset] = {
                 PresetStep(PresetText.NO_FORWARDED),
             ),
             minimum=None,
-            published="240,173 training and 39,086 evaluation records; 13.2 a user, minimum 1, median 2, maximum 5,049",
+            published=(
+                "240,173 training and 39,086 evaluation records; 13.2 per user, minimum 1, median 2, maximum 5,049"
+            ),
             read=enron_chua,
         ),
         Preset(
@@ -133,7 +135,7 @@ PRESETS: Mapping[str, Preset] = {
             text="the summary (summary_text)",
             steps=(),
             minimum=None,
-            published="9,600 training and 1,431 evaluation records; 52.2 a book, minimum 1, median 28.5, maximum 266",
+            published="9,600 training and 1,431 evaluation records; 52.2 per book, minimum 1, median 28.5, maximum 266",
             read=booksum,
         ),
         Preset(
@@ -149,7 +151,7 @@ PRESETS: Mapping[str, Preset] = {
         ),
         Preset(
             name="reddit-small",
-            paper="Kandpal et al. (2024), Appendix D.1 (four of the six months; which ones they do not say)",
+            paper="Kandpal et al. (2024), Appendix D.1 (four of the six months, which the paper does not name)",
             files="pushshift's RC_2015-09 to RC_2015-12 (.zst, .bz2, JSON lines) or Parquet",
             user="author",
             text="body",
@@ -269,7 +271,7 @@ def preset_outcome(preset: Preset, store: CorpusStore) -> str:
     ours = f"{counted(len(users), 'user')}, {counted(sum(counts), 'record')}"
     if counts:
         ours += ", records per user P0 {} | P25 {} | P50 {} | P75 {} | P100 {}".format(*records_percentiles(counts))
-    return f"{preset.name}, at least {minimum} records a user: {ours}\nthe paper: {preset.published}"
+    return f"{preset.name}, at least {minimum} records per user: {ours}\nthe paper: {preset.published}"
 
 
 def _reach(step: PresetStep) -> str:

@@ -131,7 +131,7 @@ def _first_lines(path: Path, form: TextFormat) -> list[str]:
             # A header may have line breaks within quotes.
             lines = list(itertools.islice(stream, 100))
     except UnicodeError as error:
-        raise InputError(f"{path.name}: not {name_of_encoding(form)} text: give another --encoding") from error
+        raise InputError(f"'{path.name}' is not {name_of_encoding(form)} text: give another --encoding") from error
     except BROKEN as error:
         raise corrupt(path, "the header line", error) from error
     if not "".join(lines).strip():
@@ -201,7 +201,7 @@ def csv_rows(path: Path, form: TextFormat, wanted: Sequence[str], bad: BadRows) 
         raise InputError(f"{path.name} after line {max(number, 1)}: broken CSV ({reason})") from error
     except UnicodeError as error:
         raise InputError(
-            f"{path.name} after line {number}: not {name_of_encoding(form)} text: give another --encoding"
+            f"{path.name} after line {number}: not {name_of_encoding(form)} text. Give another --encoding"
         ) from error
     except BROKEN as error:
         raise corrupt(path, f"line {number}", error) from error

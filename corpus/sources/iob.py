@@ -103,12 +103,12 @@ def sentences(path: Path) -> Iterator[Sentence]:
                 columns = columns or len(parts)
                 if len(parts) != columns or columns < 2:
                     raise InputError(
-                        f"{where}: the line has {len(parts)} columns instead of {max(columns, 2)}: write the token"
-                        " first and its IOB tag last, with blanks between"
+                        f"{where}: the line has {len(parts)} columns instead of {max(columns, 2)}. Write"
+                        " the token first and its IOB tag last, with blanks between"
                     )
                 if parts[-1] != "O" and not (parts[-1][1:2] == "-" and parts[-1][0] in "BIESLU" and parts[-1][2:]):
                     raise InputError(
-                        f"{where}: the last column is not an IOB tag: write a tag such as O, B-PER or I-PER"
+                        f"{where}: the last column is not an IOB tag. Write a tag such as O, B-PER or I-PER"
                     )
                 if current is None:
                     number += 1

@@ -81,7 +81,7 @@ class Json(Source):
         values = [row.get(self.columns.user), row.get(self.columns.text)]
         if all(isinstance(value, dict) and "0" in value for value in values):
             raise InputError(
-                f"{self.path.name}: the table is written column by column, as pandas does by default: write it with"
+                f"{self.path.name}: the table is written column by column, as pandas does by default. Write it with"
                 " to_json(..., orient='records', lines=True)"
             )
 
@@ -201,15 +201,15 @@ def _items(path: Path, form: TextFormat, bad: BadRows) -> Iterator[tuple[int, An
     # A fault within an array leaves no place at which the next row begins.
     except (ValueError, RecursionError) as error:
         raise InputError(
-            f"{path.name} after item {number}: broken JSON ({first_line(error)[:80]}), so the rows after this item"
-            " cannot be found: fetch the file again"
+            f"{path.name} after item {number}: broken JSON ({first_line(error)[:80]}), so the"
+            " rows after this item cannot be found. Fetch the file again"
         ) from error
     except BROKEN as error:
         raise corrupt(path, f"item {number}", error) from error
 
 
 def _not_in(path: Path, form: TextFormat, last: str) -> InputError:
-    return InputError(f"{path.name} after {last}: not {name_of_encoding(form)} text: give another --encoding")
+    return InputError(f"{path.name} after {last}: not {name_of_encoding(form)} text. Give another --encoding")
 
 
 class _NoListError(Exception):

@@ -117,7 +117,7 @@ class FileFormat:
 
 
 _NAMED = "columns that you name"
-ROWS = """A row holds one of these, and the first row tells which:
+ROWS = """A row has one of these formats, and the first row shows which:
 text              a column of text (default: text)
 messages          a list of messages with role and content
 conversations     a list of turns with from and value (ShareGPT)
@@ -141,13 +141,13 @@ FORMATS = (
         "iob",
         (".conll", ".iob"),
         True,
-        "CoNLL: a token and its IOB tag a line; any file from -DOCSTART- on",
-        "a document is a user, a sentence a record",
+        "CoNLL: a token and its IOB tag per line; any file from -DOCSTART- on",
+        "a document is a user, and a sentence is a record",
         _iob,
     ),
 )  # fmt: skip
 FOLDERS = (
-    ("maildir", "a folder with one mail a file below ACCOUNT/FOLDER", "sender, or the account's name"),
+    ("maildir", "a folder with one file per mail below ACCOUNT/FOLDER", "sender, or the account's name"),
     ("huggingface", "a folder that save_to_disk of Hugging Face datasets wrote", _NAMED),
 )
 _ENDINGS = ", ".join(end for form in FORMATS for end in form.endings)
@@ -248,7 +248,7 @@ def open_source(path: Path, columns: Columns, form: TextFormat | None = None) ->
         return _iob(path, columns, form)
     if known is not None:
         return known.opened(path, columns, form)
-    advice = advice or f"known endings are {_ENDINGS} ('heldin corpus formats' says more)"
+    advice = advice or f"known endings are {_ENDINGS} ('heldin corpus formats' has details)"
     raise InputError(f"'{path}': heldin does not read this format: {advice}")
 
 

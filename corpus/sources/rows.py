@@ -314,7 +314,7 @@ def require_columns(
     for name in columns.named().values():
         if isinstance(inner := value_at(present, name), Mapping) and inner:
             raise InputError(
-                f"{where}: column '{name}' contains an object: name a key in this object, such as"
+                f"{where}: column '{name}' contains an object. Name a key in this object, such as"
                 f" {name}.{next(_names_in(inner))}"
             )
     missing = [name for name in columns.named().values() if not _reaches(present, name)]

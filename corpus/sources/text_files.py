@@ -60,7 +60,7 @@ class TextFormat:
                 "".encode(self.encoding)
             except LookupError as error:
                 raise InputError(
-                    f"--encoding {self.encoding}: Python does not know this encoding: give one such as utf-8 or cp1252"
+                    f"--encoding {self.encoding}: Python does not know this encoding. Give one such as utf-8 or cp1252"
                 ) from error
 
 

@@ -171,7 +171,7 @@ def table(choice: MechanismChoice) -> str:
     """Return the options as plain text. The last lines recommend the option with the least noise."""
     least = choice.least
     lines = [
-        f"{choice.users} users, {choice.budget} gradients a step, {choice.steps} steps, epsilon"
+        f"{choice.users} users, {choice.budget} gradients per step, {choice.steps} steps, epsilon"
         f" {choice.target_epsilon:g}, delta {choice.delta:.3g}",
         *([str(choice.delta_rule)] if choice.delta_rule else []),
         "clip norms: "

@@ -73,11 +73,11 @@ class ExposureCurve(Tabular):
 
     def notes(self) -> Sequence[str]:
         """State the assumptions behind the numbers."""
-        notes = ["a name that the recogniser missed has the epsilon of the number of texts that hold it"]
+        notes = ["a name that the recogniser missed has the epsilon for the number of texts that contain it"]
         if self.epsilon_pair is not None:
             notes.append(
-                "with caps, neighbours have the same slots (who wrote, who is named): that a slot exists, and whom it"
-                " names, is not hidden"
+                "with caps, neighbours have the same slots (authors and named people), so the guarantee"
+                " does not hide that a slot exists, or whom it names"
             )
         return notes
 

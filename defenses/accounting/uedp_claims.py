@@ -20,7 +20,9 @@ NoiseScale: TypeAlias = Literal["cohort", "clip-norm"]
 """Of what the noise is a multiple: the largest norm of a whole cohort's sum and one (Algorithm 1), or one clip norm."""
 
 RULES: tuple[Rule, ...] = ("all", "any")
-ASSUMED = "what holds assumes weights and divisors that are public constants: weights that count records void it"
+ASSUMED = (
+    "the actual guarantee assumes weights and divisors that are public constants: weights that count records void it"
+)
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ class UedpAccount(Tabular):
         claim = self.claimed_sensitive if self.claimed is None else self.claimed
         worst = self.strict[-1]
         return (
-            f"claimed epsilon {claim:.4g}; what holds for an entity that up to {worst.holders} other users name:"
+            f"claimed epsilon {claim:.4g}; actual epsilon for an entity that up to {worst.holders} other users name:"
             f" {worst.rule_all:.4g} (rule all), {worst.rule_any:.4g} (rule any), delta {self.delta:g}"
         )
 
@@ -82,7 +84,8 @@ class UedpAccount(Tabular):
         """State the assumptions behind the numbers."""
         return (
             ASSUMED,
-            f"a name that the recogniser missed, in one text of another user: {self.missed:.4g}, which is included",
+            "the numbers include the epsilon for a name that the recogniser missed in one text of another user:"
+            f" {self.missed:.4g}",
         )
 
     def rows(self) -> list[dict[str, Any]]:
@@ -164,7 +167,8 @@ def uedp_table(result: UedpAccount) -> str:
         result.heading(),
         f"noise on the sum {result.noise_on_sum:.5g} clip norms, {result.users} users, cohort {result.cohort:g},"
         f" {result.steps} steps",
-        f"the paper's claim: f_E {result.claimed_sensitive:.4g}{claimed}; of a user alone {result.user:.4g} holds",
+        f"the paper's claim: f_E {result.claimed_sensitive:.4g}{claimed}; actual epsilon of a user"
+        f" alone: {result.user:.4g}",
         "",
         f"{'other users who name the entity':>32}{'rule all':>12}{'rule any':>12}",
     ]

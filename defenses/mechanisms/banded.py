@@ -23,7 +23,7 @@ from heldin.words.statement import Statement
 _REFUSED = {
     "cap": "a cohort cap makes a user's part depend on other users, and has no accountant with banded noise",
     "local": "local updates with banded noise have no proof",
-    "clip_quantile": "the noise of a step is used in later steps too, so the clip norm must stay",
+    "clip_quantile": "the noise of a step is used in later steps too, so the clip norm must be constant",
     "sampler": "Poisson coins always draw users from the step's group",
     "tau": "the concentration filter compares all users in every step",
 }

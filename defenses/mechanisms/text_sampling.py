@@ -87,7 +87,7 @@ class UserEntityDefense(NamedPeopleDefense):
             raise ValueError("entity_cap needs entities, which finds the people named in a record: give entities")
         if self.caps and self.exposed is not None:
             raise ValueError(
-                "exposed cannot be given with caps, with which epsilon is for group_size + entity_cap records: leave"
+                "exposed cannot be given with caps, because epsilon is then for group_size + entity_cap records: leave"
                 " exposed out"
             )
         return self
@@ -131,8 +131,8 @@ class TextLevel(Level):
             raise InputError("unit user-entity samples texts: sample examples, by Poisson coins")
         if plan.record_selection != "all":
             raise InputError(
-                "unit user-entity trains on all records that the caps leave, since a choice by text would let others"
-                " in: set record selection to all"
+                "unit user-entity trains on all records that the caps keep, because a choice by text could add"
+                " other records: set record selection to all"
             )
         if self._capped == (plan.exposed is not None) or (not self._capped and plan.group_size != 1):
             raise InputError("unit user-entity needs either both caps, or a number of exposed records")

@@ -57,9 +57,7 @@ class UedpDefense(NamedPeopleDefense):
     @model_validator(mode="after")
     def _possible(self) -> Self:
         if self.noise_multiplier is None:
-            raise ValueError(
-                "kind 'uedp' needs noise_multiplier: give one, for which heldin account uedp prints the guarantee"
-            )
+            raise ValueError("kind 'uedp' needs noise_multiplier: give one (heldin account uedp prints its guarantee)")
         if self._claims_the_papers and self.extended_rate > 0 and self.sensitive_share is None:
             raise ValueError(
                 "the paper's claim needs sensitive_share: give the share of records with a recognised entity (heldin"
@@ -148,7 +146,7 @@ class PairLevel(Level):
     method: ClassVar[str] = "uedp"
     protects_named: ClassVar[bool] = True
     cannot_calibrate: ClassVar[str | None] = (
-        "two-level sampling takes a noise multiplier: heldin account uedp says what it gives"
+        "two-level sampling needs a noise multiplier: heldin account uedp prints the epsilon for it"
     )
 
     @classmethod
@@ -168,7 +166,7 @@ class PairLevel(Level):
             raise InputError("two-level sampling needs users drawn by Poisson coins, under add_remove adjacency")
         if (plan.entity_cap, plan.exposed) != (None, None) or plan.record_selection not in ("all", "random"):
             raise InputError(
-                "two-level sampling takes no caps, and chooses among usable records only by chance: set record"
+                "two-level sampling allows no caps, and chooses among usable records only by chance: set record"
                 " selection to all or random"
             )
         if self._settings.weight_caps is not None and plan.local is None:

@@ -34,7 +34,7 @@ class Example(DeclaredDefense):
         tied = model.get_output_embeddings().weight is model.get_input_embeddings().weight
         if tied or sum(isinstance(part, torch.nn.Embedding) for part in model.modules()) > 1:
             raise InputError(
-                "opacus: tied embeddings and learned positions get wrong gradients: choose a model with neither"
+                "Opacus computes wrong gradients for tied embeddings and learned positions: choose a model without them"
             )
 
     def step(self, model: PreTrainedModel, given: StepGiven) -> float | None:
