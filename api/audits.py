@@ -102,7 +102,7 @@ class AuditResult(Tabular):
         """Plot the report's ROC curves: the primary attack, the best attack, and the ceiling of the guarantee.
 
         Args:
-            ax: matplotlib axes to plot on; None: those of a new figure.
+            ax: matplotlib axes to plot on; None: the axes of a new figure.
             log: whether both axes are logarithmic.
 
         Returns:
@@ -119,7 +119,7 @@ class AuditResult(Tabular):
         """Plot the scores of members and non-members, in groups of at least ten people, as on page one of the report.
 
         Args:
-            ax: matplotlib axes to plot on; None: those of a new figure.
+            ax: matplotlib axes to plot on; None: the axes of a new figure.
 
         Returns:
             The axes.
@@ -138,7 +138,7 @@ class AuditResult(Tabular):
         ``verdict``).
 
         Args:
-            ax: matplotlib axes to plot on; None: those of a new figure.
+            ax: matplotlib axes to plot on; None: the axes of a new figure.
 
         Returns:
             The axes.

@@ -40,7 +40,7 @@ def audit_trainer(
             (docs/white-box.md). None: heldin's own trainer.
         mechanism: the mechanism that the step should run, or its plan.json.
         trainer: a whole trainer in place of a step: it trains ``base.model`` in place and calls ``training.watch`` with
-            what its optimizer reads. A method ``optimizer`` states its optimizer (docs/white-box.md).
+            the gradients that its optimizer reads. A method ``optimizer`` states its optimizer (docs/white-box.md).
         trainings: number of trainings; each has its own key, coins and canaries.
         canaries: number of canaries in each training.
         directions: directions of the canaries' gradients: "coordinate" is tight against the accountant, "random" covers

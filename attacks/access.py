@@ -25,7 +25,7 @@ OF_RELEASE = {"weights": Access.LOG_PROBABILITIES, **{level.value: level for lev
 
 
 def deciding_level(levels: tuple[Access, ...], released: str | None) -> Access:
-    """Return the level that decides the audit: the weakest level that covers the release, else the strongest.
+    """Return the level that decides the audit: the weakest level that covers the release, else the strongest level.
 
     Args:
         levels: the audit's levels, at least one.

@@ -28,7 +28,7 @@ Advance = Callable[[int], object]
 
 @dataclass(frozen=True)
 class Answering:
-    """How heldin asks models, and where it stores the answers."""
+    """The requests to models, and the store of their answers."""
 
     sampling: SamplingConfig
     store: AnswerStore

@@ -1,4 +1,7 @@
-"""Where an attacker cuts a text that a model must continue. The place depends only on the text and the config."""
+"""The places at which an attacker cuts a text that a model must continue.
+
+The place depends only on the text and the config.
+"""
 
 import re
 from collections.abc import Sequence

@@ -19,7 +19,7 @@ from heldin.base.section import MOST, Count, Many, Positive, Section
 
 
 class ExtractionConfig(Section):
-    """How heldin asks a model for users' training texts.
+    """The settings of the request for users' training texts.
 
     Each text gives one window: a prefix, and the suffix after it.
     """

@@ -37,7 +37,7 @@ RULES: Mapping[str, Aggregation] = {**AGGREGATIONS, TOGETHER: lambda values, sta
 
 
 class Uses(StrEnum):
-    """What a statistic uses besides the text itself, which decides whether its scores may be certified.
+    """The data that a statistic uses in addition to the text. The data decide whether scores may be certified.
 
     A bound from one run holds if the scores depend only on the released model and on inputs that are independent of the
     audited users' coins (docs/theory.md#conditions-of-one-run).

@@ -57,7 +57,7 @@ class ReferenceConfig(Section, ABC):
 
 
 class NamedReference(ReferenceConfig):
-    """A model given by hub name or folder, such as an independent model of the same size."""
+    """A model with a hub name or folder, such as an independent model of the same size."""
 
     kind: Literal["named"]
     name: ExpandedName

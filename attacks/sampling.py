@@ -57,5 +57,5 @@ class SamplingConfig(Section):
         return AnswerRequest(self.samples, self.tokens, self.temperature, self.likeliest, self.seed)
 
     def places(self) -> tuple[float, ...]:
-        """Return the places where level top-k cuts, as shares of a text's words."""
+        """Return the places at which level top-k cuts a text, as shares of its words."""
         return tuple((number + 1) / (self.next_words + 1) for number in range(self.next_words))

@@ -75,7 +75,7 @@ def decision_facts(
         fixed: how membership was decided, the thresholds and the claims.
         flaws: reasons why the comparison is not valid; empty if it is valid.
         judgements: verdicts on the claims; the verdicts about the scored users are first.
-        beside: further remarks, which do not follow from the evidence.
+        beside: further notes, which do not follow from the evidence.
         wording: the words for the canary users or trainings, if the scores separate canary users or trainings; None:
             ``fixed.wording``.
         gain: the model's gain over the reference on held-out users; None if it was not measured.

@@ -181,7 +181,7 @@ class RankedScores:
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return AUROCs (b,) and TPRs (b, F) of b resamples.
 
-        The counts (b, n1), (b, n0) say how often each resample has each user.
+        The counts (b, n1) and (b, n0) state how often each resample has each user.
         """
         drawn_out = counts_out[:, self.order_out]
         known = np.zeros((len(counts_in), counts_in.shape[1] + 1), dtype=np.int32)  # held-in draws above each place

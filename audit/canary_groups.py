@@ -52,7 +52,7 @@ class CanaryScores:
     Attributes:
         table: canary users with their scores, including the reference model's score; each has an independent fair coin.
         groups: rows of the table of equal kind, length and number of documents.
-        blind: baselines that never saw the audited model; empty if all coins fell the same way.
+        blind: baselines that never saw the audited model; empty if all canary users are in one group.
         centred: for each user, the score of the primary attack minus the median of the user's group.
     """
 

@@ -242,7 +242,7 @@ class Decision:
 
 
 def decide(evidence: AnswerEvidence, by: DecisionConfig) -> Decision:
-    """Decide by the table in the module's docstring."""
+    """Return the answer, by the table in the module's docstring, with the numbers behind it."""
     # An intersection-union claim: the largest limit errs only if that score's own limit does, so that the number of
     # scores costs nothing (docs/theory.md#randomisation-test).
     excluded_auroc = max(score.at_most for score in evidence.scores)

@@ -40,7 +40,7 @@ class Exclusion:
     users_auroc: float
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields by name."""
+        """Return the fields as a dict."""
         return dataclasses.asdict(self)
 
 
@@ -74,8 +74,8 @@ def exclusion(users: int, by: DecisionConfig, *, scores: int = SCORES, correlati
 def margins(fpr: float, scores: int, correlation: float, seed: int = 0) -> tuple[float, float]:
     """Return the best score's deviation by chance, in AUROC and in TPR at ``fpr``, as the audit's own test computes it.
 
-    heldin simulates normal scores of 1,000 users, or of more users if 1,000 cannot show ``fpr``. Units are those of
-    ``audit.randomisation.FamilyTest``.
+    heldin simulates normal scores of 1,000 users, or of more users if 1,000 cannot show ``fpr``. The units are the
+    units of ``audit.randomisation.FamilyTest``.
 
     Args:
         fpr: false-positive rate of the TPR.

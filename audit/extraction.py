@@ -23,7 +23,7 @@ def extraction_facts(
         probabilities: the probability of each text.
         member: whether each scored user, canary users included, is a member.
         canaries: names of the canary users.
-        asked: how the model was asked.
+        asked: the settings of the extraction.
     """
     sides: dict[Group, list[str]] = {
         "held in": [user for user, inside in member.items() if inside and user not in canaries],

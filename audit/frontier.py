@@ -50,7 +50,7 @@ def dominated(positions: Sequence[Position]) -> dict[str, list[str]]:
     The list is empty if no variant is shown to beat it.
 
     Args:
-        positions: variants of one group, with the same S blocks in the same order. With fewer than three blocks no
+        positions: variants of one group, all with the same S blocks in one order. With fewer than three blocks no
             variant is shown to be better, because another training would give other models.
     """
     beaten_by: dict[str, list[str]] = {position.name: [] for position in positions}

@@ -121,7 +121,7 @@ def _inconclusive(evidence: AnswerEvidence, decision: Decision, by: DecisionConf
 
 
 def _left(decision: Decision, by: DecisionConfig, wording: Wording) -> Statement:
-    """Return what the audit does not rule out."""
+    """Return the statement of the leak that the audit does not rule out."""
     auroc: dict[str, Any] = {"auroc": brief(decision.excluded_auroc)} if decision.excluded_auroc >= by.auroc else {}
     rate: dict[str, Any] = {"fpr_percent": 100 * by.fpr, "audited": wording.audited}
     if decision.excluded_tpr is None:

@@ -48,7 +48,7 @@ class AurocDifference(Facts):
 def auroc_difference(first: tuple[Scores, Scores], second: tuple[Scores, Scores]) -> AurocDifference | None:
     """Return the AUROC of ``second`` minus the AUROC of ``first``, with a 95 % interval.
 
-    The method is that of DeLong, DeLong and Clarke-Pearson (1988).
+    The method is from DeLong, DeLong and Clarke-Pearson (1988).
 
     The interval is an estimate. It assumes many independent users, but the scores under one model are not quite
     independent.
@@ -116,11 +116,10 @@ class AurocLimits:
 def auroc_limits(held_in: Array, held_out: Array) -> AurocLimits:
     """Return intervals that hold for all K scores at once, under any dependence, and one-sided upper limits.
 
-    The covariance of the K AUROCs is that of DeLong, DeLong and Clarke-Pearson (1988). The largest of the K
-    standardised deviations is simulated from the normal law with the same correlation. Limits are computed on the logit
-    scale. A score that separates the groups completely has the exact limit of that case, at level 0.025 / K. The upper
-    limit of a single score is max(AUROC, 1/2) plus 1.645 times the larger of two deviations: the one under H0, and
-    DeLong's.
+    The covariance of the K AUROCs is from DeLong, DeLong and Clarke-Pearson (1988). The largest of the K standardised
+    deviations is simulated from the normal law with the same correlation. Limits are computed on the logit scale. A
+    score that separates the groups completely has the exact limit of that case, at level 0.025 / K. The upper limit of
+    a single score is max(AUROC, 1/2) plus 1.645 times the larger of two deviations: the one under H0, and DeLong's.
 
     Args:
         held_in: scores of members, shape (K, n1).

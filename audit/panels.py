@@ -92,7 +92,7 @@ def results_of(
 
     Args:
         table: scores and membership; the reference model alone is one of the attacks.
-        beside: verdicts on other people in the same training (canary users), which the answer must take into account.
+        beside: verdicts on other people in the training (canary users), which the answer must also consider.
         flaws: reasons known beforehand why the comparison is not valid.
         gain: the model's gain on held-out users; None if it was not measured.
         advance: called with 1 after each of the ``parts_of`` parts.
@@ -214,7 +214,7 @@ def judge_users(
         statistics: statistics of every text of the users; statistics of other users are dropped.
         texts: the attacker's texts of each user.
         member: whether each user is a member; all results use the order of this mapping.
-        beside: verdicts on the other panels.
+        beside: verdicts on other panels, which the answer must also consider.
         flaws: reasons why the comparison is not valid.
         with_gain: whether a model that learned must show a gain on these texts.
 

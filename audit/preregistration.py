@@ -106,7 +106,7 @@ class Preregistration:
         """Return the choices with one deciding attacker and a list of the others. Attackers have equal shares of alpha.
 
         Args:
-            released: what recipients of the model will get; None: not stated.
+            released: access that recipients of the model will get; None if it is not stated.
         """
         levels, decision = self.attack.access, self.decision
         deciding = deciding_level(levels, released)

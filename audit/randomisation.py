@@ -153,7 +153,8 @@ class ScoreTable:
 
         The draws have shape (b, n). For equal scores, the result is 0.
 
-        The variance is that of the Mann-Whitney statistic with ties: n1 n0 / 12 (n + 1 - sum(t^3 - t) / (n (n - 1))).
+        The variance is the variance of the Mann-Whitney statistic with ties: n1 n0 / 12 (n + 1 - sum(t^3 - t) / (n (n -
+        1))).
         """
         n1 = drawn.sum(axis=1, dtype=np.float64)[:, None]
         n0 = drawn.shape[1] - n1

@@ -325,7 +325,7 @@ class Results(Facts):
         knowledge: AUROC for each number of texts per user that the attacker may have.
         dials: the primary attack, with one changed setting in each entry.
         canaries: results for canary users, separate from real users; null if there are none.
-        exposure: what correlates with a high score among members; null if the training data is unknown.
+        exposure: properties of members that correlate with a high score; null if the training data is unknown.
         trainings: results of many independent trainings; null for an audit of one model.
         gain: the model's gain over the reference model on non-members' scored texts; null if it was not measured.
     """

@@ -60,7 +60,7 @@ class ScoredUsers:
         return self.split(self.scores(attack, aggregation))
 
     def split(self, values: Array) -> tuple[Array, Array]:
-        """Split values of the users, shape (n,), into those of members and those of non-members."""
+        """Return the values, shape (n,), of members and of non-members, shapes (n1,) and (n0,)."""
         return values[self.member], values[~self.member]
 
     def lifted(self, attack: str, aggregation: str = "mean", dial: Dial | None = None) -> Array:

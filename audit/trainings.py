@@ -53,7 +53,7 @@ def results_of_trainings(trainings: TrainingScores, fixed: Preregistration, *, t
     """Test the trainings' scores, judge the claims, and decide.
 
     Args:
-        threshold: score threshold fixed before looking; None lets the first quarter of the trainings choose it.
+        threshold: score threshold fixed before looking; None: the first quarter of the trainings chooses the threshold.
     """
     # Trainings are not people: curves may be cut at every score, with one training in a group.
     family = evaluate_family({ScoreVariant(SCORE, "mean"): trainings.scores}, trainings.member, fixed, least=1)

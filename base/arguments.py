@@ -71,7 +71,7 @@ def numbers_named(function: Callable[P, Result]) -> Callable[P, Result]:
 
 @functools.cache
 def _asked_for(function: Callable[..., object]) -> dict[str, set[type]]:
-    """Return, for each argument that is a number, its types."""
+    """Return a map from each argument that is a number to its types."""
     hints = typing.get_type_hints(function)
     kinds = {name: {hint, *typing.get_args(hint)} for name, hint in hints.items() if name != "return"}
     return {name: types for name, types in kinds.items() if types & {int, float}}

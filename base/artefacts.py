@@ -69,7 +69,7 @@ def artefact_file(path: Path, *, made_from: str = "") -> Iterator[Path]:
 def artefact_folder(path: Path, *, made_from: str = "") -> Iterator[Path]:
     """Yield a temporary folder. On success, write the list of its files, make it owner-only and rename it to ``path``.
 
-    An intact folder at ``path`` with the same origin stays.
+    An intact folder at ``path`` with the same origin is not replaced.
     """
     with whole_directory(path, same=lambda: bool(made_from) and is_whole(path, made_from)) as temporary:
         yield temporary
@@ -253,7 +253,7 @@ def _digest(content: dict[str, Any]) -> str:
 
 
 def read_index(folder: Path) -> dict[str, list[str]]:
-    """Return digest and origin of each file by name; empty if there is no index, or it is damaged."""
+    """Return, for each file name, digest and origin; empty if there is no index, or if the index is damaged."""
     try:
         content = json.loads((folder / INDEX).read_text(encoding="utf-8"))
         if content.pop(_DIGEST) != _digest(content):

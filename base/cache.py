@@ -45,7 +45,7 @@ class CachePart:
     size: int
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields by name, for JSON."""
+        """Return the fields as a dict for JSON."""
         return {**asdict(self), "path": str(self.path)}
 
 

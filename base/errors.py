@@ -1,4 +1,4 @@
-"""Errors that a user can cause. Each message is one line: what is wrong, where, and what to do."""
+"""Errors that a user can cause. Each message is one line that states the problem, its place and the remedy."""
 
 from enum import IntEnum
 from typing import Any

@@ -296,7 +296,7 @@ def read_json(path: Path) -> Any:
 
 
 def parsed_json(text: str) -> Any:
-    """Return the content of a JSON text. Raises ValueError if it is not JSON, or is nested too deeply."""
+    """Return the content of a JSON text. Raises ValueError if the text is not JSON, or is nested too deeply."""
     try:
         return json.loads(text)
     except RecursionError as error:

@@ -93,7 +93,7 @@ class Family(Generic[KindClass]):
         return f"heldin.{self.name}"
 
     def registered(self) -> list[Registered]:
-        """Return the kinds that installed packages register, by name. Nothing is imported."""
+        """Return the kinds that installed packages register, sorted by name, without an import."""
         return list(_registered_in(self.group, tuple(sys.path)))
 
     def names(self) -> list[str]:
@@ -222,7 +222,7 @@ def _sha256_of(modules: Sequence[str]) -> str:
 
 
 def _files_of(module: str) -> dict[str, Path]:
-    """Return a top-level module's Python files by name. Raises InputError if the module has none."""
+    """Return a map from name to path of a top-level module's Python files. Raises InputError if there are none."""
     spec = importlib.util.find_spec(module)
     folders = [] if spec is None else [Path(folder) for folder in spec.submodule_search_locations or ()]
     if folders:
@@ -240,7 +240,7 @@ def _files_of(module: str) -> dict[str, Path]:
 
 @dataclass(frozen=True)
 class OfKind:
-    """Metadata of a config field that holds a kind of a family: a section whose ``kind`` names the class.
+    """Metadata of a config field for a kind of a family. The field is a section whose ``kind`` names the class.
 
     As in a pydantic union, the location of an error has the kind, and the JSON schema lists heldin's own kinds.
     """
@@ -357,7 +357,7 @@ _KNOWN = frozenset(get_args(core_schema.ErrorType))
 
 @dataclass(frozen=True)
 class NameOfKind:
-    """Metadata of a config field that holds names of a family's kinds, for docs and editors."""
+    """Metadata of a config field for names of a family's kinds, for docs and editors."""
 
     family: Family[Any]
 

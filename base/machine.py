@@ -25,7 +25,7 @@ def version() -> str:
 
 
 def installed_versions(packages: Iterable[str]) -> dict[str, str]:
-    """Return the versions of these packages by name. Packages that are not installed are left out."""
+    """Return a map from package to version. Packages that are not installed are left out."""
     return {name: known for name in packages if (known := version_of(name)) is not None}
 
 

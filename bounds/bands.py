@@ -88,7 +88,7 @@ def equal_local_level_band(scores: LabelledScores, *, alpha: float = 0.05, attac
 def dkw_band(scores: LabelledScores, *, alpha: float = 0.05, attacks: int = 1) -> RocBand:
     """Return the band TPR - e1, FPR + e0 with e = sqrt(ln(2 / alpha) / (2 n)).
 
-    The method is that of Massart 1990, one-sided, with alpha / 2 for each group. The band is tight in the middle of the
+    The method is from Massart 1990, one-sided, with alpha / 2 for each group. The band is tight in the middle of the
     curve.
     """
     level = check_alpha(alpha, attacks)

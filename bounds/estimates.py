@@ -91,7 +91,7 @@ def andrew_estimate(
 def bayesian_interval(counts: Counts, delta: float, *, confidence: float = 0.9, prior: float = 0.5) -> EpsilonEstimate:
     """Return the equal-tailed credible interval of epsilon, with the median as the estimate.
 
-    The method is that of Zanella-Beguelin et al. 2022, section 4.
+    The method is from Zanella-Beguelin et al. 2022, section 4.
 
     FPR and FNR of one attack at a pre-registered threshold have independent Beta posteriors. P(epsilon <= e) is the
     posterior mass of the region that (e, delta)-DP allows: e^e FPR + FNR >= 1 - delta, FPR + e^e FNR >= 1 - delta, and

@@ -290,7 +290,7 @@ def nothing_judged(users: int, delta: float, refusal: Statement, subjects: State
     """Return the judgement of scores that support no statement.
 
     Args:
-        delta: delta that the bounds would have had.
+        delta: delta for which bounds were requested.
         refusal: why there are no bounds.
         subjects: the people whom the bounds would be about.
     """

@@ -266,7 +266,7 @@ class OneRunBound:
 def one_run_p_value(guesses: Guesses, epsilon: float, delta: float) -> float:
     """Return a p-value of ``correct`` or more right guesses under (epsilon, delta)-DP.
 
-    The p-value is that of Steinke, Nasr, Jagielski 2023, Theorem 5.2:
+    The p-value is from Steinke, Nasr, Jagielski 2023, Theorem 5.2:
 
     P[Bin(r, q) >= v] + 2 m delta max_{1 <= i <= v} P[v - i <= Bin(r, q) < v] / i with q = e^eps / (1 + e^eps), at most
     1. For the conditions see the module docstring. Add/remove and replace coincide, because the coin decides presence.

@@ -46,7 +46,7 @@ class UnitClaim:
     def of_group(self, examples: int) -> Claim | None:
         """Return the claim about users with at most ``examples`` examples; None if only an epsilon is stated.
 
-        The curve is that of Charles et al. (2024), Theorem 1: a separate coin samples each example.
+        The curve is from Charles et al. (2024), Theorem 1: a separate coin samples each example.
         """
         if not self.of_examples or self.event is None:
             return None
@@ -62,7 +62,8 @@ def parse_claim_of(text: str) -> UnitClaim:
     The other form, "noise_multiplier=1.2,sampling_rate=0.01,steps=800,delta=1e-6,unit=example", is the accountant's
     curve of Poisson-sampled DP-SGD. The unit is user or example.
 
-    Raises InputError for any other form: a claim about single examples implies nothing finite about users with several.
+    Raises InputError for any other form, because a claim about single examples implies nothing finite about users who
+    have several.
     """
     pairs = [(name.strip(), value.strip()) for name, _, value in (part.partition("=") for part in text.split(","))]
     fields = dict(pairs)

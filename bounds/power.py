@@ -94,8 +94,8 @@ class Power(Tabular):
         alpha: error probability.
         largest: the epsilon that perfect guessing certifies.
         expected_one_run: median, 5 % and 95 % quantile of the epsilon that an audit certifies, by Steinke et al. 2023.
-        expected_fdp: the same quantiles, by the f-DP recursion.
-        expected_gaussian: the same quantiles, by the recursion for Gaussian mechanisms only.
+        expected_fdp: median, 5 % and 95 % quantile of this epsilon by the f-DP recursion.
+        expected_gaussian: median, 5 % and 95 % quantile of this epsilon by the recursion for Gaussian mechanisms only.
         claims: number of users needed to reject each claim.
     """
 
@@ -129,7 +129,7 @@ class Power(Tabular):
         return [{"bound": name, "auroc": self.auroc, **dataclasses.asdict(spread)} for name, spread in named]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields by name, nested."""
+        """Return the fields as a nested dict."""
         return dataclasses.asdict(self)
 
 

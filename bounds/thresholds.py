@@ -85,8 +85,8 @@ def gaussian_conversion(
     """Return lower bounds (epsilon, mu) for a mu-GDP mechanism: Nasr et al. 2023, section 4.
 
     First mu = Phi^-1(TPR_lo) - Phi^-1(FPR_hi), with each limit at alpha / (2 thresholds), then epsilon of mu-GDP at
-    delta. Both directions give the same mu. The bounds are valid only for independent trainings, and only if the
-    mechanism's trade-off curve is Gaussian.
+    delta. The two directions give equal values of mu. The bounds are valid only for independent trainings, and only if
+    the mechanism's trade-off curve is Gaussian.
 
     Args:
         counts: the counts at one threshold over independent trainings.

@@ -296,7 +296,7 @@ def _perfect(members: int, non_members: int) -> LabelledScores:
 
 
 def _at_half(design: Design) -> Design:
-    """Return the design with the same number of thresholds, all between the perfectly separated groups."""
+    """Return the design with all of its thresholds moved between the perfectly separated groups."""
     # Where they lie means nothing on scores of 0 and 1; how many there are is what is paid for.
     return replace(design, thresholds=(0.5,) * len(design.thresholds))
 

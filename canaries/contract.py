@@ -56,7 +56,7 @@ class CanaryInput:
         base: function that returns the model before fine-tuning, with its tokenizer, in float32.
         public_texts: function that returns the pre-training texts of the base model; no texts if they are unknown.
         corpus: the corpus without canary users; None for a kind that does not declare ``reads_users``.
-        left: audited users whom no earlier section has taken.
+        left: audited users whom no earlier section uses.
         before: the canary users of earlier sections.
         attacker_fraction, evaluation_fraction: shares of every user's records that are set aside.
         visible_tokens: number of tokens of a record that training sees.

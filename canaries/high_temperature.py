@@ -99,7 +99,7 @@ def high_temperature_users(
 
 
 def prefixes(lm: "LanguageModel", tokens: int, temperature: float, count: int, dice: random.Random) -> list[str]:
-    """Return marks like those of ``high_temperature_users``; fewer than ``count`` if the model keeps returning blanks.
+    """Return marks like those of ``high_temperature_users``, fewer than ``count`` if the model mostly returns blanks.
 
     Args:
         tokens: maximum number of tokens of a prefix.

@@ -1,7 +1,8 @@
 """Algorithm 1 of Kandpal et al. (2024), Appendix D.2: real users with a shared substring in every document of theirs.
 
-A canary user replaces a real user. Its records are the real user's records, each with the same l tokens inserted at a
-random place. A canary user depends only on the real user's records and name, and on a public seed.
+A canary user replaces a real user. Its records are the real user's records, with l tokens inserted into each at a
+random place. All records get equal tokens. A canary user depends only on the real user's records and name, and on a
+public seed.
 
 heldin differs from the paper, which inserts tokens into token sequences, in two ways. It inserts the substring between
 the words of a text, and at a place that training sees.

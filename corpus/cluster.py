@@ -1,8 +1,8 @@
 """Build a store on a Ray cluster, for corpora too large for one machine. The content is the same, in several files.
 
 First, tasks build a separate store for each source, in parallel. Then other tasks merge ranges of users, with about
-equally many records, from all of these stores. Rows, ids and order are those of ``corpus.build``. The cache must be on
-a file system that every machine sees. The module needs the extra ``cluster``.
+equally many records, from all of these stores. Rows, ids and order are as in ``corpus.build``. The cache must be on a
+file system that every machine sees. The module needs the extra ``cluster``.
 """
 
 import bisect

@@ -82,7 +82,7 @@ def assign(pool: Sequence[str], *, assignment: SplitRule, key: bytes) -> dict[st
         key: secret key of the coins.
 
     Raises:
-        InputError: all coins fell the same way.
+        InputError: all coins put users into one group.
     """
     match assignment:
         case SplitRule.COIN:
@@ -95,7 +95,7 @@ def assign(pool: Sequence[str], *, assignment: SplitRule, key: bytes) -> dict[st
 
 
 def require_both_sides(roles: Mapping[str, Role]) -> None:
-    """Raise InputError if all coins fell the same way."""
+    """Raise InputError if all coins put users into one group."""
     # With one side empty there is nothing to compare. That both sides have somebody raises the probability of an error
     # by a factor, close to 1 from 10 users on (docs/theory.md#conditions-of-one-run).
     if len(set(roles.values())) < 2:

@@ -41,7 +41,7 @@ class CorpusStatistics:
         percentiles: P0, P25, P50, P75 and P100 of records per user.
         tokens: number of tokens or words.
         token_unit: unit of ``tokens``.
-        duplicates_within_users: number of records whose user has an earlier record with the same text.
+        duplicates_within_users: number of records that repeat the text of an earlier record of the user.
         duplicates_across_users: number of records whose text another user has too.
         most_repeated: texts with the most copies, the most copied text first.
         histogram: (lowest, highest, users) for each bin of records per user.

@@ -43,7 +43,7 @@ class Choice(CheckedNames):
 
 
 def problems(error: ValidationError, model: type[BaseModel]) -> list[str]:
-    """Return each problem as "where: what".
+    """Return each problem as "place: problem".
 
     For an unknown key, the text has the nearest valid key, or all valid keys.
     """

@@ -2,9 +2,9 @@
 
 There are two generators. The default is counter-based: Philox (numpy's on a CPU, torch's on a GPU) under a key derived
 per step and block of a tensor by HMAC-SHA-256. It is fast, but not cryptographic. The secure generator takes its bits
-from AES-256 in counter mode under such a key. According to what is known about AES and HMAC, nobody without the run's
-key can distinguish the bits from coin flips. The inverse distribution function turns the bits into normal numbers, on
-the GPU if there is one. Neither generator protects against attacks on floating point.
+from AES-256 in counter mode under such a key. As far as is publicly known, nobody without the run's key can distinguish
+the bits of AES and HMAC from coin flips. The inverse distribution function turns the bits into normal numbers, on the
+GPU if there is one. Neither generator protects against attacks on floating point.
 
 A tensor is cut into blocks of ``BLOCK`` numbers in memory order. Each block has a separate key. A process that has one
 part of a tensor therefore draws only the numbers of this part.

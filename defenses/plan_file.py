@@ -131,7 +131,7 @@ def plan_at(path: Path) -> Path:
 
 
 def promise_fields(promise: Guarantee | NoGuarantee) -> dict[str, Any]:
-    """Return the guarantee as JSON values, and whether it holds; infinite numbers are null."""
+    """Return the guarantee as JSON values, with a field that states whether it holds. Infinite numbers are null."""
     return {"holds": isinstance(promise, Guarantee), **finite(_values_of(promise))}
 
 
@@ -213,7 +213,7 @@ def _shown(value: Any) -> str:
 
 
 def _event(event: dp_event.DpEvent) -> dict[str, Any]:
-    """Return the event's class name under "type", and its fields; nested events are written the same way."""
+    """Return the event's class name under "type", and its fields; nested events have the same form."""
     fields = event.to_named_tuple()._asdict()
     named = {"type": fields.pop("class_name")}
     # A plan must stay readable if dp-accounting moves the class to another module.

@@ -80,11 +80,11 @@ class Together(Tabular):
         return str(self.statement)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return one row with every number by name."""
+        """Return one row with all numbers."""
         return [{name: value for name, value in self.as_dict().items() if name not in ("own", "pure", "statement")}]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields by name."""
+        """Return the fields as a dict."""
         return {**dataclasses.asdict(self), "own": [*map(dataclasses.asdict, self.own)], "statement": self.heading()}
 
 
@@ -94,7 +94,7 @@ def compose_releases(
     """Return epsilon(delta) of all releases together, as exact as the epsilon of one plan.
 
     Args:
-        releases: the plans; the same people may be in all of them.
+        releases: the plans. The same people may be in all releases.
         delta: delta of the answer; None: the plans' own delta, if all plans have the same delta.
         pure: epsilons of further releases by pure mechanisms, such as a private median, for users under add/remove.
 
@@ -150,7 +150,7 @@ def users_epsilon(mechanisms: Sequence[Mechanism], delta: float) -> float | None
     user alone.
 
     Args:
-        mechanisms: mechanisms with a guarantee for users, all with one neighbouring relation.
+        mechanisms: mechanisms with a guarantee for users. All must have one neighbouring relation.
     """
     runs = [(mechanism.user_event, mechanism.rounds) for mechanism in mechanisms]
     bounded = [(event, steps) for event, steps in runs if event is not None and not isinstance(event, FilteredGaussian)]

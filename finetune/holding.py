@@ -1,4 +1,6 @@
-"""How the processes of a training hold the model: each has the whole model, or a shard. The loop is the same.
+"""How the processes of a training hold the model: each has the whole model, or a shard.
+
+The training loop does not change.
 
 Plain batches may be clipped without noise. This heuristic defense bounds no privacy loss (Kandpal et al., Appendix
 D.3).

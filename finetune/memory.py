@@ -4,7 +4,7 @@ heldin counts the bytes of tensors as torch's allocator counts them on a CPU. Me
 and in the allocator's gaps is not included.
 
 A rehearsal runs the training code itself on tensors that have a shape but no numbers, and counts the bytes that would
-be alive. Values that decide the next operation, such as whether a gradient is finite, are those of a normal step. Ids,
+be alive. Values that decide the next operation, such as whether a gradient is finite, are as in a normal step. Ids,
 masks and unit numbers are real, so layouts, look-ups and padding are the same as in the step.
 """
 
@@ -265,7 +265,7 @@ class Peak:
         splits: whether a unit with more records is computed in several passes.
         ways: how per-unit gradients are computed, in words; "" if the step computes none.
         fixed: peak bytes at the optimizer's step, which smaller passes hardly change; 0 without an optimizer.
-        processes: number of processes that hold one copy of the model together; all other fields are for one process.
+        processes: number of processes that together have one copy of the model. All other fields are for one process.
     """
 
     moment: str

@@ -124,7 +124,7 @@ _POSITIVE = {
 
 @dataclass(frozen=True)
 class Recipe:
-    """Hyperparameters of one training run. The defaults are those of Kandpal et al. (2024), Appendix D.1."""
+    """Hyperparameters of one training run. The defaults are from Kandpal et al. (2024), Appendix D.1."""
 
     __pydantic_config__: ClassVar = DATACLASS_SECTION
 

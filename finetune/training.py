@@ -253,7 +253,7 @@ def begin(
         private: the mechanism to run; None: plain batches.
         clipping: clipping of plain batches, without noise; None: no clipping.
         spread: layout of ``base.model`` over the processes; None: each process holds the whole model.
-        say: receives lines for the user.
+        say: function that receives lines for the user.
 
     Raises InputError if ``folder`` has a checkpoint of another job.
     """

@@ -24,7 +24,7 @@ class TurnColumns(Columns):
     """Columns of a source; one of them contains turns.
 
     Attributes:
-        format: any format except that of texts.
+        format: any format except the format of texts.
         template: the template that writes messages; None if there are no messages, or if heldin only looks for columns.
         counting: the parts of a row that count.
     """
@@ -41,7 +41,7 @@ class TurnColumns(Columns):
 
         Args:
             columns: the columns that are named for users, ids and dates.
-            form: any format except that of texts.
+            form: any format except the format of texts.
             column: the column of the messages, or of the prompt.
             template: the template that writes messages, or None.
             counting: the parts of a row that count.

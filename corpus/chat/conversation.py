@@ -40,7 +40,7 @@ class RowFormat(StrEnum):
 
     @property
     def prompt_besides(self) -> tuple[str, ...]:
-        """The column of a prompt, if rows may leave it out; else empty."""
+        """The column of the prompt for formats whose rows may omit the prompt, else an empty tuple."""
         return (PROMPT,) if self.has_pairs else ()
 
     @property
@@ -201,11 +201,11 @@ def conversation_of(row: Mapping[str, Any], form: RowFormat, column: str) -> Con
 
     Args:
         row: the row, by column name.
-        form: any format except that of texts.
+        form: any format except the format of texts.
         column: the column of the messages, or of the prompt.
 
     Raises:
-        ValueError: the row has a fault; the message says which.
+        ValueError: the row has a fault, which the message states.
     """
     asked, rejected = None, None
     if form.answers:

@@ -140,7 +140,7 @@ def reading_of(
     Args:
         row: the first row of the source; None: no row can be looked at.
         columns: the named columns.
-        asked: what the user stated about the rows.
+        asked: the user's statements about the rows.
         template: function that returns the template that writes messages; it is called only for rows with messages.
 
     Raises:

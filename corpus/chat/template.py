@@ -237,7 +237,7 @@ class ChatTemplate:
         return [*ends, len(text)]
 
     def _place(self, conversation: Conversation, number: int, text: str, ends: Sequence[int | None]) -> tuple[int, int]:
-        """Return where the words of a turn begin, after the template's header, and where the turn ends.
+        """Return the places where the words of a turn begin, after the template's header, and where the turn ends.
 
         Raises ValueError if the text does not show the place.
         """

@@ -94,7 +94,7 @@ class EntityStudy:
     agreement: tuple[Agreement, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all counts by name, without the mentions."""
+        """Return all counts as a dict, without the mentions."""
         rates = [{**asdict(row), "recall": row.recall, "precision": row.precision} for row in self.agreement]
         return {**asdict(self.statistics), "agreement": rates}
 

@@ -76,7 +76,7 @@ class MadeUpRows(StrEnum):
         return self is not MadeUpRows.MAILS
 
     def content(self, mail: SyntheticRecord, column: str = "text") -> dict[str, Any]:
-        """Return the columns of a mail's row, apart from user, id and date.
+        """Return the columns of a mail's row, except user, id and date.
 
         Args:
             mail: the mail of the row.

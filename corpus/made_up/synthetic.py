@@ -36,10 +36,10 @@ _NO_REPEAT = frozenset(
 class SyntheticCorpus:
     """Public parameters of a made-up corpus. Equal parameters give equal text under the same version of NumPy.
 
-    ``users`` changes no single user: with more users, the earlier users' records stay the same, and only their shares
-    alpha_u shrink. A user has ``mean_records`` records on average, at least ``min_records``. At ``distinctiveness`` 0,
-    all users write from one distribution, so nothing in a text depends on its user. At 0.5, all users share most of the
-    text. At 1, every mail is signed, and most choices are personal.
+    ``users`` changes no single user. With more users, the records of the earlier users do not change, and only their
+    shares alpha_u shrink. A user has ``mean_records`` records on average, at least ``min_records``. At
+    ``distinctiveness`` 0, all users write from one distribution, so nothing in a text depends on its user. At 0.5, all
+    users share most of the text. At 1, every mail is signed, and most choices are personal.
 
     Raises:
         InputError: a parameter is out of range.

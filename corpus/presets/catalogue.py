@@ -1,7 +1,7 @@
 """A named preset for each dataset of the papers: the format of its files, the steps, and the filter of users.
 
-A preset cannot be changed, because another threshold would be another experiment. Each step declares what it depends on
-(docs/theory.md#rules-of-the-data), and a run's plan copies these declarations.
+A preset cannot be changed, because another threshold would be another experiment. Each step declares the data that it
+depends on (docs/theory.md#rules-of-the-data), and a run's plan copies the declarations.
 """
 
 import difflib

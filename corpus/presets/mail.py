@@ -43,7 +43,7 @@ def enron_chua(path: Path, tokens: PresetTokens, bad: BadRows) -> Iterator[pa.Re
 
 
 def owner_of(account: str, senders: Counter[str]) -> str | None:
-    """Return the address of an account: the most frequent sender among those that contain the owner's last name.
+    """Return the address of an account: the most frequent sender whose address contains the owner's last name.
 
     Args:
         account: name of the folder, LASTNAME-INITIAL.

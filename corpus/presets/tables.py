@@ -1,6 +1,6 @@
 """Datasets published as tables: Reddit comments, CC News, ArXiv abstracts, BookSum.
 
-The steps and thresholds are those of Kandpal et al. (2024), Appendix D.1, and for BookSum those of Chua et al. (2024),
+The steps and thresholds are from Kandpal et al. (2024), Appendix D.1. For BookSum, they are from Chua et al. (2024),
 section 3.
 """
 

@@ -23,7 +23,7 @@ class BadRowError(InputError):
 
     Attributes:
         fault: place and fault of the row.
-        remedy: what a person can do about the row.
+        remedy: advice for the person who runs the command.
     """
 
     def __init__(self, fault: Statement, remedy: Statement) -> None:
@@ -108,7 +108,7 @@ class BadRows:
         Args:
             place: file and line of the row.
             user: the user who wrote the row; None if unknown.
-            remedy: what a person can do about the row; None: correct or skip the row.
+            remedy: advice for the person who runs the command; None: the advice to correct or skip the row.
 
         Raises:
             BadRowError: the rule does not skip such rows.

@@ -61,7 +61,7 @@ class SourceConfig(Section, ABC):
         return SourceSize(bytes=sum(map(_bytes_in, self.paths())))
 
     def most_users(self) -> int | None:
-        """Return the number of users that the section states; None for a source that must be read."""
+        """Return the number of users that the section states; None if only reading the source shows it."""
         return None
 
     def min_records(self) -> int | None:

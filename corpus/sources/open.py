@@ -216,7 +216,7 @@ def rows_of_file(
         path: the file, plain, .gz, .bz2 or .zst.
         columns: columns to read from a Parquet file, if present. In a CSV file, they identify the header. Rows of other
             formats are read as a whole.
-        bad: what to do with rows that cannot be read.
+        bad: the rule for rows that cannot be read, which also counts them.
         form: encoding and layout of the file.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Rows of a source: what a record needs, the faults of rows, and batches of records.
+"""Rows of a source: the checks of a row, the faults of rows, and batches of records.
 
 heldin checks every record. A record has a user, a text that is not blank, and an id if the source has ids.
 """

@@ -87,12 +87,12 @@ class AccountRow(Tabular):
         return [str(warning) for warning in self.warnings]
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return one row with every number by name."""
+        """Return one row with all numbers."""
         statements = ("label", "warnings", "delta_rule")
         return [{name: value for name, value in self.as_dict().items() if name not in statements}]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields by name; epsilon may be inf."""
+        """Return the fields as a dict; epsilon may be inf."""
         label, rule = (str(part) if part else None for part in (self.label, self.delta_rule))
         return {**dataclasses.asdict(self), "label": label, "warnings": self.notes(), "delta_rule": rule}
 

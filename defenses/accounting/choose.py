@@ -82,7 +82,7 @@ class MechanismChoice:
         return min(self.options, key=lambda o: o.sums)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields by name, nested, with the option of least noise."""
+        """Return the fields as a nested dict, with the option of least noise."""
         rule = None if self.delta_rule is None else str(self.delta_rule)
         return {**dataclasses.asdict(self), "delta_rule": rule, "least": dataclasses.asdict(self.least)}
 

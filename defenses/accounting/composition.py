@@ -195,7 +195,7 @@ def area_pair(event: GridEvent, steps: int, start: LossPair, area: Callable[[Los
 
 
 def _smooth_excess(area: float, steps: int, width: float) -> float:
-    """Return the area that the grid adds: the area of a Gaussian minus that of one with mu^2 lower by T h^2 / 6."""
+    """Return the area that the grid adds: a Gaussian's area, minus the area with mu^2 lower by T h^2 / 6."""
     mu = math.sqrt(2.0) * float(special.ndtri(min(area, 1.0 - 2.0**-53)))  # an area of 1 would have mu infinite
     return area - float(special.ndtr(math.sqrt(max(0.0, mu * mu - steps * width * width / 6.0) / 2.0)))
 

@@ -86,7 +86,7 @@ class ExposureCurve(Tabular):
         return [dataclasses.asdict(point) for point in self.curve]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields by name."""
+        """Return the fields as a dict."""
         return dataclasses.asdict(self)
 
 

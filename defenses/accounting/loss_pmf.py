@@ -2,7 +2,7 @@
 
 A ``LossPmf`` is the distribution of the loss ln(upper/lower) under the upper distribution. Every mass is moved to the
 grid in a way that never lowers the hockey-stick divergence H_a(upper, lower) = sup_S upper(S) - a lower(S)
-("pessimistic" discretisation). All functions of this module err in the same direction: dropped mass becomes infinite
+("pessimistic" discretisation). All functions of this module err on the pessimistic side: dropped mass becomes infinite
 loss.
 """
 
@@ -106,7 +106,7 @@ def compose_tilted(parts: Parts, order: float) -> LossPmf:
 
     Elsewhere the result is loose. K is the sum of the steps' log-moment functions, order > 0 is in units of 1 / nats,
     and the loss is K'(order). The masses are tilted by e^{order l}, normalised by the mgf, composed and tilted back:
-    P(l) = e^{K - order l} Q(l). FFT rounding is absolute in Q, and the bulk of Q is where P is tiny. The charges are:
+    P(l) = e^{K - order l} Q(l). FFT rounding is absolute in Q, and P is tiny at the bulk of Q. The charges are:
 
     - every mass of Q gets the bound ``tilted_rounding`` on its own rounding (measured to hold with a margin of more
       than 100 against sums in extended precision and in integers);

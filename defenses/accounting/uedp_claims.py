@@ -1,7 +1,7 @@
 """The claims of Lai et al. for UeDP-Alg, and its actual guarantee: the numbers of ``heldin account uedp``.
 
 The claim is the epsilon of the classical moments accountant at the rate at which a random *record* is used. The actual
-guarantee is that of two-level sampling, in which neighbours differ in a user and an entity
+guarantee is the guarantee of two-level sampling, in which neighbours differ in a user and an entity
 (docs/theory.md#claims-of-user-entity-dp).
 """
 
@@ -93,7 +93,7 @@ class UedpAccount(Tabular):
         return [dataclasses.asdict(point) for point in self.strict]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields by name."""
+        """Return the fields as a dict."""
         return dataclasses.asdict(self)
 
 

@@ -64,7 +64,7 @@ def _not_there(documents: Sequence[Document]) -> list[float]:
 def _require_records(
     defense: DataSideDefense, before: Sequence[TrainingRecord], after: Sequence[TrainingRecord]
 ) -> None:
-    """Check that a step kept some of the records, in order, and changed only what it declares."""
+    """Check that a step kept some of the records, in order, and made only the changes that it declares."""
     given = iter(before)
     for record in after:
         same = next((own for own in given if own.row == record.row), None)

@@ -1,4 +1,4 @@
-"""The gradients of all units of a pass. They are held until the norms and the weighted sum are computed.
+"""The gradients of all units of a pass. heldin keeps them until it has computed the norms and the weighted sum.
 
 ``layer_rules`` defines the names of the axes.
 """

@@ -214,7 +214,7 @@ def require_declared(defense: DefenseConfig, mechanism: "Mechanism") -> None:
 
 
 def _of_step(settings: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """Return the settings that decide what a step does, without the numbers of steps and people."""
+    """Return the settings that affect a step, without the numbers of steps and people."""
     return {name: value for name, value in settings.items() if name not in _SIZES}
 
 

@@ -55,7 +55,7 @@ class NoisedDefense(DefenseConfig, ABC):
 
     @property
     def relies_on_base(self) -> bool:
-        """True unless the config says that the base model has seen the protected people."""
+        """True unless the config states that the base model has seen the protected people."""
         return not self.base_model_saw_protected
 
     def settled_delta(self) -> tuple[float, Statement | None]:

@@ -93,7 +93,7 @@ class UserEntityDefense(NamedPeopleDefense):
         return self
 
     def assumptions(self, made_of_texts: frozenset[str]) -> tuple[Statement, ...]:
-        """Return the assumptions about entities, which decide what the caps keep."""
+        """Return the assumptions about entities, because entities decide which records the caps keep."""
         return self.entity_assumptions(made_of_texts) if self.caps else ()
 
     def plan(self, given: Given) -> dict[str, Any]:

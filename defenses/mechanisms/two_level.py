@@ -108,7 +108,7 @@ class UedpDefense(NamedPeopleDefense):
         return None
 
     def assumptions(self, made_of_texts: frozenset[str]) -> tuple[Statement, ...]:
-        """Return the assumptions about entities, which decide what a step may use."""
+        """Return the assumptions about entities, because entities decide which records a step may use."""
         return self.entity_assumptions(made_of_texts)
 
     def plan(self, given: Given) -> dict[str, Any]:

@@ -4,8 +4,8 @@ A text is removed if its estimated Jaccard similarity to an earlier kept text re
 small number of texts directly. For many texts, locality-sensitive hashing proposes the pairs (Leskovec, Rajaraman,
 Ullman, "Mining of Massive Datasets", section 3.4). Sketches and band hashes are in a temporary folder (TMPDIR), and
 only the bands that texts share are in memory. The index takes 0.2 KB per text if there are few copies. At a threshold
-of 0.8, it takes 0.8 KB if every text has a copy. Lower thresholds have more bands and take more. heldin compares texts
-that share most of their words, such as the same disclaimer, pair by pair.
+of 0.8, it takes 0.8 KB if every text has a copy. Lower thresholds have more bands and need more memory. heldin compares
+texts that share most of their words, such as the same disclaimer, pair by pair.
 """
 
 import os
