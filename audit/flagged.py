@@ -35,7 +35,7 @@ class AttackChoice(StrEnum):
 
 
 class Flagged(Facts):
-    """The people above one threshold of an attack. Both pairs of limits are those of Clopper and Pearson (1934).
+    """The people above one threshold of an attack. The limits of both shares are from Clopper and Pearson (1934).
 
     The limits hold at 95 % for all attacks from which this attack was chosen (Bonferroni). They also hold for the
     threshold, whose rank hardly depends on who is a member (tests/coverage/test_flagged.py).
