@@ -39,7 +39,7 @@ def plan_claim(path: str | Path) -> Claim:
 
 
 def claims_of(stated: Sequence[Stated]) -> tuple[Claim, ...]:
-    """Return claims given as ``Claim``, "epsilon=8,delta=1e-6" or (8, 1e-6). Raises InputError for any other form."""
+    """Return claims from ``Claim``, "epsilon=8,delta=1e-6" or (8, 1e-6). Raises InputError for any other form."""
     # The letters of one text, or the two numbers of one pair, would each be taken for a claim.
     if isinstance(stated, str | Claim) or not isinstance(stated, Iterable):
         given = f"the claim '{stated.label}' alone" if isinstance(stated, Claim) else repr(stated)

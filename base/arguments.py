@@ -1,4 +1,4 @@
-"""Numbers that a user gives as arguments or as text. heldin refuses any other value with a one-line message."""
+"""Numbers from a user, as arguments or as text. heldin refuses any other value with a one-line message."""
 
 import functools
 import inspect

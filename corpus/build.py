@@ -135,7 +135,7 @@ def _nothing_usable(source: Source, skipped: Skipped) -> str:
 
 
 def store_folder(source: Source, cache: Path, aliases: Mapping[str, str] | None, on_bad: OnBadRows) -> tuple[Path, str]:
-    """Return the fingerprint of this content with these options, and the folder for its store, which may not exist.
+    """Return the folder for the store of this content with these options, which may not exist, and the fingerprint.
 
     Args:
         aliases: map from alias to person, or None.

@@ -143,7 +143,7 @@ def build_on_cluster(
 def user_ranges(stores: Sequence[CorpusStore], parts: int) -> list[tuple[str | None, str | None]]:
     """Return up to ``parts`` ranges [first, last) of users with about equally many records.
 
-    None means no limit on that end.
+    None means no limit at that end.
     """
     counts: dict[str, int] = {}
     for store in stores:

@@ -1,6 +1,6 @@
 """The audited users, their set-aside records, and the users who become members.
 
-heldin decides them in this order. The order is a condition of a valid audit (docs/theory.md#conditions-of-one-run). The
+heldin decides them in this order. An audit is valid only in this order (docs/theory.md#conditions-of-one-run). The
 procedure follows Kandpal et al. (2024), Appendix D.1, with independent coins instead of their exact half.
 """
 

@@ -99,8 +99,8 @@ def compose_releases(
         pure: epsilons of further releases by pure mechanisms, such as a private median, for users under add/remove.
 
     Raises:
-        InputError: a plan has no guarantee, or no accountant covers several releases of it. The plans protect different
-            units or have different neighbouring relations. The plans have different deltas, and no delta is given.
+        InputError: a plan has no guarantee, no accountant covers several releases of a plan, or the plans differ in
+            unit or neighbouring relation. Also raised if the plans have different deltas and no delta is given.
     """
     if not releases:
         raise InputError("there is nothing to compose: give at least one plan")

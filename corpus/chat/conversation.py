@@ -20,7 +20,7 @@ Message = dict[str, Any]
 
 
 class RowFormat(StrEnum):
-    """How a row keeps its text."""
+    """The way in which a row stores its text."""
 
     TEXT = "text"
     MESSAGES = "messages"

@@ -261,7 +261,10 @@ class ChatTemplate:
         return begin, end
 
     def _amid(self, conversation: Conversation, number: int, text: str) -> tuple[int, int]:
-        """Find, with a mark in place of its words, a turn that is written differently if another turn follows."""
+        """Return the place of a turn that is written differently if another turn follows.
+
+        A mark replaces its words for the search.
+        """
         messages, mark = conversation.messages, _mark_for(conversation.messages)
         marked = [*messages[:number], {**messages[number], "content": mark}, *messages[number + 1 :]]
         before, there, after = self.text(marked, conversation).partition(mark)

@@ -6,10 +6,7 @@ from heldin.defenses.mechanisms.els import ElsDefense
 
 
 class GroupDefense(ElsDefense):
-    """Example-level sampling with exactly ``group_size`` records per user.
-
-    Records of users who have fewer are repeated.
-    """
+    """Example-level sampling with exactly ``group_size`` records per user; users with fewer get repeated records."""
 
     repeats_records: ClassVar[bool] = True
 
