@@ -99,10 +99,9 @@ def first_in_keyed_order(key: bytes, purpose: str, identities: Sequence[str], co
 def keyed_positions(key: bytes, purpose: str, identity: str, *, count: int, total: int) -> list[int]:
     """Return ``count`` different positions below ``total``, increasing. Every set is equally likely.
 
-    All positions are returned if there are fewer than ``count``. The cost is O(count) for every ``total`` (Floyd's
-    algorithm, Bentley and Floyd 1987). A position comes from 64 bits, so its probability is exact to within ``total``
-    times
-    2^-64.
+    If there are fewer than ``count`` positions, all of them are returned. The cost is O(count) for every ``total``
+    (Floyd's algorithm, Bentley and Floyd 1987). A position comes from 64 bits, so its probability is exact to within
+    ``total`` times 2^-64.
 
     Args:
         purpose: name of the choice; another name gives another choice.
