@@ -1,4 +1,4 @@
-"""The cost and the guarantee of mechanisms: ``heldin account`` for people who write Python.
+"""The cost and the guarantee of mechanisms, as ``heldin account`` computes them.
 
 >>> import heldin
 >>> row = heldin.account.uls(users=1024, cohort=16, steps=1000, delta=1e-6, target_epsilon=4)

@@ -30,7 +30,7 @@ class AuditResult(Tabular):
     """The result of a run or an audit.
 
     Attributes:
-        record: everything that record.json has; an internal document.
+        record: the content of record.json, which is an internal document.
         folder: the folder of the run or audit.
     """
 
@@ -50,25 +50,26 @@ class AuditResult(Tabular):
 
     @property
     def auroc(self) -> Estimate:
-        """Return the primary attack's AUROC over users, with the attack's own 95 % interval; an estimate.
+        """Return the primary attack's AUROC over users, an estimate, with a 95 % interval for this attack alone.
 
-        The headline may name another attack, with an interval that holds for all of them; ``rows`` has both.
+        The headline may name another attack, with an interval that holds for all attacks at once. ``rows`` has both
+        intervals.
         """
         return self.record.primary().auroc
 
     @property
     def verdict(self) -> Verdict | None:
-        """Return the gravest of the verdicts on claims; None if there are too few users for any."""
+        """Return the gravest verdict on a claim; None if there are too few users for a verdict."""
         # ``verdict`` is the gravest of a list, and an empty list has none.
         return self.record.judgement.verdict if self.record.judgement.verdicts else None
 
     @property
     def exit_code(self) -> int:
-        """Return 3 if the audit contradicts a claim (certified), 4 if it does so by indicative evidence, else 0."""
+        """Return 3 if certified evidence contradicts a claim, 4 if only indicative evidence does, and 0 otherwise."""
         return self.record.judgement.exit_code
 
     def heading(self) -> str:
-        """Return the headline."""
+        """Return the answer in a sentence or two, as a title for notebooks."""
         return self.headline
 
     def notes(self) -> Sequence[str]:
@@ -98,10 +99,10 @@ class AuditResult(Tabular):
         ]
 
     def plot_roc(self, ax: "Axes | None" = None, *, log: bool = False) -> "Axes":
-        """Plot the ROC curves of the report: the primary attack's, the best one's, and the ceiling of the guarantee.
+        """Plot the report's ROC curves: the primary attack, the best attack, and the ceiling of the guarantee.
 
         Args:
-            ax: matplotlib axes to plot on; None: those of a new figure.
+            ax: matplotlib axes to plot on; None: the axes of a new figure.
             log: whether both axes are logarithmic.
 
         Returns:
@@ -115,10 +116,10 @@ class AuditResult(Tabular):
         return axes
 
     def plot_scores(self, ax: "Axes | None" = None) -> "Axes":
-        """Plot the scores of members and non-members as page one does, in groups of ten people or more.
+        """Plot the scores of members and non-members, in groups of at least ten people, as on page one of the report.
 
         Args:
-            ax: matplotlib axes to plot on; None: those of a new figure.
+            ax: matplotlib axes to plot on; None: the axes of a new figure.
 
         Returns:
             The axes.
@@ -132,11 +133,12 @@ class AuditResult(Tabular):
     def plot_tradeoff(self, ax: "Axes | None" = None) -> "Axes":
         """Plot the share of members that an attack misses against the share of non-members that it flags.
 
-        A curve further down means more leakage. The guarantee and each claim allow no curve, in expectation, below
-        their own. The curves of attacks are estimates: a curve below a claim's is no verdict (see ``verdict``).
+        A lower curve means more leakage. In expectation, no curve is below the curve of the guarantee, or below the
+        curve of a true claim. An attack's curve is an estimate, so a curve below a claim's curve is no verdict (see
+        ``verdict``).
 
         Args:
-            ax: matplotlib axes to plot on; None: those of a new figure.
+            ax: matplotlib axes to plot on; None: the axes of a new figure.
 
         Returns:
             The axes.
@@ -171,14 +173,14 @@ class RunList(Tabular):
 
     Attributes:
         folder: the folder that was read.
-        runs: the newest first, those without a date last.
+        runs: the folders that heldin found, newest first; folders without a date are last.
     """
 
     folder: Path
     runs: "tuple[ListedRun, ...]"
 
     def heading(self) -> str:
-        """Return how many folders there are, and in which state."""
+        """Return the number of folders in each state."""
         from heldin.reports.runs import summary
 
         return summary(self.runs, self.folder)
@@ -194,10 +196,10 @@ class RunList(Tabular):
 
 @dataclass(frozen=True)
 class PlantedSet:
-    """A planted training set.
+    """A training set that ``plant`` wrote, for a training that someone else runs.
 
     Attributes:
-        folder: with the training set and manifest to hand on, and the ledger to keep.
+        folder: the planted folder. It has the training set and manifest to hand on, and the ledger to keep.
         training: the file or folder to train on.
     """
 
@@ -213,21 +215,21 @@ def run(
     overrides: Sequence[str] = (),
     quiet: bool = False,
 ) -> AuditResult | None:
-    """Draw members by coin, fine-tune, attack and judge, as ``heldin run``.
+    """Draw members by coin, fine-tune, attack and judge, as ``heldin run`` does.
 
     The same call resumes a killed run.
 
     Args:
-        config: a file, or its content as a dict, in which ``corpus.source`` may be a ``datasets.Dataset``.
+        config: a config file, or its content as a dict. In a dict, ``corpus.source`` may be a ``datasets.Dataset``.
         out: the run folder (default: runs/ and the config's name).
         overrides: changed keys of the config, such as "finetune.epochs=3".
 
     Returns:
-        The result; None if a filter halted training, which leaves no model.
+        The result. None if a filter halted training, because there is then no model to attack.
 
     Raises:
-        InputError: a config with errors, or input that cannot be used.
-        ResumableError: training diverged.
+        InputError: the config has errors, or an input cannot be used.
+        ResumableError: the training diverged.
     """
     # The pipeline loads torch, which takes seconds: only a call that trains or scores pays for it.
     from heldin.jobs.run import run as _run
@@ -266,7 +268,7 @@ def audit_model(
     quiet: bool = False,
     **options: Any,
 ) -> AuditResult:
-    """Audit a model that someone else trained, as ``heldin audit``. Nothing is trained.
+    """Audit a model that someone else trained, as ``heldin audit`` does. Nothing is trained.
 
     Args:
         model: folder or hub name of the model, which may be a LoRA adapter.
@@ -275,16 +277,17 @@ def audit_model(
         held_out: file or ``datasets.Dataset`` with texts or chats by non-members.
         user: column that names the user.
         text: column that holds the text.
-        claims: claims to test, each a ``Claim``, "epsilon=8,delta=1e-6" or (8, 1e-6). ``plan=`` tests a plan's curve.
+        claims: claims to test, each a ``Claim``, "epsilon=8,delta=1e-6" or (8, 1e-6). The option ``plan`` tests a
+            plan's curve.
         out: folder for the results (default: runs/ and the config's name).
-        options: any other key of an audit's config by name (``jobs.checkpoint.audit_config.CheckpointConfig``), such as
+        options: other keys of an audit's config (``jobs.checkpoint.audit_config.CheckpointConfig``), such as
             ``assignment="coin"``, ``plan="plan.json"`` or ``attack={"max_characters": 2000}``.
 
     Returns:
         The result. It is indicative evidence, because you stated who the members are.
 
     Raises:
-        InputError: options with errors, or input that cannot be used.
+        InputError: an option has errors, or an input cannot be used.
     """
     from heldin.jobs.checkpoint.audit import audit_checkpoint
     from heldin.jobs.checkpoint.audit_config import parse_checkpoint
@@ -325,7 +328,7 @@ def plant(
     overrides: Sequence[str] = (),
     quiet: bool = False,
 ) -> PlantedSet:
-    """Draw coins and write a training set for an audit of a training that someone else runs, as ``heldin plant``.
+    """Draw coins and write a training set, so heldin can audit a training that someone else runs (``heldin plant``).
 
     Args:
         config: a file, or its content as a dict.
@@ -333,7 +336,7 @@ def plant(
         overrides: changed keys of the config, such as "looks=3".
 
     Raises:
-        InputError: a config with errors, or a training set or model that cannot be used.
+        InputError: the config has errors, or the training set or a model cannot be used.
     """
     from heldin.planting.plant import plant as _plant
     from heldin.planting.plant_config import load_plant
@@ -356,21 +359,21 @@ def audit_planted(
     out: Source | None = None,
     quiet: bool = False,
 ) -> AuditResult:
-    """Audit a model that was trained on a planted training set, as ``heldin audit-planted``.
+    """Audit a model that was trained on a planted training set, as ``heldin audit-planted`` does.
 
     Args:
         planted: the result of ``plant``, or its folder.
         model: folder or hub name of the trained model; may be a LoRA adapter's folder.
         claims: claims to test, such as "epsilon=8,delta=1e-6,unit=user".
-        declared_by: the person who declares the conditions that heldin cannot check; None: nobody, so nothing is
-            certified.
+        declared_by: the person who declares the conditions that heldin cannot check; None: nobody declares them, so
+            nothing is certified.
         precision: precision in which models are loaded; auto: the precision in which the model is stored; None: the
-            plan's.
-        adapter_base: base of an adapter, in place of the base that the adapter's config names.
+            precision in the plan.
+        adapter_base: base model of an adapter, in place of the base model that the adapter's config names.
         out: folder for the results (default: audits/LOOK in the planted folder).
 
     Raises:
-        InputError: a claim that cannot be read, or a folder or model that cannot be used.
+        InputError: a claim cannot be read, or the folder or a model cannot be used.
     """
     from heldin.planting.audit import audit_planted as _audit
     from heldin.planting.target import PlantedAudit
@@ -390,7 +393,7 @@ def load_record(folder: Source) -> AuditResult:
 def load_runs(folder: Source) -> RunList:
     """Return every run, audit, sweep and planted set below a folder, as ``heldin runs`` lists them.
 
-    A sweep is one row. A damaged or unfinished folder has a row with its state. No row is about a person.
+    A sweep is one row. A damaged or unfinished folder has a row with its state. No row describes a single person.
 
     Raises:
         InputError: there is no such folder.
@@ -410,7 +413,7 @@ def _axes(ax: "Axes | None") -> "Axes":
 
 
 def _with_named_source(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The content of a config in which a dataset as ``corpus.source`` is a folder."""
+    """Return a config in which the path of a folder replaces a dataset as ``corpus.source``."""
     corpus = config.get("corpus")
     if not isinstance(corpus, Mapping) or not is_dataset(corpus.get("source")):
         return config

@@ -1,4 +1,4 @@
-"""Hugging Face datasets as sources. An object in memory becomes a folder, which commands and records can name."""
+"""Hugging Face datasets as sources. A dataset in memory is saved to a folder, so commands and records can name it."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Claims, bounds and verdicts from arrays of scores, and what an audit could certify before it is run."""
+"""Claims, bounds and verdicts from arrays of scores, and a forecast of the epsilon that an audit can certify."""
 
 import difflib
 import inspect
@@ -39,7 +39,7 @@ def plan_claim(path: str | Path) -> Claim:
 
 
 def claims_of(stated: Sequence[Stated]) -> tuple[Claim, ...]:
-    """Return claims given as ``Claim``, "epsilon=8,delta=1e-6" or (8, 1e-6). Raises InputError for any other form."""
+    """Return claims from ``Claim``, "epsilon=8,delta=1e-6" or (8, 1e-6). Raises InputError for any other form."""
     # The letters of one text, or the two numbers of one pair, would each be taken for a claim.
     if isinstance(stated, str | Claim) or not isinstance(stated, Iterable):
         given = f"the claim '{stated.label}' alone" if isinstance(stated, Claim) else repr(stated)
@@ -98,17 +98,17 @@ def bound(
         member: whether each user is a member, shape (m,).
         assignment: how members were chosen: coin (an independent fair coin for each user), fixed (any other known way)
             or unknown.
-        users: names for messages, shape (m,); None: row numbers.
-        higher_is: the group that a higher score points to: member or non-member.
-        delta: delta of the bounds; None: that of the first claim.
+        users: names that error messages use, shape (m,); None: row numbers.
+        higher_is: the group that a higher score indicates: member or non-member.
+        delta: delta of the bounds; None: the delta of the first claim.
         claims: claims to test, each a ``Claim``, "epsilon=8,delta=1e-6" or (8, 1e-6).
-        design: other choices that were fixed before the scores were seen, by the names of ``DesignOptions``.
+        design: other choices that were fixed before the scores were seen (the keys of ``DesignOptions``).
 
     Returns:
-        Every bound that is valid for the design, every refused bound with the reason, and the verdicts.
+        The bounds that are valid for the design, the refused bounds with reasons, and the verdicts.
 
     Raises:
-        InputError: scores that are not finite or have no membership, a missing delta, an unknown word.
+        InputError: a score is not finite or has no membership, delta is missing, or a word is unknown.
         TooFewUsers: there are too few users for any bound.
     """
     unknown = next((name for name in design if name not in DesignOptions.__annotations__), None)
@@ -132,7 +132,7 @@ def bound(
     # Converted to bool, a NaN, a 2 or the text "False" would all become held in, and a label lost in silence moves a
     # bound.
     if held_in.dtype != np.bool_ and not np.isin(held_in, (0, 1)).all():
-        raise InputError("member must be True or 1 (held in), or False or 0 (held out): give one for each score")
+        raise InputError("member must be True or 1 (a member), or False or 0 (a non-member): give one for each score")
     names = None if users is None else tuple(map(str, users))
     labelled = LabelledScores(values, held_in.astype(np.bool_), names)
     # The coins are certified on the caller's word, and the judgement says so: heldin did not flip them
@@ -143,7 +143,7 @@ def bound(
 
 @numbers_named
 def power(users: int, auroc: float, *, delta: float = 1e-5, claims: Sequence[Stated] = ()) -> Power:
-    """Return what an audit could certify or contradict, before it is run. Coins choose the members.
+    """Forecast, before an audit is run, what it could certify or contradict. Coins choose the members.
 
     >>> found = power(500, 0.75)
     >>> round(found.largest.paid, 1)
@@ -151,11 +151,11 @@ def power(users: int, auroc: float, *, delta: float = 1e-5, claims: Sequence[Sta
 
     Args:
         users: number of users, members and non-members together.
-        auroc: AUROC that you expect of the attack.
+        auroc: AUROC that you expect the attack to reach.
         delta: delta of the bounds.
-        claims: claims, each answered on its own.
+        claims: claims to forecast, each on its own.
 
     Raises:
-        InputError: too few users or too many, or an AUROC outside [0.5, 1).
+        InputError: there are too few or too many users, or the AUROC is outside [0.5, 1).
     """
     return _power(users, auroc, delta, claims=claims_of(claims))

@@ -1,4 +1,4 @@
-"""White-box audit of anybody's private training step."""
+"""White-box audit of a private training step, heldin's own or another trainer's."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -35,12 +35,12 @@ def audit_trainer(
     """Check that ``step`` runs ``mechanism``: insert canary gradients by coin, watch every noised step, and test it.
 
     Args:
-        step: one private step, with the signature of ``finetune.private.private_gradient``: takes the model, the
+        step: one private step, with the signature of ``finetune.private.private_gradient``: it takes the model, the
             training, the number of the step and all token sequences, and leaves the noised gradient in ``.grad``
             (docs/white-box.md). None: heldin's own trainer.
         mechanism: the mechanism that the step should run, or its plan.json.
         trainer: a whole trainer in place of a step: it trains ``base.model`` in place and calls ``training.watch`` with
-            what its optimizer reads. A method ``optimizer`` states its optimizer (docs/white-box.md).
+            the gradients that its optimizer reads. A method ``optimizer`` states its optimizer (docs/white-box.md).
         trainings: number of trainings; each has its own key, coins and canaries.
         canaries: number of canaries in each training.
         directions: directions of the canaries' gradients: "coordinate" is tight against the accountant, "random" covers
@@ -48,15 +48,15 @@ def audit_trainer(
         processes: also train in two processes; ``step`` must then be a function of a module that can be imported.
         model: tiny model on which the step is audited: "gpt-neo" or "gpt2".
         tied: whether the model's head is its embedding table, as in the released models.
-        accept: findings that do not count towards ``exit_code``: "non-finite", that a unit whose gradient is not finite
-            breaks the step. The outcome states them all the same.
+        accept: findings that do not count towards ``exit_code``, although the outcome still states them. The only such
+            finding is "non-finite": a unit with a gradient that is not finite breaks the step.
 
     Returns:
-        Outcome, bounds and verdict from the coins, every check, and the alarms with their kinds.
+        The outcome, the bounds and verdict from the coins, every check, and each alarm with its kind.
 
     Raises:
-        InputError: a mechanism that is not tested here, too few or too many canaries, what cannot be accepted, or a
-            step together with a trainer.
+        InputError: this audit does not test the mechanism, there are too few or too many canaries, ``accept`` has an
+            unknown finding, or both a step and a trainer are given.
     """
     if step is not None and trainer is not None:
         raise InputError("give either step, to audit one step, or trainer, to audit a whole trainer")

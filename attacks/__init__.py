@@ -1,1 +1,1 @@
-"""Score users: an attack sees users and their texts, never who is a member."""
+"""Attacks, which score users. An attack sees users and their texts, but not who is a member."""

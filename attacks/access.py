@@ -4,7 +4,10 @@ from enum import StrEnum
 
 
 class Access(StrEnum):
-    """What the attacker gets from the model, most access first. Each level can run the attacks of all weaker levels."""
+    """How much of the model an attacker sees, most access first.
+
+    Each level can run the attacks of all weaker levels.
+    """
 
     LOG_PROBABILITIES = "log-probabilities"
     TOP_K = "top-k"
@@ -22,7 +25,7 @@ OF_RELEASE = {"weights": Access.LOG_PROBABILITIES, **{level.value: level for lev
 
 
 def deciding_level(levels: tuple[Access, ...], released: str | None) -> Access:
-    """Return the level that decides the audit: the weakest level that covers the release, else the strongest.
+    """Return the level that decides the audit: the weakest level that covers the release, else the strongest level.
 
     Args:
         levels: the audit's levels, at least one.

@@ -1,6 +1,6 @@
-"""From users' texts to statistics, for attackers who see no log-probabilities of given texts.
+"""From users' texts to statistics, for attackers who cannot see the log-probabilities of a given text.
 
-The inputs are users and their documents, without membership and without the defense, as in ``attacks.scoring``.
+As in ``attacks.scoring``, the inputs are users and their documents. Membership and the defense are not inputs.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ Advance = Callable[[int], object]
 
 @dataclass(frozen=True)
 class Answering:
-    """How heldin asks models, and where it stores the answers."""
+    """The requests to models, and the store of their answers."""
 
     sampling: SamplingConfig
     store: AnswerStore
@@ -37,7 +37,7 @@ class Answering:
 def cut_texts(
     texts: "AttackTexts", level: Access, sampling: SamplingConfig, models: Sequence["ScoredModel | AnsweringModel"] = ()
 ) -> list[tuple[str, str, list[TextCut]]]:
-    """Return user, text and cuts of every text that can be cut, user by user.
+    """Return the user, the text and the cuts of every text that can be cut, user by user.
 
     Args:
         models: models that continue the cuts. At level top-k, a chat is also cut inside its turns if every model can
@@ -57,7 +57,7 @@ def cut_texts(
     place = next((place for place, user in enumerate(texts.texts, start=1) if user not in with_cuts), None)
     if place is not None:
         raise InputError(
-            f"user {place} of {len(texts.texts)} has no text that can be cut and continued, which takes"
+            f"user {place} of {len(texts.texts)} has no text that can be cut and continued: a text needs"
             f" {LEAST_WORDS + 1} words in the first {texts.max_characters:,} characters. Leave such users out"
         )
     return cut
@@ -78,7 +78,7 @@ def score_by_answers(
         advance: called with the number of finished (model, cut) pairs.
 
     Raises:
-        InputError: every text of a user is too short, or a model cannot give such answers.
+        InputError: every text of a user is too short, or a model cannot give answers at this level.
     """
     level = attacks[0].access
     cut = cut_texts(texts, level, answering.sampling, (target, reference))
@@ -90,7 +90,7 @@ def score_by_answers(
 def reference_by_answers(
     attack: Attack, texts: "AttackTexts", reference: "ScoredModel", answering: Answering
 ) -> list[TextStatistic]:
-    """Return the attack's statistic of the reference model alone: a baseline that never sees the audited model."""
+    """Return the attack's statistic of the reference model alone, as a baseline that never sees the audited model."""
     cut = cut_texts(texts, attack.access, answering.sampling, (reference,))
     answers = answers_of(cut, reference, attack.access, answering)
     # Beside a model that writes nothing, a difference is the reference's own.

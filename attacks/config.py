@@ -1,7 +1,7 @@
 """The attack section of a config: the attacks and the attacker's dials (Kandpal et al. 2024, Tables 6 and 7).
 
-One setting of each dial is primary, and only its scores are judged. The other settings are reported next to it without
-a verdict. They cost only their scoring.
+One setting of each dial is primary, and only the scores with primary settings are judged. The report lists the other
+settings without a verdict. Each other setting costs only its scoring.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +24,10 @@ Documents = Literal["fresh", "training"]
 
 
 def one_of(names: Iterable[str]) -> WithJsonSchema:
-    """Return the choices, for docs and editors. A validator refuses any other name and lists the choices."""
+    """Return a JSON schema with the choices, for docs and editors.
+
+    A validator refuses any other name and lists the choices.
+    """
     return WithJsonSchema({"type": "string", "enum": list(names)})
 
 
@@ -39,7 +42,7 @@ Levels = Annotated[
 
 
 def with_attacks_of_levels(content: Any) -> Any:
-    """Return the section's content, with the attacks of the named levels unless the section names attacks."""
+    """Return the section's content. Unless the section names attacks, it gets the attacks of the named levels."""
     if not isinstance(content, Mapping) or "access" not in content:
         return content
     stated = content["access"]
@@ -62,7 +65,7 @@ def _first_at(level: Access, names: Any) -> Any:
 
 
 class AttackConfig(Section):
-    """The attacks to run, and what the attacker has."""
+    """The attacks to run, and the attacker's access and texts."""
 
     access: Levels = (Access.LOG_PROBABILITIES,)
     """What the attackers see of the model: log-probabilities of given texts, the top-k next tokens, or the text that

@@ -1,4 +1,7 @@
-"""Where an attacker cuts a text that a model must continue. Only the text and the config decide the place."""
+"""The places at which an attacker cuts a text that a model must continue.
+
+The place depends only on the text and the config.
+"""
 
 import re
 from collections.abc import Sequence
@@ -13,7 +16,7 @@ _WORD = re.compile(r"\S+")
 
 @dataclass(frozen=True)
 class TextCut:
-    """The beginning of a text, and the words that really follow in the text.
+    """The beginning of a text, and the words that follow it in the text.
 
     Attributes:
         prefix: the part that the model gets.
@@ -31,9 +34,10 @@ def cuts_of(document: Document, shares: Sequence[float], words: int, *, inside: 
     with at least one word before the cut and ``LEAST_WORDS`` after it.
 
     Args:
-        shares: places of the cuts, each between 0 and 1; for a chat not cut inside, their number is the most turns.
+        shares: places of the cuts, each between 0 and 1. A chat that is cut only before turns has at most this number
+            of cuts.
         words: maximum number of words of a continuation.
-        inside: whether a chat is also cut inside its turns, as any other text is.
+        inside: whether a chat is cut inside its turns too, as any other text is.
     """
     turns = [] if document.layout is None else [turn for turn in document.layout.turns if _counts(turn, document)]
     if turns and not inside:

@@ -39,7 +39,10 @@ class MadeTexts:
 
 
 def made_texts(logprobs: "list[list[float]]", words: str = "The river opens the letter on day 7.") -> MadeTexts:
-    """Make a user with a text for each list of the target's log-probabilities; the reference's are all -4."""
+    """Make one user with one text for each list of the target's log-probabilities.
+
+    All log-probabilities of the reference are -4.
+    """
     return MadeTexts(
         tuple(f"user {number}" for number in range(len(logprobs))),
         tuple(words for _ in logprobs),
@@ -51,7 +54,7 @@ def made_texts(logprobs: "list[list[float]]", words: str = "The river opens the 
 def scores_the_likelier_higher(attack: Attack) -> bool:
     """Return whether a text ranks higher if the target finds it likelier than the reference and than other texts.
 
-    Everything else is equal. Half of the tokens stay as likely as under the reference, so shares can grow.
+    All else is equal. Half of the tokens are as likely as under the reference, so statistics that are shares can grow.
     """
     likely, unlikely = [-1.0, -1.0, -5.0], [-3.0, -4.5, -5.5]
     times = _TOKENS // 3

@@ -1,4 +1,4 @@
-"""Extraction: would a model, when sampled, emit a person's own words? (n, p)-discoverable extraction.
+"""Whether a model that is sampled would emit a person's own words: (n, p)-discoverable extraction.
 
 Hayes et al. (2024, arXiv:2410.19482) define (n, p)-discoverable extraction. A text z = (prefix, suffix) is extractable
 under a sampling method if, with probability at least p, one or more of n independent continuations of the prefix equal
@@ -19,8 +19,10 @@ from heldin.base.section import MOST, Count, Many, Positive, Section
 
 
 class ExtractionConfig(Section):
-    """How the model is asked for users' training texts: one window of each text, a prefix and the suffix that follows
-    it."""
+    """The settings of the request for users' training texts.
+
+    Each text gives one window: a prefix, and the suffix after it.
+    """
 
     prefix: Many = 50
     """Number of tokens that the attacker knows, and gives to the model."""
@@ -83,8 +85,9 @@ class TextProbabilities:
 
 
 def least_logprob(queries: int, probability: float) -> float:
-    """Return the lowest log-probability, in nats, of one draw with which ``queries`` draws emit the suffix.
+    """Return the lowest log-probability of one draw, in nats, with which ``queries`` draws emit the suffix.
 
-    The draws emit the suffix with at least ``probability``. Solves 1 - (1 - p_z)^n >= p for p_z: 1 - (1 - p)^(1/n).
+    The ``queries`` draws emit the suffix with probability at least ``probability``. The solution of 1 - (1 - p_z)^n >=
+    p is p_z >= 1 - (1 - p)^(1/n).
     """
     return math.log(-math.expm1(math.log1p(-probability) / queries))

@@ -1,6 +1,6 @@
-"""Statistics that need more than one text at a time: a user's pooled tokens, or other users' tokens.
+"""Statistics that need more than one text at a time: all tokens of a user, or the tokens of other users.
 
-A few flat arrays have all tokens of all texts, so memory grows only with the number of tokens.
+A few flat arrays contain all tokens of all texts, so memory grows only with the number of tokens.
 """
 
 from abc import abstractmethod
@@ -67,7 +67,7 @@ class JointAttack(Attack):
         target: Sequence[TokenScores],
         reference: Sequence[TokenScores | None],
     ) -> list[TextStatistic]:
-        """Return the statistic of every text. A user's statistic is returned as text number 0 of the user."""
+        """Return the statistic of every text. A statistic of a whole user is returned as the user's text number 0."""
         users = list(dict.fromkeys(owners))
         number = {user: i for i, user in enumerate(users)}
         user_of = np.array([number[user] for user in owners], dtype=np.intp)

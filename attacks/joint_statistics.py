@@ -23,10 +23,10 @@ class Centred(JointAttack):
     """Mean over each text's tokens of d, minus the average d of other users' tokens with the same id, shape (m,).
 
     If fine-tuning changed a word for everybody, the change is not evidence about one user (the population term of
-    InfoRMIA, arXiv 2510.05582, per token and without its user). The mean of the id is mixed with ``SHRINKAGE`` tokens'
-    worth of a second mean, over tokens that the reference finds equally hard. The second mean is mixed with the mean of
-    all tokens. Every mean leaves out the user's own tokens. Centring uses no coin: members and non-members together
-    centre every user.
+    InfoRMIA, arXiv 2510.05582, per token and without its user). The mean of the id is shrunk, with the weight of
+    ``SHRINKAGE`` tokens, towards a second mean over tokens that the reference finds equally hard. The second mean is
+    shrunk towards the mean of all tokens. Every mean leaves out the user's own tokens. Centring uses no coin, because
+    members and non-members together centre every user.
 
     Raises InputError if there is only one user, because no other user can centre the values.
     """
@@ -51,9 +51,10 @@ class Centred(JointAttack):
 
 
 class Pooled(JointAttack):
-    """Mean of d over all of a user's tokens, shape (n,): a text's weight is its length.
+    """Mean of d over all of a user's tokens, shape (n,), so the weight of a text is its length.
 
-    This is the likelihood ratio of Kandpal et al. (2024), equation 4, per token, with the user's texts joined to one.
+    This is the likelihood ratio of Kandpal et al. (2024), equation 4, per token, with the user's texts joined to one
+    text.
     """
 
     uses: ClassVar[Uses] = Uses.MODEL
@@ -66,11 +67,12 @@ class Pooled(JointAttack):
 class Weighted(JointAttack):
     """Random-effects log-likelihood ratio of a user's pooled mean y_u, up to a common factor, shape (n,).
 
-    y_u is normal around its group's mean with variance tau^2 + sigma^2 / n_u: users differ by tau, and n_u tokens leave
-    sigma^2 / n_u. With fair coins, the midpoint of the two groups' means is the mean of all users, mu. The logarithm of
-    the ratio of the two densities is then proportional to (y_u - mu) / (tau^2 + sigma^2 / n_u), so no coin is needed.
-    The texts of a user estimate sigma, and moments estimate tau (DerSimonian and Laird 1986). Because the groups are
-    unknown, tau contains half of their distance. Meant for users with very unequal amounts of text.
+    y_u is normal around its group's mean with variance tau^2 + sigma^2 / n_u. tau^2 is the variance between users, and
+    sigma^2 / n_u is the variance of a mean over n_u tokens. With fair coins, the midpoint of the two groups' means is
+    the mean of all users, mu. The logarithm of the ratio of the two densities is then proportional to (y_u - mu) /
+    (tau^2 + sigma^2 / n_u), so no coin is needed. The texts of a user estimate sigma, and moments estimate tau
+    (DerSimonian and Laird 1986). Because the groups are unknown, tau contains half of their distance. The statistic is
+    meant for users with very unequal amounts of text.
     """
 
     uses: ClassVar[Uses] = Uses.OTHER_TEXTS
@@ -95,12 +97,13 @@ class Weighted(JointAttack):
 class ErrorZone(JointAttack):
     """Ratio of the sum of positive d to the size of the sum of negative d, over a user's mispredicted tokens.
 
-    A token is mispredicted if it is not the target's first choice. One value per user, shape (n,).
+    A token is mispredicted if it is not the target's first choice. The result has one value per user, shape (n,).
 
-    The EZ score of EZ-MIA (arXiv 2601.12104), with a user's tokens pooled before the ratio is taken. As in the authors'
-    code, the score is 0 with fewer than two such tokens. There are two departures. The first token of a text counts,
-    because heldin gives it a context. If the sum of negative d is smaller than ``LEAST_FALL``, the ratio uses
-    ``LEAST_FALL``: a score of 0 would put the clearest member last. Meant for the exact training documents.
+    The statistic is the EZ score of EZ-MIA (arXiv 2601.12104), with a user's tokens pooled before the ratio is taken.
+    As in the authors' code, the score is 0 with fewer than two mispredicted tokens. heldin differs from that code in
+    two ways. The first token of a text counts, because heldin gives it a context. If the sum of negative d is smaller
+    than ``LEAST_FALL``, the ratio uses ``LEAST_FALL``: a score of 0 would put the clearest member last. The statistic
+    is meant for the exact training documents.
     """
 
     uses: ClassVar[Uses] = Uses.MODEL
@@ -118,11 +121,12 @@ class ErrorZone(JointAttack):
 
 
 class SlidingWindows(JointAttack):
-    """Share of sliding windows in which the reference's loss exceeds the target's, mean over window sizes, shape (n,).
+    """Share of sliding windows with a larger loss under the reference than under the target, shape (n,).
 
-    WBC (arXiv 2601.02751, window sizes of its code), with the windows of a user's texts counted together. As in the
-    authors' code, a tie is no vote, and a text shorter than the window size is one window. Meant for the exact training
-    documents: on fresh texts, the statistic ignores the few tokens with the most evidence.
+    The share is averaged over window sizes. The statistic is WBC (arXiv 2601.02751, with the window sizes of its code),
+    and counts the windows of a user's texts together. As in the authors' code, a tie is no vote, and a text shorter
+    than the window size is one window. The statistic is meant for the exact training documents: on fresh texts, it
+    ignores the few tokens with the most evidence.
     """
 
     uses: ClassVar[Uses] = Uses.MODEL

@@ -1,4 +1,4 @@
-"""The attacks by name: heldin's own and those of packages."""
+"""The attacks by name: heldin's own attacks, and attacks of installed packages."""
 
 import functools
 
@@ -61,7 +61,7 @@ def get_attack(name: str) -> Attack:
     if not right:
         raise InputError(
             f"attack '{name}' does not give a higher score to a text that the model finds more probable. Change the"
-            " sign of the score: a higher score must mean that the author was held in"
+            " sign of the score: a higher score must mean that the author is a member"
         )
     return attack
 
@@ -72,6 +72,9 @@ def names_at(level: Access) -> tuple[str, ...]:
 
 
 def per_text(attack: Attack) -> Attack:
-    """Return the attack to use if the reference has another tokenizer: a per-text attack, because tokens differ."""
+    """Return the attack to use if the reference has another tokenizer.
+
+    Sums over a text compare, but single tokens do not.
+    """
     # The log-probability of the whole text is over the same characters for both, however they are cut.
     return get_attack("likelihood-ratio") if attack.compares_tokens else attack

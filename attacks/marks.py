@@ -1,7 +1,7 @@
 """Exposure of canary users' marks: the rank of a mark's probability among marks that were never planted.
 
 Carlini, Liu, Erlingsson, Kos, Song (2019, arXiv:1802.08232): exposure is log2 of the number of marks minus log2 of the
-rank of the planted mark. Here the rank is among a sample of the marks that heldin might have drawn.
+rank of the planted mark. heldin ranks the planted mark in a sample of the marks that it might have drawn.
 """
 
 from collections.abc import Sequence
@@ -18,8 +18,8 @@ class MarkScores:
     Attributes:
         recipes: the recipe that drew each mark; marks are compared within a recipe.
         users: the canary user who has the mark; None for a candidate.
-        planted: whether the mark is in somebody's texts, shape (n,): true for every canary user's mark, and for a
-            candidate that equals such a mark.
+        planted: whether the mark is in a canary user's texts, shape (n,). True for every canary user's mark, and for a
+            candidate that equals a canary user's mark.
         target: log-probability, in nats, under the audited model, shape (n,).
         reference: log-probability, in nats, under the reference model, shape (n,).
     """
@@ -52,7 +52,7 @@ def ranks(scores: MarkScores) -> MarkRanks:
     """Return the rank of every canary user's mark among the candidates of its recipe.
 
     A candidate that is equally likely, or is itself planted, counts as likelier. Under a model that was not trained on
-    the mark, the rank is therefore at most r with probability r / (candidates + 1) or less.
+    the mark, the probability of a rank of at most r is therefore at most r / (candidates + 1).
     """
     recipes = np.array(scores.recipes, dtype=np.str_)
     drawn = np.array([user is None for user in scores.users], dtype=np.bool_)
@@ -71,5 +71,5 @@ def ranks(scores: MarkScores) -> MarkRanks:
 
 
 def exposures(rank: NDArray[np.int64], candidates: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return log2 (candidates + 1) - log2 rank, in bits: 0 for the least likely, 1 at the median of unplanted marks."""
+    """Return log2 (candidates + 1) - log2 rank, in bits: 0 for the least likely mark, 1 for a mark of median rank."""
     return np.log2(candidates + 1) - np.log2(rank)

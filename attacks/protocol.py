@@ -1,6 +1,6 @@
 """The interface of an attack, and its result. An attack sees texts and token scores, never membership.
 
-Models do the scoring; the result is one statistic per text, without the models.
+Models score tokens first. An attack then computes one statistic per text without any model.
 """
 
 import itertools
@@ -37,7 +37,7 @@ RULES: Mapping[str, Aggregation] = {**AGGREGATIONS, TOGETHER: lambda values, sta
 
 
 class Uses(StrEnum):
-    """What a statistic uses besides the text itself, which decides whether its scores may be certified.
+    """The data that a statistic uses in addition to the text. The data decide whether scores may be certified.
 
     A bound from one run holds if the scores depend only on the released model and on inputs that are independent of the
     audited users' coins (docs/theory.md#conditions-of-one-run).
@@ -51,21 +51,21 @@ class Uses(StrEnum):
 
     @property
     def stated(self) -> Statement:
-        """Return the statistic's source as words for a sentence."""
+        """Return the data that the statistic uses, as words for a sentence."""
         return AttackUses[self.name]()
 
     @property
     def certifiable(self) -> bool:
-        """Return whether bounds may use the attack: false if one user's score was fitted to another user's coin."""
+        """Return whether bounds may use the attack: not if one user's score was fitted to another user's coin."""
         return self is not Uses.COINS
 
 
 class AttackFacts(Facts):
-    """A record's facts about an attack, so a report needs none of the attack's code.
+    """The facts about an attack that a record has, so a report does not need the attack's code.
 
     Attributes:
         uses: the texts and labels that the attack learns from.
-        needs_reference: whether the attack uses the reference model as well.
+        needs_reference: whether the attack also uses the reference model.
         needs_vocabulary: whether the attack needs more of the target than log-probabilities of a text's own tokens.
         of_training_texts: whether the attack is made for the exact training documents.
         access: what the attacker sees of a model.
@@ -84,8 +84,8 @@ class Attack(ABC):
     """A statistic of texts. A higher value always means that the texts' author is more likely a member.
 
     The constructor takes no arguments except the name, because a config names the class. The attack sees no membership:
-    it gets texts, authors' names and token scores. (Code of a package runs in this process and can read files.)
-    ``heldin.testing.check_attack`` tests an attack.
+    it gets texts, authors' names and token scores. (The code of a package's attack runs in this process and can read
+    files.) ``heldin.testing.check_attack`` tests an attack.
 
     Attributes:
         name: the attack's name in configs and reports.
@@ -99,9 +99,10 @@ class Attack(ABC):
         of_users: whether the attack gives one value per user, with nothing to aggregate over texts.
         of_training_texts: whether the attack is made for the exact training documents, and loses evidence on other
             texts.
-        of_pairs: whether the attack has a meaning for preference pairs, which are scored by the margin of the chosen
-            over the rejected answer (``TokenScores``). Otherwise the attack is skipped for pairs.
-        access: what the attacker sees of a model. Below log-probabilities, token scores contain only answers.
+        of_pairs: whether the attack applies to preference pairs. The score of a pair is the margin of the chosen over
+            the rejected answer (``TokenScores``). If false, the attack is skipped for pairs.
+        access: what the attacker sees of a model. At levels weaker than log-probabilities, token scores contain only
+            answers.
     """
 
     uses: ClassVar[Uses]
@@ -141,7 +142,7 @@ class Attack(ABC):
         target: Sequence[TokenScores],
         reference: Sequence[TokenScores | None],
     ) -> "list[TextStatistic]":
-        """Return the statistic of every text. A user's statistic is returned as text number 0 of the user.
+        """Return the statistic of every text. A statistic of a whole user is returned as the user's text number 0.
 
         Args:
             owners: user of each of m texts; the texts of a user are consecutive.
@@ -183,7 +184,7 @@ def places_of(owners: Sequence[str]) -> list[int]:
 
 @dataclass(frozen=True)
 class UserScores:
-    """One score per user; a higher score means more likely a member.
+    """One score for each user; a higher score means more likely a member.
 
     Attributes:
         users: n names, each once.
@@ -211,7 +212,7 @@ class UserScores:
         if bad.size:
             raise InputError(
                 f"attack '{self.attack}': score number {bad[0] + 1} of {self.values.size} is {self.values[bad[0]]}."
-                " Every user needs a finite score: no user may be dropped"
+                " Give every user a finite score, because no user may be left out"
             )
 
     def of(self, users: Sequence[str]) -> NDArray[np.float64]:
@@ -288,18 +289,18 @@ class TextStatistic:
 
 
 def how_aggregated(aggregation: str) -> str:
-    """Return, for a sentence, the rule that turns the values of a user's texts into one score."""
+    """Return words for the rule that makes one score of the values of a user's texts."""
     return "all texts together" if aggregation == TOGETHER else f"{aggregation} over texts"
 
 
 def label_of(attack: str, aggregation: str, dial: Dial | None) -> str:
-    """Return a score's name for readers: the attack, the aggregation, and the changed dial."""
+    """Return the name of a score for readers: the attack, the aggregation and the changed dial."""
     turned = "" if dial is None else f"; {dial.name}: {dial.setting}"
     return f"{attack} ({how_aggregated(aggregation)}{turned})"
 
 
 def user_scores(statistics: Sequence[TextStatistic], attack: str, aggregation: str = "mean") -> UserScores:
-    """Lift one attack's statistics to users, without the statistics of changed dials."""
+    """Aggregate one attack's statistics to users. Statistics with a changed dial are dropped."""
     by_user: dict[str, list[float]] = {}
     for s in statistics:
         # A changed dial is a variant of the attack; mixed in, it would enter the same user's mean a second time.

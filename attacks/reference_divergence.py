@@ -3,8 +3,9 @@
 The user's own words are mixed into the reference, q_u(w | context) = (n_w + kappa p_ref(w | context)) / (n + kappa),
 where n_w counts token w in the user's other documents (Dirichlet smoothing towards p_ref; MacKay and Peto 1995). For
 every q_u that has not seen the text, E[log q_u / p_ref] = KL(D_u || p_ref) - KL(D_u || q_u). The mean over texts
-therefore estimates a lower bound. The bound grows with the difference between the user's words and other people's, and
-ignores word order. With p_ref in place of D_-u this is the distance of Kandpal et al. (2024), section 3.
+therefore estimates a lower bound of KL(D_u || p_ref). The bound grows with the difference between the user's words and
+other people's, and ignores word order. With p_ref in place of D_-u, it is the distance of Kandpal et al. (2024),
+section 3.
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,7 +47,7 @@ def reference_divergences(
 
     Args:
         texts: texts whose divergence is estimated.
-        documents: each user's own documents; copies of the text at hand are left out.
+        documents: each user's own documents; copies of the measured text are left out.
         reference: model that represents all other people.
     """
     # Of a pair, the chosen answer is compared.
@@ -78,9 +79,9 @@ def reference_divergences(
 
 
 def divergences(texts: Sequence[OwnWords]) -> list[float]:
-    """Return log q_u / p_ref of every text, in nats per token, for the kappa with the largest mean over all texts.
+    """Return log q_u / p_ref of every text, in nats per token, with the kappa that has the largest mean over all texts.
 
-    That kappa is the best of 13 on these texts, so the mean is biased upwards. The bias shrinks with more texts.
+    This kappa is the best of 13 on these texts, so the mean is biased upwards. With more texts, the bias is smaller.
 
     If no kappa gives a positive mean, the user's own words carry no evidence and every value is 0 (kappa infinite).
     """

@@ -1,4 +1,4 @@
-"""Reference models besides the primary one: each is a kind of ``attack.references``."""
+"""Reference models in addition to the primary one. Each is a kind of ``attack.references``."""
 
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -11,7 +11,7 @@ from heldin.corpus.user_filter import UserFilter
 
 
 class ReferenceTraining(Protocol):
-    """What a run provides to make a reference model: its corpus, its base model and its recipes."""
+    """The corpus, base model and recipes of a run, from which it can make a reference model."""
 
     def pretrain(self, seed: int, label: str) -> Path:
         """Pre-train a model like the base model from another seed, and return its folder."""
@@ -41,7 +41,7 @@ class ReferenceConfig(Section, ABC):
 
     @property
     def fresh_seed(self) -> int | None:
-        """Seed of a model that is pre-trained from scratch; None for others."""
+        """Seed of a model that is pre-trained from scratch; None for other models."""
         return None
 
     def rows(self, training: ReferenceTraining) -> list[int]:
@@ -57,7 +57,7 @@ class ReferenceConfig(Section, ABC):
 
 
 class NamedReference(ReferenceConfig):
-    """A model given by hub name or folder, such as an independent model of the same size."""
+    """A model with a hub name or folder, such as an independent model of the same size."""
 
     kind: Literal["named"]
     name: ExpandedName

@@ -1,4 +1,4 @@
-"""The section ``attack.sampling``: what an attacker asks who sees no log-probabilities of given texts."""
+"""The section ``attack.sampling``: the requests of an attacker who cannot see log-probabilities of a given text."""
 
 from typing import Annotated, Literal
 
@@ -11,8 +11,10 @@ Share = Annotated[float, Field(gt=0, lt=1)]
 
 
 class SamplingConfig(Section):
-    """Requests of an attacker who sees only text, or only the most probable next tokens. Every value is fixed
-    beforehand."""
+    """The requests of an attacker who sees only text, or only the likeliest next tokens.
+
+    Every value is fixed beforehand.
+    """
 
     cuts: tuple[Share, ...] = Field((0.25, 0.5, 0.75), min_length=1, max_length=16)
     """Places to cut a text, as shares of its words. The model continues the beginning, and heldin compares the
@@ -55,5 +57,5 @@ class SamplingConfig(Section):
         return AnswerRequest(self.samples, self.tokens, self.temperature, self.likeliest, self.seed)
 
     def places(self) -> tuple[float, ...]:
-        """Return the places where level top-k cuts, as shares of a text's words."""
+        """Return the places at which level top-k cuts a text, as shares of its words."""
         return tuple((number + 1) / (self.next_words + 1) for number in range(self.next_words))

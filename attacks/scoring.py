@@ -1,6 +1,6 @@
 """From users' texts to statistics: run target and reference models over the texts and apply every attack.
 
-The inputs are users and their documents, without membership and without the defense.
+The inputs are users and their documents. Membership and the defense are not inputs.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +22,7 @@ class AttackTexts:
 
     Attributes:
         texts: documents of each user; only the parts that count are scored.
-        max_characters: number of characters read of each text.
+        max_characters: number of characters that heldin reads of each text.
     """
 
     # Cut by characters and not by tokens, so that models with different tokenizers score the same text.
@@ -36,12 +36,14 @@ class AttackTexts:
 
     @classmethod
     def of(cls, texts: Mapping[str, Sequence[str]], max_characters: int = DEFAULT_MAX_CHARACTERS) -> "AttackTexts":
-        """Return plain texts of each user, all of which is scored."""
+        """Return the attacker's documents from plain texts, which are scored as a whole."""
         documents = {user: [Document.of(text) for text in user_texts] for user, user_texts in texts.items()}
         return cls(documents, max_characters)
 
     def flat(self) -> list[tuple[str, int, Document]]:
-        """Return (user, number of the text, cut document), user by user, without texts whose cut has no counted part.
+        """Return (user, number of the text, cut document), user by user.
+
+        A text is left out if its cut has no counted part.
 
         Raises InputError for a user without any counted part.
         """
@@ -62,7 +64,7 @@ class AttackTexts:
         return flat
 
     def named(self) -> tuple[str, ...]:
-        """Return the input of a hash of these documents: the cut texts, and the parts that count where not all do."""
+        """Return the input of a hash of these documents: the cut texts, and the counted parts if some do not count."""
         flat = self.flat()
         texts = repr([(user, number, document.text) for user, number, document in flat])
         parted = [(user, number, document.spans) for user, number, document in flat if not document.is_plain]
@@ -79,7 +81,7 @@ class AttackTexts:
         return any(document.is_pair for documents in self.texts.values() for document in documents)
 
     def of_answer(self, number: int) -> "AttackTexts":
-        """Return the documents with one answer of each pair: number 0 is the chosen answer, 1 the rejected answer."""
+        """Return the documents with one answer of each pair. 0 is the chosen answer, 1 the rejected answer."""
         answers = {user: [each.branches()[number] for each in documents] for user, documents in self.texts.items()}
         return replace(self, texts=answers)
 
@@ -144,8 +146,8 @@ def scores_of(
         attacks: attacks that need more than log-probabilities, such as ranks or token ids.
 
     Raises:
-        InputError: no token of a document counts, or an endpoint without a tokenizer is asked for parts of texts or
-            token ids. For other reasons see ``ScoreCache.scores``.
+        InputError: no token of a document counts, or an attack needs parts of texts or token ids from an endpoint
+            without a tokenizer. See also ``ScoreCache.scores``.
     """
     flat = texts.flat()
     documents = [document for _, _, document in flat]

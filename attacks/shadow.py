@@ -1,11 +1,11 @@
-"""The ideal attacker of Kandpal et al. (2024), Appendix B: shadow models whose training users the attacker knows.
+"""The ideal attacker of Kandpal et al. (2024), Appendix B, who knows the training users of shadow models.
 
-A ceiling against which to compare attacks that need no training. This module does not use torch.
+Its result is a ceiling for attacks that need no training. This module does not use torch.
 
 Each user is a member of half of the K shadow models. A user's scores are a_u + gap / 2 + shift_u as a member and a_u -
-gap / 2 - shift_u as a non-member, plus noise with the user's own variance. Few models leave variance and shift
-uncertain. Both have a prior that all users together determine (empirical Bayes), conjugate as in BaVarIA (Brännvall
-2026, arXiv 2603.11799). The ratio is therefore a ratio of Student-t predictive densities.
+gap / 2 - shift_u as a non-member, plus noise with the user's own variance. With few models, variance and shift are
+uncertain. Both therefore have a prior that is estimated from all users (empirical Bayes), conjugate as in BaVarIA
+(Brännvall 2026, arXiv 2603.11799). The likelihood ratio is then a ratio of Student-t predictive densities.
 """
 
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class ShadowPrior:
 
 @dataclass(frozen=True, eq=False)
 class _Fits:
-    """Each user's own estimates, shape (n,) each: the middle a_u, the difference in - out, the residual squares."""
+    """Each user's own estimates, shape (n,): the middle a_u, the mean of in - out, and the sum of squared residuals."""
 
     middle: Array
     gap: Array
@@ -48,7 +48,7 @@ class _Fits:
 
 
 def shadow_likelihood_ratio(target: Array, shadows: Array, included: NDArray[np.bool_]) -> Array:
-    """Return log of the predictive density of every user's score t as a member, minus that as a non-member.
+    """Return, for every user's score, its log predictive density as a member minus that as a non-member.
 
     The densities are Student-t with freedom + K - 1 degrees of freedom, around the user's own middle.
 
@@ -80,16 +80,16 @@ def shadow_likelihood_ratio(target: Array, shadows: Array, included: NDArray[np.
 def shadow_prior(shadows: Array, included: NDArray[np.bool_]) -> ShadowPrior:
     """Estimate the prior by moments over users.
 
-    The prior of the variance is fitted to the logarithms of users' variances (Smyth 2004, section 6.2). Two shadow
-    models cannot separate a user's shift from noise. All users are then assumed to react alike, and the spread of their
-    gaps gives the noise.
+    The prior of the variance is fitted to the logarithms of users' variances (Smyth 2004, section 6.2). With two shadow
+    models, a user's shift cannot be separated from noise. heldin then assumes that all users react alike, and estimates
+    the noise from the spread of their gaps.
 
     Args:
         shadows: scores of n users under K shadow models, shape (K, n).
         included: the training users of each shadow model, shape (K, n).
 
     Raises:
-        InputError: as for ``shadow_likelihood_ratio``.
+        InputError: for the reasons of ``shadow_likelihood_ratio``.
     """
     models, users = shadows.shape
     fits = _fits(shadows, included)
@@ -120,7 +120,7 @@ def _fits(shadows: Array, included: NDArray[np.bool_]) -> _Fits:
 
 
 def _variances(variances: Array, degrees: int) -> tuple[float, float]:
-    """Return degrees of freedom and scale of the prior of users' variances, which ``variances`` estimate."""
+    """Return degrees of freedom and scale of the prior of users' variances, from the estimates in ``variances``."""
     # A variance of 0 by rounding has no logarithm.
     logs = np.log(np.maximum(variances, variances.mean() * 1e-6))
     centred = logs - special.digamma(degrees / 2) + np.log(degrees / 2)

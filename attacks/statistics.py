@@ -1,4 +1,4 @@
-"""Statistics of one text."""
+"""The statistics that need one text at a time: likelihood ratio, loss, zlib and Min-K%++."""
 
 import zlib
 from enum import StrEnum
@@ -12,7 +12,7 @@ from heldin.models.token_scores import TokenScores
 
 
 class Scale(StrEnum):
-    """Log-probabilities summed over the text (as in the paper) or averaged over its tokens."""
+    """Whether log-probabilities are summed over the text (as in the paper) or averaged over its tokens."""
 
     SEQUENCE = "sequence"
     TOKEN = "token"
@@ -48,7 +48,7 @@ class LikelihoodRatio(TextAttack):
 
 
 class PerToken(LikelihoodRatio):
-    """The likelihood ratio per token. Unlike sums over the text, means over two tokenizers' tokens do not compare."""
+    """The likelihood ratio per token. Means over the tokens of two different tokenizers do not compare, unlike sums."""
 
     compares_tokens: ClassVar[bool] = True
     scale: ClassVar[Scale] = Scale.TOKEN

@@ -1,6 +1,6 @@
 """Statistics for an attacker who sees only the text that a model writes, or only its likeliest next tokens.
 
-Each is a mean over the cuts of a text (``attacks.cuts``), minus the mean under the reference model.
+Each statistic is a mean over the cuts of a text (``attacks.cuts``), minus the mean under the reference model.
 """
 
 import re
@@ -74,12 +74,12 @@ class LongestRun(CutAttack):
 
 
 class Samia(CutAttack):
-    """Mean ROUGE-1 recall of the samples, times the continuation's zlib-compressed bytes (Kaneko et al. 2024)."""
+    """Mean ROUGE-1 recall of the samples, times the zlib-compressed bytes of the continuation (Kaneko et al. 2024)."""
 
     access: ClassVar[Access] = Access.TEXT
 
     def of_cut(self, answers: CutAnswers) -> float:
-        """Return the share of the continuation's words that a sample also has, each word as often, times bytes."""
+        """Return the mean share of the continuation's words (with repetitions) that a sample has, times the bytes."""
         true = Counter(words_of(answers.continuation))
         shared = [(true & Counter(words_of(sample))).total() for sample in answers.samples]
         recall = sum(shared) / max(1, len(shared)) / max(1, true.total())
@@ -87,12 +87,12 @@ class Samia(CutAttack):
 
 
 class NextWord(CutAttack):
-    """The log-probability of the true next token if it is among the likeliest; otherwise its upper bound."""
+    """The log-probability of the true next token. If it is not among the likeliest tokens, an upper bound is used."""
 
     access: ClassVar[Access] = Access.TOP_K
 
     def of_cut(self, answers: CutAnswers) -> float:
-        """Return the log-probability, or its bound, in nats."""
+        """Return the log-probability or its upper bound, in nats."""
         if answers.next_logprob is None:
             raise InputError(f"attack '{self.name}' needs the most probable next tokens")
         return answers.next_logprob
@@ -121,7 +121,7 @@ def _set_of_runs(sample: str) -> set[tuple[str, ...]]:
 
 
 def _longest_run(true: Sequence[str], sample: Sequence[str]) -> int:
-    """Return the length of the longest common run, from the lengths of the runs that end at each pair of words."""
+    """Return the length of the longest common run. It uses the length of the run that ends at each pair of words."""
     longest, before = 0, [0] * (len(sample) + 1)
     for word in true:
         ending = [0] * (len(sample) + 1)

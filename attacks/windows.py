@@ -1,6 +1,6 @@
-"""One window of each text, chosen with a key, and whether its words also occur in texts of others.
+"""One window of each text, chosen with a key, and whether its words also occur in other people's texts.
 
-The offset depends on the key, the user's name and the text, and therefore on no coin.
+The offset depends only on the key, the user's name and the text, so it does not depend on a coin.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -69,7 +69,8 @@ def windows_of(
     Args:
         asked: lengths of prefix and suffix, and ``first_tokens``.
         key: key that decides the offsets.
-        visible: number of leading tokens that contain the window, unless ``first_tokens`` sets it; None: all.
+        visible: the window is within this number of leading tokens, unless ``first_tokens`` sets the number; None: all
+            tokens.
 
     Raises:
         InputError: no text has enough tokens.
@@ -99,7 +100,9 @@ def require_a_window(
     asked: ExtractionConfig,
     visible: int | None = None,
 ) -> None:
-    """Raise the error of ``windows_of`` if no text has enough tokens. Reads only up to the first long enough text.
+    """Raise the error of ``windows_of`` if no text has enough tokens.
+
+    The function reads texts only until one is long enough.
 
     Args:
         asked: lengths of prefix and suffix.
@@ -133,7 +136,7 @@ def found_in_others(
     """Mark the windows whose suffix also occurs in another person's training text, shape (n,).
 
     Args:
-        training: pairs (names of the authors, training text); read once.
+        training: pairs (names of the authors, training text), which are read only once.
     """
     suffixes, suffix_of = _different(windows, asked)
     # Of each suffix those whose are all the texts in which it stands: for anybody else it stands in another's.
@@ -153,7 +156,7 @@ def found_in(
     """Mark the windows whose suffix occurs in any of the texts, shape (n,).
 
     Args:
-        texts: texts to search; read once.
+        texts: texts to search, which are read only once.
     """
     suffixes, suffix_of = _different(windows, asked)
     present = np.zeros(len(suffixes), dtype=np.bool_)
@@ -163,7 +166,7 @@ def found_in(
 
 
 def _different(windows: Windows, asked: ExtractionConfig) -> tuple[Rows, NDArray[np.intp]]:
-    """Return the different suffixes, and the index of each window's suffix among them."""
+    """Return the distinct suffixes, and the index of each window's suffix among them."""
     suffixes, suffix_of = np.unique(windows.tokens[:, asked.prefix :], axis=0, return_inverse=True)
     return suffixes, suffix_of.reshape(-1)
 
@@ -171,11 +174,13 @@ def _different(windows: Windows, asked: ExtractionConfig) -> tuple[Rows, NDArray
 def _hits(
     suffixes: Rows, texts: Iterable[tuple[_T, str]], tokenizer: "PreTrainedTokenizerBase"
 ) -> Iterator[tuple[_T, set[int]]]:
-    """Yield the partner of each text, and the suffixes in the text. Time grows with the number of tokens searched.
+    """Yield each text's partner object, and the indices of the suffixes in the text.
+
+    The time grows with the number of tokens.
 
     Args:
-        suffixes: the different suffixes, shape (n, k).
-        texts: texts, each with a partner object.
+        suffixes: the distinct suffixes, shape (n, k).
+        texts: pairs (partner object, text).
     """
     size = suffixes.shape[1]
     hashes = np.array([hashes_of_runs(suffix)[0] for suffix in suffixes], dtype=np.uint64)
@@ -226,7 +231,7 @@ def _with_users(texts: Mapping[str, Sequence[Document]]) -> Iterator[tuple[tuple
 
 
 def _encoded(texts: Iterable[tuple[_T, Document]], tokenizer: "PreTrainedTokenizerBase") -> Iterator[tuple[_T, Tokens]]:
-    """Yield the partner of each document, and the document's tokens."""
+    """Yield each document's partner object, and the document's tokens."""
     ours, theirs = tee(texts)
     # Read ahead by a block at most, which ``tokens_of`` tokenizes together.
     tokens = tokens_of(tokenizer, (document for _, document in ours))

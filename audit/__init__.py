@@ -1,1 +1,1 @@
-"""From evidence to verdict: the results of scores and membership together. No model runs here, no run file is read."""
+"""From evidence to verdict: an audit's results from scores and membership. No model runs, and no run file is read."""

@@ -1,4 +1,4 @@
-"""The answer of a record: its sentences, and the test behind them."""
+"""The answer of a record: its sentences, and the test that decided it."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,16 +23,16 @@ class DecisionFacts(Facts):
     Attributes:
         statement: the answer, in a sentence or two.
         remarks: notes to read before the answer.
-        decision: the answer, and the numbers behind it.
+        decision: the answer, and the numbers that decided it.
         by: the config section with the thresholds of the decision.
-        flagged: the people whom page one counts. The deciding attack flags them, or the primary attack if none decides.
-            null for fewer than 20 users, and if the comparison is not valid.
-        best: the people flagged by the attack that flags most, if no attack passes the test of all; null otherwise.
+        flagged: the people whom page one counts: flagged by the deciding attack, or by the primary attack if no attack
+            decides; null for fewer than 20 users, and if the comparison is not valid.
+        best: the people flagged by the attack that flags most, if no attack passes the joint test; null otherwise.
         scores: number of scores that were tested together.
         law: how heldin redrew the members.
         auroc_p: p-value of the family of AUROCs, by the randomisation test.
         tpr_p: p-value of the family of true-positive rates.
-        reversed_p: p-value of scores that are higher for non-members.
+        reversed_p: p-value of the test for scores that are higher for non-members.
     """
 
     statement: Statement
@@ -74,9 +74,10 @@ def decision_facts(
         family: the scores, evaluated and tested together.
         fixed: how membership was decided, the thresholds and the claims.
         flaws: reasons why the comparison is not valid; empty if it is valid.
-        judgements: verdicts on the claims, first the verdicts about the scored users.
-        beside: further remarks, which do not follow from the evidence.
-        wording: the words for canary users or trainings, if the scores separate these; None takes ``fixed.wording``.
+        judgements: verdicts on the claims; the verdicts about the scored users are first.
+        beside: further notes, which do not follow from the evidence.
+        wording: the words for the canary users or trainings, if the scores separate canary users or trainings; None:
+            ``fixed.wording``.
         gain: the model's gain over the reference on held-out users; None if it was not measured.
     """
     wording, test, by = wording or fixed.wording, family.test, fixed.decision
@@ -152,10 +153,10 @@ def _evidence(
 
 
 def _people(family: ScoreFamily, decision: Decision, fpr: float) -> tuple[Flagged | None, Flagged | None]:
-    """Return the people whom page one counts, and the people of the best attack if chance explains its result.
+    """Return the people whom page one counts, and the people flagged by the best attack if chance explains its result.
 
-    The first are those that the deciding attack flags, or the primary attack if no attack passes the test of all. The
-    second is None if an attack passes. Both are None if the comparison is not valid.
+    Page one counts the people flagged by the deciding attack, or by the primary attack if no attack passes the joint
+    test. The second value is None if an attack passes. Both values are None if the comparison is not valid.
     """
     if decision.answer is Answer.NOT_VALID:
         return None, None

@@ -1,7 +1,7 @@
 """The results of a family of scores for the record: attacks, and settings of the attacker's dials.
 
-The module also computes the attacker's gain from more texts of a user: AUROC by number of texts (Kandpal et al. 2024,
-Figure 10), from cached statistics. No model runs.
+The module also computes the AUROC for each number of texts per user (Kandpal et al. 2024, Figure 10). It uses cached
+statistics, so no model runs.
 """
 
 from collections.abc import Collection
@@ -59,7 +59,7 @@ class Curve(Facts):
     Attributes:
         fpr: false-positive rates of the ROC curve at the ends of the groups.
         tpr: true-positive rates at the same points.
-        histogram: users of each group.
+        histogram: number of users in each group.
         tpr_at: true-positive rates read off the curve.
     """
 
@@ -74,8 +74,9 @@ class AttackResult(Facts):
 
     Attributes:
         attack: name of the attack.
-        asks: the inputs that the attack needs and uses.
-        aggregation: how the scores of a user's texts become one score; "together" for one score of each user.
+        asks: the attack's needs and inputs.
+        aggregation: how the scores of a user's texts become one score; "together" if the attack itself gives one score
+            per user.
         auroc: AUROC over users.
         simultaneous: interval of the AUROC that is valid for all scores at the same time; null if none was tested.
         adjusted_p: p-value of the AUROC by the randomisation test; null if there was no test.
@@ -163,7 +164,9 @@ def _rate(fpr: float, interval: Interval | None, evidence: RateEvidence | None) 
 
 
 def dial_settings(family: ScoreFamily, attack: AttackConfig) -> list[DialSetting]:
-    """Return the primary attack and its variants with one changed dial. The list is empty if no dial was changed.
+    """Return the primary attack and its variants with one changed dial.
+
+    The list is empty if the config changes no dial.
 
     Args:
         attack: the config section, which names the primary settings.
@@ -208,7 +211,7 @@ def _is(score: FamilyScore, attack: str) -> bool:
 class Knowledge:
     """AUROC of an attacker who has at most ``texts`` random texts per user, over draws of the texts.
 
-    This is not an interval for the AUROC: users stay the same, and only the attacker's texts are drawn.
+    The quantiles are not an interval for the AUROC, because the users stay the same and only the texts are drawn.
 
     Attributes:
         texts: maximum number of texts per user.
@@ -238,7 +241,7 @@ def attacker_knowledge(
     Args:
         attack: the attack whose statistics are used.
         aggregation: "mean", "min" or "max" over the attacker's texts.
-        draws: number of random choices of texts; within one draw, the choices are nested over m.
+        draws: number of random choices of texts; within one draw, a larger m adds texts to those of a smaller m.
         seed: public seed of the choices.
     """
     of_user, values = table.texts[attack, None]

@@ -1,4 +1,4 @@
-"""Blind baselines: scores made without the audited model. If they separate the groups, the split causes the difference.
+"""Blind baselines: scores made without the audited model. If such scores separate the groups, the split is at fault.
 
 Under independent fair coins, a blind score separates members from non-members only by chance.
 """
@@ -26,7 +26,7 @@ REFERENCE = "reference model alone"  # name of the baseline
 
 
 class Blind(Facts):
-    """How well a baseline that never saw the audited model separates the groups.
+    """The separation of the groups by a baseline that never saw the audited model.
 
     Attributes:
         name: name of the baseline.
@@ -55,8 +55,8 @@ def bag_of_words(
 ) -> Blind | None:
     """Judge a linear classifier on users' words, fitted on half of the users and tested on the other half, both ways.
 
-    Each of the two tests is valid given the half for fitting. The p-value is twice the smaller p-value. The result is
-    None if a group has too few users to split in half.
+    Each of the two tests is valid given the half for fitting. The reported p-value is twice the smaller one. The result
+    is None if a group has too few users to split in half.
 
     Args:
         level: significance level of the alarm.
@@ -84,8 +84,8 @@ def bag_of_words(
 def text_separation(ours: Sequence[tuple[str, str]], others: Sequence[str], *, seed: int) -> float | None:
     """Return how well a bag of words separates some users' texts from other texts: an AUROC, 0.5 is guessing.
 
-    The classifier is fitted on one half and tested on the other, both ways. A user's texts are all in one half. The
-    result is None with fewer than ``MIN_USERS_PER_SIDE`` users or other texts.
+    The classifier is fitted on half of the users and half of the other texts, and tested on the rest, both ways. The
+    result is None with fewer than ``MIN_USERS_PER_SIDE`` users or other texts, or if a half has no words.
 
     Args:
         ours: pairs (user, text).
@@ -121,7 +121,7 @@ def blind_baselines(table: ScoredUsers, texts: Mapping[str, Sequence[str]], fixe
 
 
 def blind_flaws(blind: Sequence[Blind], sides: Sides) -> list[Statement]:
-    """Return the flaws of an asserted split: the groups differ even without the audited model."""
+    """Return the flaws of an asserted split whose groups differ even without the audited model."""
     return [
         ComparisonFlaw.GROUPS_DIFFER(baseline=b.name, auroc=b.auroc, p=b.p_value)
         for b in blind
@@ -130,7 +130,7 @@ def blind_flaws(blind: Sequence[Blind], sides: Sides) -> list[Statement]:
 
 
 def blind_by_chance(blind: Blind) -> Statement:
-    """Return the note for a split that heldin drew: a blind baseline separates by chance, or the coins leaked."""
+    """Return the note for a drawn split: a blind baseline separates the groups by chance, or the coins leaked."""
     return Note.BLIND_BY_CHANCE(baseline=blind.name, auroc=blind.auroc, p=blind.p_value)
 
 

@@ -1,4 +1,4 @@
-"""Summaries over several blocks: one number per block, with the spread over coins, seeds and trainings together."""
+"""Summaries of one number per block. Their spread includes coins, seeds and trainings."""
 
 import math
 from collections.abc import Sequence
@@ -39,7 +39,9 @@ def over_blocks(
     least: float = -math.inf,
     most: float = math.inf,
 ) -> Summary:
-    """Average one number per block. The interval is Student's t from three blocks on; one block keeps its own.
+    """Average one number per block.
+
+    Three or more blocks get Student's t interval; a single block keeps its own interval.
 
     Coins, seeds and trainings of different blocks are independent, and so are the blocks' numbers. An interval over the
     users of one pair of models ignores that another training would give other models (measured coverage of DeLong's
@@ -47,12 +49,11 @@ def over_blocks(
 
     Args:
         values: one number per block, S numbers.
-        within: limits of the 95 % interval over users, used for one block only.
+        within: limits of the 95 % interval over users, which only a single block uses.
         least: smallest possible value, such as 0 for an AUROC; the interval ends there.
         most: largest possible value; the interval ends there.
 
-    If all blocks are equal there is no interval. An interval of width zero would claim that another block could not
-    differ.
+    If all blocks are equal, there is no interval, because width zero would claim that no other block could differ.
     """
     mean = float(np.mean(values))
     if len(values) >= LEAST_BLOCKS:

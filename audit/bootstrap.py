@@ -71,7 +71,7 @@ class Estimate(Facts):
 
     @staticmethod
     def of(interval: Interval) -> "Estimate":
-        """Return the interval, rounded to a record's digits."""
+        """Return the interval, rounded to the digits of a record."""
         return Estimate(
             value=brief(interval.value),
             mean=brief(interval.mean),
@@ -84,7 +84,7 @@ class Estimate(Facts):
 
 @dataclass(frozen=True)
 class BootstrapResult:
-    """AUROC, and TPR at each FPR (None if there are too few non-members to show it)."""
+    """The AUROC, and the TPR at each FPR (None if there are too few non-members to show that FPR)."""
 
     auroc: Interval
     tpr_at: tuple[tuple[float, Interval | None], ...]
@@ -149,12 +149,13 @@ def separation_lower_limit(pairs: int, level: float = 0.025) -> float:
 
 @dataclass(frozen=True, eq=False)
 class RankedScores:
-    """One score's users, highest first, and how the two groups rank against each other.
+    """The users ranked by one score, highest first, and how the two groups rank against each other.
 
     Attributes:
         order_in, order_out: indices that sort members and non-members, shapes (n1,), (n0,).
-        above, at_least: for each non-member in this order, number of members who score higher, or at least as high.
-        ends: for each non-member, the place where the run of scores equal to this user's ends, shape (n0,).
+        above, at_least: for each non-member in this order, the number of members who score higher (``above``), or at
+            least as high (``at_least``).
+        ends: for each non-member, the position where the scores equal to this user's score end, shape (n0,).
     """
 
     order_in: NDArray[np.intp]
@@ -178,7 +179,10 @@ class RankedScores:
     def resampled(
         self, counts_in: NDArray[np.int32], counts_out: NDArray[np.int32], fprs: Sequence[float]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return AUROCs (b,) and TPRs (b, F) of resamples, given how often each has each user, (b, n1) and (b, n0)."""
+        """Return AUROCs (b,) and TPRs (b, F) of b resamples.
+
+        The counts (b, n1) and (b, n0) state how often each resample has each user.
+        """
         drawn_out = counts_out[:, self.order_out]
         known = np.zeros((len(counts_in), counts_in.shape[1] + 1), dtype=np.int32)  # held-in draws above each place
         np.cumsum(counts_in[:, self.order_in], axis=1, dtype=np.int32, out=known[:, 1:])

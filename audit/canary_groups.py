@@ -35,8 +35,8 @@ class PlantedUsers:
     Attributes:
         canaries: recipe of each canary user.
         training_texts: number of training texts of canary members, before any data-side defense.
-        trained_on: number of these texts in the actual training.
-        of_real_rows: number of canary users who consist of real rows.
+        trained_on: number of these texts that the data-side defense kept.
+        of_real_rows: number of canary users who have only real rows as records.
     """
 
     canaries: Mapping[str, Canary]
@@ -52,7 +52,7 @@ class CanaryScores:
     Attributes:
         table: canary users with their scores, including the reference model's score; each has an independent fair coin.
         groups: rows of the table of equal kind, length and number of documents.
-        blind: baselines that never saw the audited model; empty if all coins fell the same way.
+        blind: baselines that never saw the audited model; empty if all canary users are in one group.
         centred: for each user, the score of the primary attack minus the median of the user's group.
     """
 
@@ -86,7 +86,7 @@ def canary_scores(
 
 
 def of_canaries(fixed: Preregistration) -> Preregistration:
-    """Return the choices for canary users, each with an independent coin, however real users were split."""
+    """Return the choices for canary users, who have independent coins even if real users were split in another way."""
     return replace(fixed, sides=replace(COINS, unmet=fixed.sides.unmet, unshown=fixed.sides.unshown))
 
 
@@ -102,8 +102,8 @@ def canary_facts(
 
     Args:
         texts: the attacker's texts of each canary user.
-        judgements: verdicts for each kind; empty if the record's answer is about canary users, because the record then
-            has the verdicts.
+        judgements: verdicts for each kind. Empty if the record's answer is about canary users: the record then has the
+            verdicts.
     """
     table, canaries = scores.table, planted.canaries
     values = table.scores(fixed.attack.primary, fixed.attack.aggregations[0])
@@ -186,7 +186,7 @@ def _decision(
     judgements: Sequence[Judgement],
     flaws: Sequence[Statement],
 ) -> DecisionFacts | None:
-    """Answer for all canary users from scores minus their group's median; None with too few users in a group."""
+    """Return the answer for all canary users, from scores minus the group's median; None if there are too few users."""
     if min(int(table.member.sum()), int((~table.member).sum())) < LEAST_PER_SIDE:
         return None
     variants = variants_of(table.attacks, fixed.attack)

@@ -1,9 +1,9 @@
-"""Curves, histograms and percentiles that a report may show. One grouping of users by score has at least ten in each.
+"""Curves, histograms and percentiles that a report may show, from one grouping of users into groups of at least ten.
 
 Anyone who has the scores could learn from one vertex of the full ROC curve whether one user is a member. A bin with one
-user reveals the same. A curve and a histogram with different cuts would reveal the same together. Both therefore use
-one grouping, and the numbers next to them are read off it. Groupings by many scores would reveal more where they cross
-(tests/audit/test_coarse.py measures it), so a record has curves of at most two scores.
+user reveals the same. A curve and a histogram with different cuts would reveal the same together. The curve and the
+histogram therefore use one grouping, and the numbers next to them come from the same grouping. Groupings by many scores
+would together reveal more (measured in tests/audit/test_coarse.py), so a record has curves of at most two scores.
 """
 
 import math
@@ -35,7 +35,10 @@ class ScoreGroups:
 
     @property
     def roc(self) -> Roc:
-        """ROC of the rule "a member if in one of the first groups". Its straight lines never exceed the full curve."""
+        """Return the ROC of the rule "a member if in one of the first groups".
+
+        Its straight lines never exceed the full curve.
+        """
         fpr, tpr = (np.append(0, np.cumsum(side)) / side.sum() for side in (self.held_out, self.held_in))
         return Roc(fpr, tpr)
 
@@ -52,12 +55,12 @@ class ScoreGroups:
 
 
 def grouped(held_in: Scores, held_out: Scores, least: int = LEAST_IN_GROUP) -> ScoreGroups:
-    """Cut the users, from the highest score down, into groups. Sizes double up to a twelfth of all users.
+    """Cut the users into groups, from the highest score down. Group sizes double until a twelfth of all users.
 
     Args:
         held_in: scores of members, shape (n1,).
         held_out: scores of non-members, shape (n0,).
-        least: minimum users in a group; equal scores are never separated. 1 cuts everywhere, for units that are not
+        least: minimum number of users in a group; equal scores are never separated. Use 1 for units that are not
             people.
     """
     both = np.concatenate([held_in, held_out])
@@ -87,7 +90,7 @@ def significant(value: float, digits: int = 2) -> float:
 
 
 def outwards(share: float, *, up: bool, decimals: int = 4) -> float:
-    """Round a limit of a share, between 0 and 1, away from the share."""
+    """Round a limit of a share away from the share, to a number between 0 and 1."""
     scale = 10.0**decimals
     within = round(share * scale, 6)
     return float(math.ceil(within) if up else math.floor(within)) / scale

@@ -1,4 +1,4 @@
-"""The audit's answer, one of four, by thresholds stated beforehand. The answer is a pure function of the evidence.
+"""The audit's answer, one of four, from thresholds stated beforehand. The answer is a pure function of the evidence.
 
 | answer | when |
 |---|---|
@@ -128,13 +128,13 @@ class ScoreEvidence:
     """One score of the family.
 
     Attributes:
-        name: the attack with its dials, and how a user's texts become one score.
+        name: the attack, the changed dial, and the rule that makes one score of a user's texts.
         auroc: AUROC over users.
         lower: lower end of the AUROC's simultaneous 95 % interval.
         upper: upper end of the AUROC's simultaneous 95 % interval.
         at_most: one-sided 95 % upper limit of the AUROC.
         adjusted_p: adjusted p-value of the AUROC, by the randomisation test.
-        rates: true-positive rates at each false-positive rate that this many non-members can show, ascending.
+        rates: true-positive rate at each false-positive rate that this number of non-members can show, ascending.
         tpr_p: the smallest adjusted p-value of a true-positive rate, including rates that are not in ``rates``.
     """
 
@@ -159,19 +159,22 @@ class AnswerEvidence:
     Attributes:
         users: number of scored users, members and non-members.
         scores: the family, the primary score first.
-        auroc_p, tpr_p, reversed_p: p-values of the AUROC family, the rate family, and of scores higher for non-members.
-        auroc_margin, tpr_margin: see ``audit.randomisation.FamilyTest``. The second is at the decision's FPR; None if
-            there are too few users to show it.
+        auroc_p, tpr_p, reversed_p: p-values of the AUROC family, of the rate family, and of scores that are higher for
+            non-members.
+        auroc_margin, tpr_margin: see ``audit.randomisation.FamilyTest``. ``tpr_margin`` is at the decision's FPR; None
+            if there are too few users to show that FPR.
         exact: whether the p-values are exact: heldin drew the assignment, and every condition is met. Otherwise they
             are indicative.
         flaws: reasons why the comparison is not valid; empty if it is valid.
         ceiling: the largest AUROC that the guarantee allows; None without a guarantee.
-        ceiling_rates: pairs (FPR, largest TPR that the guarantee allows), at each rate of the scores.
+        ceiling_rates: pairs (FPR, largest TPR that the guarantee allows), for each FPR of the scores.
         contradicted: evidence of the gravest verdict that contradicts a claim; None if no claim is contradicted.
-        contradicted_by: the people whom that verdict is about, if they are not the scored users.
-        unmet: whether a condition of a certified statement is not met, apart from who drew the assignment.
+        contradicted_by: the people in the verdict of ``contradicted``; None if they are the scored users, or if no
+            claim is contradicted.
+        unmet: whether a condition of a certified statement is not met, apart from the condition that heldin drew the
+            assignment.
         learned: whether the model's gain on held-out users is above zero; None if it was not measured.
-        falls_short: whether recipients of the model see more of it than any attacker of the audit.
+        falls_short: whether recipients of the model see more of the model than every attacker of the audit does.
     """
 
     users: int
@@ -195,28 +198,30 @@ class AnswerEvidence:
 
 @dataclass(frozen=True)
 class Decision:
-    """The answer, and the numbers behind it.
+    """The answer, and the numbers that decided it.
 
     Attributes:
         answer: the answer.
         exact: whether the p-values are exact: heldin drew the members, and every condition is met.
-        strongest: index of the strongest score that passes the corrected test; the primary attack's index if only a
-            contradicted claim leads to "leaks"; null for any other answer.
-        separates: whether the strongest score passes the test; false for other answers, or if only a claim decided.
-        promise: the finding compared with the guarantee, "above" by the estimate alone; null without a leak or a
+        strongest: index of the strongest score that passes the corrected test. If only a contradicted claim leads to
+            "leaks", the index is the primary attack's; for any other answer, it is null.
+        separates: whether the strongest score passes the test; false for answers other than "leaks", and if only a
+            claim decided.
+        promise: the finding compared with the guarantee. "above" rests on the estimate alone; null without a leak or a
             guarantee.
         largest_auroc: largest AUROC of any score.
         shown_auroc: largest lower end of the simultaneous intervals: some score has at least this AUROC.
         excluded_auroc: the audit rules out, at 95 % confidence, that any score has a higher AUROC.
         largest_tpr: largest true-positive rate of any score at the decision's FPR; null if there are too few users.
-        excluded_tpr: the audit rules out, at 95 % confidence, that any score has a higher rate there; null if too few
-            users.
-        users_needed: users with which four of five audits rule out both thresholds, if no score is better than
-            guessing.
+        excluded_tpr: the audit rules out, at 95 % confidence, that any score has a higher rate at the decision's FPR;
+            null if there are too few users.
+        users_needed: number of users with which four of five audits rule out both thresholds, if no score is better
+            than guessing.
         reversed: whether some score is higher for non-members.
-        unlearned: whether the audit rules out a leak, and lacks only the proof that the model learned something.
+        unlearned: whether only one thing is missing from "no leak found": the proof that the model learned something.
         flaws: reasons why the comparison is not valid.
-        weaker: whether the audit rules out a leak only to its own attackers, while recipients of the model see more.
+        weaker: whether the audit rules out a leak only for its own attackers, although recipients of the model see
+            more.
     """
 
     answer: Answer
@@ -237,7 +242,7 @@ class Decision:
 
 
 def decide(evidence: AnswerEvidence, by: DecisionConfig) -> Decision:
-    """Decide by the table in the module's docstring."""
+    """Return the answer, by the table in the module's docstring, with the numbers behind it."""
     # An intersection-union claim: the largest limit errs only if that score's own limit does, so that the number of
     # scores costs nothing (docs/theory.md#randomisation-test).
     excluded_auroc = max(score.at_most for score in evidence.scores)
@@ -274,7 +279,7 @@ def decide(evidence: AnswerEvidence, by: DecisionConfig) -> Decision:
 
 
 def _largest_rates(evidence: AnswerEvidence, by: DecisionConfig) -> tuple[float | None, float | None]:
-    """Return the largest true-positive rate, and the largest upper limit of a rate; None if a score shows no rate."""
+    """Return the largest TPR of any score, and the largest upper limit of a TPR; None if a score shows no TPR."""
     rates = [score.at(by.fpr) for score in evidence.scores]
     shown = [rate for rate in rates if rate is not None]
     # One score whose rate cannot be shown leaves the claim about all of them open.
@@ -293,10 +298,12 @@ def _answer(*, void: bool, leaks: bool, small: bool, learned: bool | None) -> An
 
 
 def users_needed(by: DecisionConfig, auroc_margin: float, tpr_margin: float | None) -> int:
-    """Return the users, half of them members, that rule out both thresholds in four of five audits at chance.
+    """Return the number of users with which four of five audits at chance rule out both thresholds.
 
-    With n users the best score deviates to 1/2 + margin / sqrt(3 n), and its upper limit is 1.645 / sqrt(3 n) higher.
-    The best TPR deviates to t = f + margin sqrt(4 f (1 - f) / n), and its limit is 1.645 deviations higher. The
+    Half of the users are members.
+
+    With n users, the best score deviates by chance to 1/2 + margin / sqrt(3 n). Its upper limit is 1.645 / sqrt(3 n)
+    higher. The best TPR deviates to t = f + margin sqrt(4 f (1 - f) / n), and its limit is 1.645 deviations higher. The
     variance is 2 t (1 - t) / n for the rate and 2 (t / f)^2 f (1 - f) / n for the threshold.
 
     Args:
@@ -320,7 +327,7 @@ def users_needed(by: DecisionConfig, auroc_margin: float, tpr_margin: float | No
 
 
 def disagreement(evidence: AnswerEvidence, by: DecisionConfig) -> bool:
-    """Return whether some score passes after adjustment although the primary score does not."""
+    """Return whether another score passes after adjustment and the primary score does not."""
     passing = [passes(score, by) for score in evidence.scores]
     return any(passing) and not passing[0]
 
@@ -333,8 +340,8 @@ def passes(score: ScoreEvidence, by: DecisionConfig) -> bool:
 def strongest(evidence: AnswerEvidence, by: DecisionConfig) -> int:
     """Return the index of the best score that passes.
 
-    It has the highest AUROC of the scores that pass by AUROC, else of those that pass by a TPR; else 0, the primary
-    score.
+    The best score has the highest AUROC among the scores that pass by AUROC. If no score passes by AUROC, it has the
+    highest AUROC among the scores that pass by a TPR. If none passes, the index is 0, the primary score.
     """
     numbered = list(enumerate(evidence.scores))
     by_auroc = [i for i, score in numbered if score.adjusted_p <= by.auroc_level]
@@ -344,7 +351,7 @@ def strongest(evidence: AnswerEvidence, by: DecisionConfig) -> int:
 
 
 def _lowest_rate(score: ScoreEvidence, by: DecisionConfig) -> RateEvidence | None:
-    """Return the rate at the stated false-positive rate, or at the next larger one that can be shown."""
+    """Return the TPR at the stated false-positive rate, or at the next larger false-positive rate that can be shown."""
     rates = [rate for rate in score.rates if rate.fpr > by.fpr or math.isclose(rate.fpr, by.fpr)]
     return min(rates, key=lambda each: each.fpr, default=None)
 

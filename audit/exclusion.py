@@ -20,14 +20,14 @@ _USERS, _REDRAWS = 1000, 2000  # of the simulation of margins
 
 @dataclass(frozen=True)
 class Exclusion:
-    """The users that "no leak found" needs if every score of the family is at chance.
+    """The number of users that "no leak found" needs if every score of the family is at chance.
 
     Attributes:
         scores: number of scores judged together.
         correlation: correlation of any two scores.
         auroc, tpr, fpr: the thresholds to rule out.
-        users_needed: number of users, half of them members, whose audit rules out both thresholds in four of five
-            cases.
+        users_needed: number of users, half of them members, with which an audit rules out both thresholds in four of
+            five cases.
         users_auroc: an audit of the given number of users rules out an AUROC above this in 85 of 100 cases.
     """
 
@@ -40,12 +40,12 @@ class Exclusion:
     users_auroc: float
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields by name."""
+        """Return the fields as a dict."""
         return dataclasses.asdict(self)
 
 
 def exclusion(users: int, by: DecisionConfig, *, scores: int = SCORES, correlation: float = CORRELATION) -> Exclusion:
-    """Return the users that "no leak found" needs, by the formulas of ``audit.decision.users_needed``.
+    """Return the number of users that "no leak found" needs, from the formulas of ``audit.decision.users_needed``.
 
     Args:
         users: number of users, for ``users_auroc``.
@@ -72,10 +72,10 @@ def exclusion(users: int, by: DecisionConfig, *, scores: int = SCORES, correlati
 
 
 def margins(fpr: float, scores: int, correlation: float, seed: int = 0) -> tuple[float, float]:
-    """Return the best score's deviation by chance, in AUROC and in TPR at ``fpr``, by the audit's own test.
+    """Return the best score's deviation by chance, in AUROC and in TPR at ``fpr``, as the audit's own test computes it.
 
-    The scores are simulated and normal, of 1,000 users, or of more if 1,000 cannot show ``fpr``. Units are those of
-    ``audit.randomisation.FamilyTest``.
+    heldin simulates normal scores of 1,000 users, or of more users if 1,000 cannot show ``fpr``. The units are the
+    units of ``audit.randomisation.FamilyTest``.
 
     Args:
         fpr: false-positive rate of the TPR.
@@ -83,7 +83,7 @@ def margins(fpr: float, scores: int, correlation: float, seed: int = 0) -> tuple
         seed: seed of scores and redraws.
 
     Raises:
-        InputError: there are fewer than one score or more than 200, or the correlation is outside [0, 1].
+        InputError: there is no score or more than 200, or the correlation is outside [0, 1].
     """
     if not 1 <= scores <= MOST_SCORES:
         raise InputError(
@@ -110,7 +110,7 @@ def lines(exclusion: Exclusion, users: int) -> list[str]:
     alike = f" (correlation {exclusion.correlation:g}), if all are" if exclusion.scores > 1 else ", if it is"
     return [
         f'"no leak found" by {counted(exclusion.scores, "score")}{alike} at chance',
-        f"  users needed to exclude an AUROC of {exclusion.auroc:g} and a TPR of {exclusion.tpr:g}"
+        f"  users needed to rule out an AUROC of {exclusion.auroc:g} and a TPR of {exclusion.tpr:g}"
         f" at {100 * exclusion.fpr:g} % FPR in four of five audits: {at_most_counted(exclusion.users_needed)}",
-        f"  AUROC that {users:,} users exclude in 85 of 100 audits: {exclusion.users_auroc:.2f}",
+        f"  AUROC that {users:,} users rule out in 85 of 100 audits: {exclusion.users_auroc:.2f}",
     ]

@@ -1,7 +1,8 @@
-"""The members at risk, and what correlates with a high score (Kandpal et al. 2024, section 4.1, Figure 2).
+"""The members at risk, and the properties that correlate with risk (Kandpal et al. 2024, section 4.1, Figure 2).
 
-Single users are only in an owner-only file. Record and report have groups of ten or more users. In a table sorted by
-score, a row about one user identifies that user to anyone who has the scores, even if numbers are rounded or left out.
+Rows about single users are only in an owner-only file. The record and the report have groups of ten or more users. In a
+table sorted by score, a row about one user identifies that user to anyone who has the scores, even if numbers are
+rounded or left out.
 """
 
 import math
@@ -40,7 +41,7 @@ PEOPLE = "people.parquet"  # of a run: who is how exposed, for the owner alone
 
 @dataclass(frozen=True)
 class Exposed:
-    """A member, for the owner of the run only.
+    """The exposure of one member, for the owner of the run only.
 
     Attributes:
         score: score of the primary attack; a higher score means more exposed.
@@ -72,10 +73,10 @@ def exposed_users(
     listed: Collection[str] | None = None,
     trained_on: int | None = None,
 ) -> list[Exposed]:
-    """Return members, most exposed first.
+    """Return the exposure of members, most exposed first.
 
     Args:
-        table: the scored users; includes the reference model's own score.
+        table: the scored users, with the reference model's own score among the attacks.
         training: the training records, with each user's records consecutive.
         aggregation: how the scores of a user's texts become one score.
         listed: the members to list; None: all.
@@ -167,7 +168,7 @@ def read_people(path: Path) -> list[Exposed]:
 
 
 def word_divergences(texts: Mapping[str, Sequence[str]]) -> dict[str, float]:
-    """Return KL(words of a user || words of all others), in nats: a bag-of-words distance of D_u from D_-u.
+    """Return KL(words of a user || words of all others), in nats, a bag-of-words distance of D_u from D_-u.
 
     Each of the V distinct words gets ``SMOOTHING`` extra counts on both sides, so the divergence is finite.
     """
@@ -201,12 +202,12 @@ def _divergence(own: Counter[str], everybody: Counter[str], total: int, size: in
 
 
 def _mean(values: Sequence[float]) -> float:
-    """Round the mean to two digits. An exact mean is a sum over a few users, and may reveal which users they are."""
+    """Round the mean to two digits. An exact mean over a few users may reveal who they are."""
     return significant(float(np.mean(values)))
 
 
 def _mean_of_group(values: Sequence[float | None]) -> float | None:
-    """Return the mean of the known values; None if they are too few for a group."""
+    """Return the mean of the known values; None if there are too few for a group."""
     there = [value for value in values if value is not None]
     return _mean(there) if len(there) >= LEAST_IN_GROUP else None
 

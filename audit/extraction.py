@@ -1,4 +1,4 @@
-"""Number of people whose text a model would emit: counts of members, with the non-members as the control.
+"""The number of people with a text that a model would emit: members, and non-members as the control.
 
 The module counts people. It returns no text, and no number about one person
 (docs/decisions/0010-nobody-in-a-report.md).
@@ -23,7 +23,7 @@ def extraction_facts(
         probabilities: the probability of each text.
         member: whether each scored user, canary users included, is a member.
         canaries: names of the canary users.
-        asked: how the model was asked.
+        asked: the settings of the extraction.
     """
     sides: dict[Group, list[str]] = {
         "held in": [user for user, inside in member.items() if inside and user not in canaries],

@@ -29,7 +29,7 @@ _LOW_FPRS = (0.01, 0.05, 0.1)  # at which identifying a person means something
 
 @dataclass(frozen=True)
 class ScoreVariant:
-    """An attack under one aggregation, perhaps with one dial changed.
+    """An attack with one aggregation, and with at most one changed dial.
 
     Attributes:
         aggregation: how the scores of a user's texts become one score.
@@ -53,7 +53,7 @@ class FamilyScore:
     Attributes:
         variant: the attack, aggregation and dial that give the score.
         values: scores of the users, shape (n,).
-        groups: the users grouped by the score; only groups may leave this machine.
+        groups: the users, grouped by the score; only such groups may leave this machine.
         intervals: bootstrap intervals of AUROC and TPRs.
         evidence: the part of the results that the decision uses.
         length_correlation: rank correlation with the length of texts; None if scores or lengths do not vary.
@@ -83,7 +83,7 @@ class ScoreFamily:
 
 
 def variants_of(attacks: Sequence[tuple[str, Dial | None]], config: AttackConfig) -> list[ScoreVariant]:
-    """Return the scores that make up the family, the primary score first.
+    """Return the variants whose scores make up the family, the primary variant first.
 
     Args:
         attacks: attack and changed dial of each available statistic.
@@ -122,7 +122,7 @@ def evaluate_family(
         member: whether each user is a member, shape (n,).
         fixed: how membership was decided, false-positive rates, numbers of resamples and redraws, and their seed.
         lengths: mean characters of each user's texts, shape (n,), or None.
-        least: minimum users in a group of a curve.
+        least: minimum number of users in a group of a curve.
         advance: called with 1 after each score, and once after the test.
 
     Raises:

@@ -1,6 +1,6 @@
 """The people whom an attack flags, because their scores are above one threshold: counts, with exact limits.
 
-The threshold is the end of a group of users (``audit.coarse``). So every count is about ten or more people, and is a
+The threshold is the end of a group of users (``audit.coarse``). So every count covers at least ten people, and is a
 point of the curve in the record. Among these ends, heldin takes the one whose share of flagged non-members is nearest
 to the audit's stated false-positive rate.
 """
@@ -27,7 +27,7 @@ class CountedAttack:
 
 
 class AttackChoice(StrEnum):
-    """How the attack was chosen whose flagged people are counted."""
+    """How heldin chose the attack whose flagged people it counts."""
 
     PRIMARY = "primary"  # before any score was seen
     DECIDING = "deciding"  # the strongest of those that pass the test of all attacks
@@ -35,7 +35,7 @@ class AttackChoice(StrEnum):
 
 
 class Flagged(Facts):
-    """The people above one threshold of an attack (Clopper and Pearson 1934 for both limits).
+    """The people above one threshold of an attack. The limits of both shares are from Clopper and Pearson (1934).
 
     The limits hold at 95 % for all attacks from which this attack was chosen (Bonferroni). They also hold for the
     threshold, whose rank hardly depends on who is a member (tests/coverage/test_flagged.py).
@@ -86,7 +86,7 @@ class Flagged(Facts):
 
 
 def flagged_by(attack: CountedAttack, fpr: float, choice: AttackChoice, among: int = 1) -> Flagged | None:
-    """Return the people whom an attack flags; None if there are fewer users than two groups need.
+    """Return the people whom an attack flags; None if there are too few users for two groups.
 
     Args:
         fpr: the false-positive rate that the threshold should approximate.
@@ -117,7 +117,7 @@ def flagged_by(attack: CountedAttack, fpr: float, choice: AttackChoice, among: i
 
 
 def best_of(attacks: Sequence[CountedAttack], fpr: float) -> Flagged | None:
-    """Return the people flagged by the attack that flags most members beyond its share of non-members."""
+    """Return the people whom the best attack flags: it has the largest share of members minus share of non-members."""
     counted = [flagged_by(attack, fpr, AttackChoice.BEST, len(attacks)) for attack in attacks]
     known = [flagged for flagged in counted if flagged is not None]
     return max(known, key=lambda flagged: flagged.members_share - flagged.others_share, default=None)

@@ -1,7 +1,8 @@
-"""Variants of a sweep that another variant beats, if no rule decides: no worse in anything, and shown better in one.
+"""The variants of a sweep that another variant beats: it is no worse in any measure and shown to be better in one.
 
-Guarantees are exact. AUROC and loss are compared within a block, whose cells share their users, by Student's t over the
-blocks with Holm over all pairs and both measures (docs/theory.md#variants-that-are-dominated).
+Guarantees are exact. AUROC and loss are compared within a block, because the cells of a block share their users. The
+test is Student's t over the blocks, with Holm's correction over all pairs and both measures
+(docs/theory.md#variants-that-are-dominated).
 """
 
 import itertools
@@ -21,7 +22,7 @@ SLACK = 1.1  # ratio up to which two numbers of gradients count as alike: cohort
 
 @dataclass(frozen=True)
 class Position:
-    """The position of a variant; smaller is better throughout.
+    """The measures of a variant. For every measure, smaller is better.
 
     Attributes:
         epsilon: the epsilon guaranteed to every user; infinity without a guarantee.
@@ -44,11 +45,13 @@ class Position:
 
 
 def dominated(positions: Sequence[Position]) -> dict[str, list[str]]:
-    """Return, for each variant, the names of the variants that beat it. The list is empty if none is shown to.
+    """Return, for each variant, the names of the variants that beat it.
+
+    The list is empty if no variant is shown to beat it.
 
     Args:
-        positions: variants of one group, with the same S blocks in the same order. With fewer than three blocks nothing
-            is shown, because another training would give other models.
+        positions: variants of one group, all with the same S blocks in one order. With fewer than three blocks no
+            variant is shown to be better, because another training would give other models.
     """
     beaten_by: dict[str, list[str]] = {position.name: [] for position in positions}
     pairs = list(itertools.combinations(positions, 2))

@@ -1,6 +1,7 @@
-"""The answer as statements: one headline for PDF, terminal, record and exit line, and notes to read before it.
+"""The answer as statements: one headline for PDF, terminal, record and exit line, and the notes to read first.
 
-The answer is a pure function of evidence and decision. Nothing is computed here; ``words.answer`` has the sentences.
+The answer is a pure function of evidence and decision. This module computes no numbers; ``words.answer`` has the
+sentences.
 """
 
 from collections.abc import Sequence
@@ -36,7 +37,7 @@ LESS_BY = 0.2  # ... while that of a score that passes is lower by this: length 
 
 
 def headline(evidence: AnswerEvidence, decision: Decision, by: DecisionConfig, wording: Wording = USERS) -> Statement:
-    """Return the answer, one of four.
+    """Return the answer, one of four, as a statement.
 
     Args:
         decision: the decision that the evidence led to.
@@ -120,7 +121,7 @@ def _inconclusive(evidence: AnswerEvidence, decision: Decision, by: DecisionConf
 
 
 def _left(decision: Decision, by: DecisionConfig, wording: Wording) -> Statement:
-    """Return what the audit does not rule out."""
+    """Return the statement of the leak that the audit does not rule out."""
     auroc: dict[str, Any] = {"auroc": brief(decision.excluded_auroc)} if decision.excluded_auroc >= by.auroc else {}
     rate: dict[str, Any] = {"fpr_percent": 100 * by.fpr, "audited": wording.audited}
     if decision.excluded_tpr is None:

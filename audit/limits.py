@@ -1,8 +1,8 @@
 """Limits of AUROCs and true-positive rates: intervals of several scores at once, and one-sided upper limits.
 
-The module also has the difference of two AUROCs, of two attacks on the same users or of two runs.
+The module also computes the difference of two AUROCs, from two attacks on the same users or from two runs.
 
-All of these are estimates. Users' scores of one run share one model, so the coverage is nominal
+All these numbers are estimates. Users' scores of one run share one model, so the coverage is nominal
 (docs/theory.md#conditions-of-one-run).
 """
 
@@ -48,9 +48,10 @@ class AurocDifference(Facts):
 def auroc_difference(first: tuple[Scores, Scores], second: tuple[Scores, Scores]) -> AurocDifference | None:
     """Return the AUROC of ``second`` minus the AUROC of ``first``, with a 95 % interval.
 
-    The method is that of DeLong, DeLong and Clarke-Pearson (1988).
+    The method is from DeLong, DeLong and Clarke-Pearson (1988).
 
-    The interval is an estimate. It holds for many independent users, and scores of one model are not quite independent.
+    The interval is an estimate. It assumes many independent users, but the scores under one model are not quite
+    independent.
 
     Args:
         first: scores of members, shape (n1,), and of non-members, shape (n0,).
@@ -58,7 +59,7 @@ def auroc_difference(first: tuple[Scores, Scores], second: tuple[Scores, Scores]
 
     Returns:
         The difference; None if a group has one user, an attack separates the groups completely, or the scores are
-        equal. These cases have no spread to estimate an error from.
+        equal. In these cases there is no spread from which to estimate an error.
     """
     (in_first, out_first), (in_second, out_second) = placements(*first), placements(*second)
     difference = float(in_second.mean() - in_first.mean())
@@ -78,10 +79,10 @@ def auroc_difference(first: tuple[Scores, Scores], second: tuple[Scores, Scores]
 def independent_difference(
     first: tuple[float, float, float], second: tuple[float, float, float]
 ) -> tuple[float, float, float]:
-    """Return ``second`` minus ``first`` for independent samples, each given as (value, lower, upper) at 95 %.
+    """Return ``second`` minus ``first`` for independent samples, each as (value, lower, upper) with 95 % limits.
 
-    Asymmetric limits stay asymmetric, such as the exact limit of completely separated groups (MOVER; Zou and Donner
-    2008).
+    Asymmetric limits stay asymmetric, for example the exact limit of completely separated groups. The method is MOVER
+    (Zou and Donner 2008).
     """
     (a, a_low, a_high), (b, b_low, b_high) = first, second
     return b - a, b - a - math.hypot(b - b_low, a_high - a), b - a + math.hypot(b_high - b, a - a_low)
@@ -113,12 +114,12 @@ class AurocLimits:
 
 
 def auroc_limits(held_in: Array, held_out: Array) -> AurocLimits:
-    """Return intervals that hold for all K scores at once, whatever their dependence, and one-sided upper limits.
+    """Return intervals that hold for all K scores at once, under any dependence, and one-sided upper limits.
 
-    The covariance of the K AUROCs is that of DeLong, DeLong and Clarke-Pearson (1988). The largest of the K
-    standardised deviations is drawn from the normal law with that correlation. Limits are computed on the logit scale.
-    A score that separates the groups completely has the exact limit of that case, at level 0.025 / K. The upper limit
-    of a single score is max(AUROC, 1/2) plus 1.645 times the larger of the deviations under H0 and by DeLong.
+    The covariance of the K AUROCs is from DeLong, DeLong and Clarke-Pearson (1988). The largest of the K standardised
+    deviations is simulated from the normal law with the same correlation. Limits are computed on the logit scale. A
+    score that separates the groups completely has the exact limit of that case, at level 0.025 / K. The upper limit of
+    a single score is max(AUROC, 1/2) plus 1.645 times the larger of two deviations: the one under H0, and DeLong's.
 
     Args:
         held_in: scores of members, shape (K, n1).

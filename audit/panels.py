@@ -1,6 +1,6 @@
-"""Judge one panel: its answer, attacks, blind baselines, bounds and verdicts, from scores and membership.
+"""Judge one panel from scores and membership: the answer, attacks, blind baselines, bounds and verdicts.
 
-``stages.sides.panels`` judges further panels.
+``stages.sides.panels`` judges the further panels.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -39,7 +39,7 @@ def judge(
     subjects: Statement = REAL_USERS,
     flawed: bool = False,
 ) -> Judgement:
-    """Return the bounds that the primary attack's scores certify, and a verdict on each claim.
+    """Return bounds from the primary attack's scores, and a verdict on each claim.
 
     The config names the attack and its aggregation before any score is seen. This choice is pre-registered, so no
     correction for the other attacks is needed. The results of the other attacks are for information only.
@@ -48,10 +48,10 @@ def judge(
         scores: score of every scored user.
         fixed: how membership was decided, the claims, and delta of the bounds if no claim states one.
         subjects: the people whom the scores and bounds are about.
-        flawed: whether the comparison is not valid, so heldin gives no verdict on the model.
+        flawed: whether the comparison is not valid; heldin then gives no verdict on the model.
 
     Raises:
-        InputError: a score has no membership, delta is invalid, or the caller made another mistake.
+        InputError: a score has no membership, delta is invalid, or ``evaluate`` refuses the input.
     """
     p_values, sides = [b.p_value for b in blind], fixed.sides
     design = Design(
@@ -88,11 +88,11 @@ def results_of(
     gain: Gain | None = None,
     advance: Callable[[int], object] | None = None,
 ) -> Results:
-    """Evaluate and test every attack, run the blind baselines, judge the claims by the primary attack, and decide.
+    """Evaluate and test every attack, run the blind baselines, judge the claims with the primary attack, and decide.
 
     Args:
         table: scores and membership; the reference model alone is one of the attacks.
-        beside: verdicts on other people in the same training (canary users), which the answer must take into account.
+        beside: verdicts on other people in the training (canary users), which the answer must also consider.
         flaws: reasons known beforehand why the comparison is not valid.
         gain: the model's gain on held-out users; None if it was not measured.
         advance: called with 1 after each of the ``parts_of`` parts.
@@ -166,10 +166,10 @@ def _at_level(
     lengths: NDArray[np.float64],
     advance: Callable[[int], object] | None,
 ) -> tuple[LevelFacts, Judgement]:
-    """Answer for an attacker of another level, and judge the claims.
+    """Return the answer and the judged claims for an attacker at another level.
 
     Args:
-        fixed: the choices, with the attacks of this attacker.
+        fixed: the choices made beforehand, with the attacks of this attacker.
         flaws: reasons known beforehand why the comparison is not valid.
     """
     family = family_of(table, fixed, lengths=lengths, advance=advance)
@@ -184,7 +184,7 @@ def _at_level(
 
 
 def empty_scores(family: ScoreFamily) -> list[Statement]:
-    """Return a flaw if all users have the same score, as with equal texts: the scores then compare nothing."""
+    """Return a flaw for scores that are equal for all users, as with equal texts: such scores compare nothing."""
     leading = family.scores[0]
     if np.ptp(leading.values) > 0:
         return []
@@ -192,7 +192,7 @@ def empty_scores(family: ScoreFamily) -> list[Statement]:
 
 
 def parts_of(scores: int) -> int:
-    """Return the number of calls of ``advance`` for a family of this many scores."""
+    """Return how often ``advance`` is called for a family with this number of scores."""
     # One for each score and one for the test of the family (``evaluate_family``), three in ``results_of``.
     return scores + 4
 
@@ -208,13 +208,13 @@ def judge_users(
     flaws: Sequence[Statement] = (),
     with_gain: bool = True,
 ) -> tuple[Results, ScoredUsers]:
-    """Join scores with membership, and judge the users whom the answer is about. Only here do scores meet membership.
+    """Join scores with membership, and judge the users whom the answer is about. No other function joins the two.
 
     Args:
         statistics: statistics of every text of the users; statistics of other users are dropped.
         texts: the attacker's texts of each user.
         member: whether each user is a member; all results use the order of this mapping.
-        beside: verdicts on the other panels.
+        beside: verdicts on other panels, which the answer must also consider.
         flaws: reasons why the comparison is not valid.
         with_gain: whether a model that learned must show a gain on these texts.
 

@@ -1,7 +1,7 @@
 """The choices that an audit fixes before it sees a score, so that no result needs a correction for them.
 
 The choices include how users became members or non-members, and who vouches for the assignment. Every statement about
-users rests on the assignment.
+users depends on the assignment.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ class Sides:
     Attributes:
         assignment: independent fair coins, another known way (an exact half, a split by hand), or unknown.
         witnessed: True if heldin drew the assignment, False if somebody asserts it.
-        unmet: a further condition of a certified statement that is missing, such as a declaration of the training data.
+        unmet: an unmet further condition of a certified statement, such as a missing declaration of the training data.
         unshown: the reason why canary rows are not shown to affect the model. A claim that canary users do not
             contradict is then "not contradicted" with indicative evidence only.
     """
@@ -41,7 +41,7 @@ class Sides:
 
     @property
     def law(self) -> Law:
-        """Return how to redraw: coins as coins, any other assignment as permutations that keep each group's size."""
+        """Return the law of a redraw: new coins for coins, else permutations that keep the sizes of the groups."""
         # An unknown way is redrawn as permutations too; its p-values are indicative, since nobody witnessed it.
         return Law.COINS if self.assignment is Assignment.COIN else Law.PERMUTATION
 
@@ -52,7 +52,7 @@ COINS = Sides(Assignment.COIN, witnessed=True)
 
 @dataclass(frozen=True)
 class Panel:
-    """Subjects on whom claims are tested together, in addition to the people whom the answer is about.
+    """People on whom claims are tested together, in addition to the people whom the answer is about.
 
     Each panel has its share of the error probability (``Preregistration.judged``).
 
@@ -60,8 +60,8 @@ class Panel:
         subjects: the words for these people in the record.
         users: names of these people.
         claims: the claims to test on these people.
-        kind: kind of the canary users, if scores are compared within groups of equal length and number of documents;
-            None: scores are compared as they are.
+        kind: kind of the canary users, if heldin compares scores within groups of equal length and number of documents;
+            None: heldin compares scores as they are.
         part: whether these people are part of another panel's subjects; their bounds are then not repeated.
     """
 
@@ -77,17 +77,17 @@ class Preregistration:
     """The choices that are fixed beforehand.
 
     Attributes:
-        attack: the primary attack and aggregation, and the others.
+        attack: the primary attack and aggregation, and the other attacks and aggregations.
         audit: false-positive rates, resamples, delta.
         decision: thresholds of the answer.
         sides: how users became members or non-members.
         claims: the claims to test on the people whom the answer is about.
         seed: public seed of bootstrap, redraws and halves.
-        judged: number of judged panels times the number of looks (Bonferroni correction).
+        judged: number of judged panels times number of looks, for the Bonferroni correction.
         wording: words for the audited people.
         panels: further panels.
         others: attackers of other levels; each gets a separate answer.
-        falls_short: whether recipients of the model see more of it than any attacker of the audit.
+        falls_short: whether recipients of the model see more of the model than every attacker of the audit does.
     """
 
     attack: AttackConfig
@@ -103,10 +103,10 @@ class Preregistration:
     falls_short: bool = False
 
     def by_level(self, released: str | None) -> "Preregistration":
-        """Return the choices with one deciding attacker and the others next to it. All have equal shares of alpha.
+        """Return the choices with one deciding attacker and a list of the others. Attackers have equal shares of alpha.
 
         Args:
-            released: what recipients of the model will get; None: not stated.
+            released: access that recipients of the model will get; None if it is not stated.
         """
         levels, decision = self.attack.access, self.decision
         deciding = deciding_level(levels, released)
@@ -125,6 +125,6 @@ class Preregistration:
 
     @property
     def delta(self) -> float:
-        """delta of the bounds: from the first claim, whoever it is about; without a claim, from the config."""
+        """Return delta of the bounds: from the first claim about any people, else from the config."""
         claims = [*self.claims, *(claim for panel in self.panels for claim in panel.claims if not panel.part)]
         return claims[0].delta if claims else self.audit.delta

@@ -1,11 +1,11 @@
-"""Is there any leak at all? Redraw the coins and count how often chance alone gives the observed result.
+"""Test for any leak: redraw the coins, and count how often chance alone gives the observed result.
 
 Conditions and proofs: docs/theory.md#randomisation-test.
 
-H0: the scores do not depend on who is a member. Then the drawn assignment is one draw of its law like any other. So
-p = (1 + #{redraws with a statistic at least as large}) / (1 + B) is exact, whatever the dependence between users, texts
-or attacks. Conditions (a) and (b) are met at the lines marked below. The caller must meet (c), that the choice of
-scored users and texts does not depend on coins, and (d), that no score was fitted on labels.
+H0: the scores do not depend on who is a member. Then the drawn assignment is one draw of its law like any other. So p =
+(1 + #{redraws with a statistic at least as large}) / (1 + B) is exact under any dependence between users, texts or
+attacks. This module meets conditions (a) and (b) at the lines marked below. The caller must meet (c), the choice of
+scored users and texts does not depend on coins, and (d), no score was fitted on labels.
 
 There are two families, each with its own error probability: the largest standardised AUROC (Westfall and Young 1993,
 max-T), and the smallest p-value of a true-positive rate at a low false-positive rate (min-P). Only numpy is used.
@@ -31,7 +31,7 @@ _CELLS = 4_000_000  # users x redraws looked at together
 
 
 class Law(StrEnum):
-    """The law of drawing and redrawing the assignment."""
+    """How heldin draws and redraws the assignment."""
 
     COINS = "independent fair coins"
     PERMUTATION = "permutations"
@@ -39,15 +39,16 @@ class Law(StrEnum):
 
 @dataclass(frozen=True, eq=False)
 class FamilyTest:
-    """The effect of chance on K scores of the same n users.
+    """The test of K scores of the same n users against chance.
 
     Attributes:
         law: how heldin redrew the members.
-        auroc_p: p-value of "no score separates the groups", by the largest standardised AUROC.
+        auroc_p: p-value of "no score separates the groups", from the largest standardised AUROC.
         auroc_adjusted: step-down adjusted p-value of each score, shape (K,).
-        reversed_p: p-value of "no score is higher for non-members", by the smallest standardised AUROC.
+        reversed_p: p-value of "no score is higher for non-members", from the smallest standardised AUROC.
         fprs: the F false-positive rates that this many users can show; may be empty.
-        tpr_p: p-value by the smallest p-value of any TPR at any of ``fprs``; 1 if there are none.
+        tpr_p: p-value of the same hypothesis, from the smallest p-value of any TPR at any of ``fprs``; 1 if ``fprs`` is
+            empty.
         tpr_adjusted: step-down adjusted p-values, shape (K, F).
         auroc_margin: 0.85 quantile over redraws of the largest standardised AUROC: how far the best of these dependent
             scores deviates by chance. For planning.
@@ -148,9 +149,12 @@ class ScoreTable:
         return ScoreTable(twice, np.array(ties) / (n * (n - 1)), order, tuple(ends))
 
     def standardised_aurocs(self, drawn: Members) -> Array:
-        """Return (AUROC - 1/2) over its deviation under H0 given the group sizes, (b, n) to (b, K); 0 for equal scores.
+        """Return (AUROC - 1/2) over its deviation under H0 given the group sizes, shape (b, K).
 
-        The variance is that of the Mann-Whitney statistic with ties: n1 n0 / 12 (n + 1 - sum(t^3 - t) / (n (n - 1))).
+        The draws have shape (b, n). For equal scores, the result is 0.
+
+        The variance is the variance of the Mann-Whitney statistic with ties: n1 n0 / 12 (n + 1 - sum(t^3 - t) / (n (n -
+        1))).
         """
         n1 = drawn.sum(axis=1, dtype=np.float64)[:, None]
         n0 = drawn.shape[1] - n1
@@ -162,9 +166,9 @@ class ScoreTable:
         return np.where(possible, (twice_u - n1 * n0) / (2 * np.sqrt(np.where(possible, variance, 1))), 0.0)
 
     def tprs(self, drawn: Members, fprs: Sequence[float]) -> Array:
-        """Return, for each redraw, score and rate in ``fprs``, the highest TPR of any threshold with at most that FPR.
+        """Return, for each redraw, score and FPR in ``fprs``, the highest TPR of any threshold with at most that FPR.
 
-        ``drawn`` has shape (b, n), the result (b, K, F).
+        ``drawn`` has shape (b, n); the result has shape (b, K, F).
         """
         rates = np.zeros((len(drawn), len(self.order), len(fprs)))
         if not fprs:
@@ -242,9 +246,12 @@ def _held_out(member: Members, law: Law) -> float:
 
 
 def _step_down(statistics: Array) -> Array:
-    """Return Westfall and Young's step-down adjusted p-values, larger meaning more extreme; (B + 1, S) to (S,).
+    """Return Westfall and Young's step-down adjusted p-values, shape (S,), of statistics (B + 1, S).
 
-    Row 0 is observed. From the most extreme statistic on, each is compared with the largest of those not yet passed.
+    Larger statistics are more extreme.
+
+    Row 0 is observed. The steps go from the most extreme statistic to the least. Each statistic is compared with the
+    largest of the statistics that have not had their step.
     """
     order = np.argsort(-statistics[0], kind="stable")
     left = np.maximum.accumulate(statistics[:, order[::-1]], axis=1)[:, ::-1]  # the largest of this one and the rest
@@ -256,7 +263,7 @@ def _step_down(statistics: Array) -> Array:
 
 
 def p_values_among(statistics: Array) -> Array:
-    """Return the p-value of each statistic among all rows, larger meaning more extreme; shape (B + 1, S)."""
+    """Return the p-value of each statistic among all rows, shape (B + 1, S); a larger statistic is more extreme."""
     # Each row among the same rows, itself included: all rows are treated alike, as condition (b) asks.
     rows = len(statistics)
     p_values = np.empty_like(statistics)

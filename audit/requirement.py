@@ -1,4 +1,4 @@
-"""A limit that an organisation sets before it measures, for a sweep's defenses or for the model of a single run."""
+"""A limit that an organisation sets, before it measures, for the defenses of a sweep or the model of a run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -55,7 +55,7 @@ class Requirement:
     at_least: float | None = None
 
     def room(self, values: Sequence[float]) -> np.ndarray:
-        """Return the distance of each value from the limit; negative if the value breaks the limit."""
+        """Return the distance of each value from the limit; a value that breaks the limit has a negative distance."""
         measured = np.asarray(values, dtype=np.float64)
         return self.at_most - measured if self.at_most is not None else measured - (self.at_least or 0.0)
 

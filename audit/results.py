@@ -31,7 +31,7 @@ class TrainingsFacts(Facts):
         non_members: number of tested trainings without the user.
         false_positives: number of these trainings that are called "with".
         epsilon_lower: lower bound on epsilon by this test, which was fixed before any score was seen.
-        reach: the largest epsilon that the tested trainings could have certified.
+        reach: the largest epsilon that the tested trainings could certify.
         seconds_each: median time of a training, in seconds.
     """
 
@@ -82,15 +82,15 @@ class CanaryFacts(Facts):
         users: number of planted canary users.
         held_in: number of canary users in the training data.
         held_out: number of canary users outside the training data.
-        of_real_rows: number of canary users whose every record is a real row.
+        of_real_rows: number of canary users who have only real rows as records.
         replaced: number of real users whom canary users replaced.
         training_texts: number of training texts of canary members, before any data-side defense.
         trained_on: number of these texts that the data-side defense kept.
         attacker_texts: number of scored texts of canary users.
         groups: results by kind, length and number of documents.
         blind: baselines that never saw the audited model.
-        decision: the answer for all canary users together, from scores minus their group's median; null for fewer than
-            two members or non-members.
+        decision: the answer for all canary users together, from scores minus the median of the user's group; null for
+            fewer than two members or non-members.
     """
 
     users: int
@@ -110,8 +110,9 @@ class CanaryFacts(Facts):
 class ExposureGroup:
     """Means over a group of ten or more users with similar scores.
 
-    In a table sorted by score, a row about one user identifies that user to anyone who has the scores. Single users are
-    therefore only in an owner-only file (``audit.exposed_users``; Kandpal et al. 2024, section 4.1, Figure 2).
+    In a table sorted by score, a row about one user identifies that user to anyone who has the scores. Rows about
+    single users are therefore only in an owner-only file (``audit.exposed_users``; Kandpal et al. 2024, section 4.1,
+    Figure 2).
 
     Attributes:
         users: number of users.
@@ -148,11 +149,12 @@ class Correlation:
 
 
 class ExposureFacts(Facts):
-    """What correlates with exposure among members.
+    """The properties of members that correlate with exposure.
 
     Attributes:
         users: number of members in the groups.
-        of: number of all members, if the groups contain only a sample; null if they contain all.
+        of: number of all members, if the groups contain only a sample of members; null if the groups contain all
+            members.
         groups: groups of ten or more users, most exposed first.
         correlations: correlation of each property with the score.
     """
@@ -167,7 +169,7 @@ Group = Literal["held in", "held out", "canary users held in", "canary users hel
 
 
 class Emitted(Facts):
-    """People with at least one text that this number of queries emits with at least the stated probability.
+    """The number of people with a text that this number of queries emits with at least the stated probability.
 
     Attributes:
         queries: number of continuations of one prefix that the attacker samples.
@@ -196,10 +198,10 @@ class ExtractionGroup(Facts):
         measured: number of these users with at least one text that is long enough.
         texts: number of their texts that are long enough; one window of each was measured.
         too_short: number of their texts that are too short.
-        in_others: number of texts whose suffix also occurs in another person's training text; null if those are
-            unknown.
+        in_others: number of texts whose suffix also occurs in another person's training text; null if the training
+            texts are unknown.
         in_public: number of texts whose suffix also occurs in a public text; null if there are no public texts.
-        emitted: counts of people, by number of queries.
+        emitted: counts of people, one entry for each number of queries.
     """
 
     group: Group
@@ -213,13 +215,13 @@ class ExtractionGroup(Facts):
 
 
 class ExtractionFacts(Facts):
-    """The training texts that the model reproduces when sampled, counted by people.
+    """How many people have a training text that the model reproduces when it is sampled.
 
     Attributes:
         prefix: number of tokens that the attacker gives.
-        suffix: number of tokens that must follow.
+        suffix: number of tokens that the model must then emit.
         temperature: temperature of the sampling.
-        top_k: the attacker samples among this number of likeliest tokens; null: among all.
+        top_k: number of likeliest tokens from which the attacker samples; null: the attacker samples from all tokens.
         probability: probability with which at least one of the queries must emit the suffix.
         groups: members and non-members, first of real users, then of canary users if there are any.
     """
@@ -273,9 +275,9 @@ class MarkGroup(Facts):
     Attributes:
         kind: kind of the canary users.
         length: length of the substring in tokens; null for other kinds.
-        candidates: smallest number of unplanted marks in a mark's ranking; 0 if none can be drawn.
+        candidates: smallest number of unplanted marks with which a mark is ranked; 0 if no such mark can be drawn.
         held_in: results of canary users who are members.
-        held_out: results of canary users who are non-members: the control.
+        held_out: results of canary users who are non-members, as the control.
     """
 
     kind: str
@@ -296,12 +298,12 @@ class MarkFacts(Facts):
 
 
 class LevelFacts(Facts):
-    """The answer for an attacker whose level is not the deciding one.
+    """The answer for an attacker at another level than the deciding level.
 
     Attributes:
         access: what the attacker sees of the model.
         primary: name of this attacker's primary attack.
-        decision: the answer, with the test behind it; it includes the attacks of weaker attackers.
+        decision: the answer, with the test that decided it; the test includes the attacks of weaker attackers.
     """
 
     access: Access
@@ -310,21 +312,21 @@ class LevelFacts(Facts):
 
 
 class Results(Facts):
-    """All results of an audit: a function of scores, membership, claims and config only.
+    """All results of an audit. They depend only on scores, membership, claims and config.
 
     Attributes:
         access: what the deciding attacker sees of the model.
-        levels: the answers for attackers who see more or less, the strongest first; ``judgement`` has the verdicts on
-            claims for all levels.
-        decision: the answer, with the test behind it.
+        levels: the answers for attackers who see more or less of the model, the strongest attacker first; ``judgement``
+            has the verdicts on claims for all levels.
+        decision: the answer, with the test that decided it.
         attacks: every attack under every aggregation, the primary attack first.
         blind: baselines that never saw the audited model.
         judgement: bounds, and a verdict on each claim.
-        knowledge: AUROC by number of texts per user that the attacker has.
-        dials: the primary attack with one of the attacker's settings changed at a time.
+        knowledge: AUROC for each number of texts per user that the attacker may have.
+        dials: the primary attack, with one changed setting in each entry.
         canaries: results for canary users, separate from real users; null if there are none.
-        exposure: what correlates with a high score among members; null if the training data is unknown.
-        trainings: results of many independent trainings; null otherwise.
+        exposure: properties of members that correlate with a high score; null if the training data is unknown.
+        trainings: results of many independent trainings; null for an audit of one model.
         gain: the model's gain over the reference model on non-members' scored texts; null if it was not measured.
     """
 

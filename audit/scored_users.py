@@ -1,4 +1,4 @@
-"""Users' scores joined to membership. Only here do text scores become user scores; all modules use this table."""
+"""Users' scores joined to membership. Only this module turns text scores into user scores."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,12 +14,13 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class ScoredUsers:
-    """n users, their membership, and every attack's statistic of every text of theirs.
+    """n users, their membership, and every attack's statistic of each of their texts.
 
     Attributes:
         users: names, in the order of all arrays.
         member: whether each user is a member, shape (n,).
-        texts: for each attack and changed dial, user (index) and statistic of every text, (t,) each, sorted by user.
+        texts: for each attack and changed dial, the user's index and the statistic of every text, shape (t,) each,
+            sorted by user.
     """
 
     users: tuple[str, ...]
@@ -39,7 +40,7 @@ class ScoredUsers:
         """Return the score of every user, shape (n,); higher means more likely a member.
 
         Raises InputError for an attack that was not scored, an unknown aggregation, a user without a text, or a score
-        that is not finite. The message has the user's number, by name.
+        that is not finite. The message gives the user's position in the order of names.
         """
         scores = self.lifted(attack, aggregation, dial)
         # Refused, not dropped: whether a score is finite may depend on the coins, and who is scored must not
@@ -50,7 +51,7 @@ class ScoredUsers:
         if (self.texts[attack, dial][0] == bad[0]).any():
             raise InputError(
                 f"attack '{attack}': the score of user number {bad[0] + 1}, in the order of names, is"
-                f" {scores[bad[0]]}. Score this user again: no user may be dropped"
+                f" {scores[bad[0]]}. Score this user again, because every user needs a score"
             )
         raise InputError(f"attack '{attack}' has no score for {bad.size} of {len(self.users)} users: score every user")
 
@@ -59,7 +60,7 @@ class ScoredUsers:
         return self.split(self.scores(attack, aggregation))
 
     def split(self, values: Array) -> tuple[Array, Array]:
-        """Split values of the users, shape (n,), into those of members and those of non-members."""
+        """Return the values, shape (n,), of members and of non-members, shapes (n1,) and (n0,)."""
         return values[self.member], values[~self.member]
 
     def lifted(self, attack: str, aggregation: str = "mean", dial: Dial | None = None) -> Array:

@@ -1,8 +1,8 @@
-"""The candidate defense to ship: the one of a few that meets every requirement, over blocks.
+"""The defense to ship: a candidate, of at most three, that meets every requirement over the blocks.
 
-Each requirement is one one-sided t test over S blocks of H0 "the limit is broken". A candidate passes if all its tests
-reject (intersection-union: the largest p-value). Holm over the candidates bounds, by the level and under any
-dependence, the probability that a candidate that breaks a limit passes (docs/theory.md#shipping-by-a-rule).
+Each requirement is a one-sided t test of H0 "the limit is broken" over S blocks. A candidate passes if all its tests
+reject (intersection-union: the largest p-value). Holm's correction over the candidates holds under any dependence. A
+candidate that breaks a limit passes with at most the level's probability (docs/theory.md#shipping-by-a-rule).
 """
 
 import math
@@ -27,12 +27,12 @@ _MOST_BLOCKS = 500  # that are asked for
 
 @dataclass(frozen=True)
 class Candidate:
-    """The measurements of a candidate.
+    """The values that a candidate is judged by.
 
     Attributes:
-        exact: measures that follow from the plan, by name; None for a guarantee that the plan does not give.
+        exact: the value of each measure that follows from the plan; None for a guarantee that the plan does not give.
         measured: for each measure, the values of each of its kinds (attacks) over the S blocks; all kinds must pass.
-        disqualified: why the candidate cannot be shipped whatever its values; "" if nothing rules it out.
+        disqualified: why the candidate cannot be shipped with any values; "" if nothing rules the candidate out.
     """
 
     name: str
@@ -46,9 +46,9 @@ class Tested(Facts):
 
     Attributes:
         requirement: the requirement, in words.
-        value: the measure, or the mean over blocks of its worst kind; null if there is none.
-        limit: one-sided limit of that mean at the rule's level, or the value itself if it is exact; null if there is
-            none.
+        value: the exact measure, or the mean over blocks of its worst kind; null if there is no value.
+        limit: one-sided limit of the mean in ``value`` at the rule's level, or an exact value itself; null if there is
+            no limit.
         p_value: p-value of "the limit is broken"; 0 or 1 for an exact measure.
         broken: whether the requirement is shown to be broken, corrected for all limits of all candidates.
     """
@@ -68,8 +68,8 @@ class CandidateResult(Facts):
         breaks: whether the candidate is shown to break a limit, or is disqualified.
         adjusted: Holm's adjusted p-value.
         disqualified: the reason; "" if the candidate is not disqualified.
-        blocks_needed: number of blocks with which these means and spreads would pass; null if no number would, or if
-            the candidate passes.
+        blocks_needed: number of blocks with which a candidate with these means and spreads would pass; null if no
+            number suffices, or if the candidate passes.
     """
 
     name: str
@@ -85,9 +85,9 @@ class Shipping(Facts):
     """The answer of the shipping rule.
 
     Attributes:
-        answer: ship a variant; none passes; or cannot be judged.
+        answer: a variant is to be shipped, no variant passes, or the variants cannot be judged.
         variant: the variant to ship; null otherwise.
-        block: the block whose cell has the model to ship; null otherwise.
+        block: the block of the model to ship; null otherwise.
         level: largest probability that a recommended variant breaks a limit.
         candidates: result of each candidate.
         reason: reason for the answer.
@@ -107,7 +107,7 @@ def judge_candidates(
     """Test every requirement of every candidate.
 
     Args:
-        candidates: the candidates, at most three, named before any was measured.
+        candidates: the candidates, at most three, which were named before any of them was measured.
         requirements: the requirements for every candidate.
         level: error probability of all tests together.
     """
@@ -144,7 +144,7 @@ def probability_of_passing(room: float, spread: float, blocks: int, level: float
     """Return the probability that one requirement is shown to be met, by the noncentral t distribution.
 
     Args:
-        room: true distance from the limit, positive on the allowed side.
+        room: true distance from the limit, positive if the limit is met.
         spread: standard deviation of one block's value.
         blocks: number of blocks S.
         level: level of the test, after Holm's first step.
@@ -154,7 +154,7 @@ def probability_of_passing(room: float, spread: float, blocks: int, level: float
 
 
 def _tested(candidate: Candidate, requirement: Requirement, level: float, share: float) -> tuple[Tested, float]:
-    """Return the test, and its unrounded p-value; ``share`` is the level for showing that the limit is broken."""
+    """Return the test and its unrounded p-value. ``share`` is the level at which a limit is shown to be broken."""
     if requirement.measure in candidate.exact:
         value = candidate.exact[requirement.measure]
         kept = value is not None and float(requirement.room([value])[0]) >= 0.0
@@ -196,7 +196,7 @@ def _mean_and_error(values: Sequence[float] | np.ndarray) -> tuple[float, float]
 
 
 def _blocks_needed(candidate: Candidate, requirements: Sequence[Requirement], level: float) -> int | None:
-    """Return the fewest blocks with which these means and spreads would pass; None if no number up to 500 would."""
+    """Return the fewest blocks with which these means and spreads would pass; None if 500 blocks are too few."""
     most = 0
     for requirement in requirements:
         if requirement.measure in candidate.exact:

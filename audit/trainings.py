@@ -1,4 +1,4 @@
-"""Answer, bounds and verdicts from the scores of many independent trainings, with or without a worst-case user."""
+"""The answer, bounds and verdicts from the scores of many independent trainings with or without a worst-case user."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -53,7 +53,7 @@ def results_of_trainings(trainings: TrainingScores, fixed: Preregistration, *, t
     """Test the trainings' scores, judge the claims, and decide.
 
     Args:
-        threshold: score threshold fixed before looking; None lets the first quarter of the trainings choose it.
+        threshold: score threshold fixed before looking; None: the first quarter of the trainings chooses the threshold.
     """
     # Trainings are not people: curves may be cut at every score, with one training in a group.
     family = evaluate_family({ScoreVariant(SCORE, "mean"): trainings.scores}, trainings.member, fixed, least=1)
@@ -96,7 +96,10 @@ def _facts(trainings: TrainingScores, test: ThresholdTest | None) -> TrainingsFa
 
 
 def _certified(trainings: TrainingScores, test: ThresholdTest | None, judgement: Judgement) -> Statement:
-    """Return the bound chosen before looking, not the highest of several bounds, and its meaning for the claims."""
+    """Return the bound that was chosen before looking, with its meaning for the claims.
+
+    It need not be the highest bound.
+    """
     least = round(test.epsilon, 2) if test else 0.0
     threshold = None
     if test is not None:

@@ -1,4 +1,4 @@
-"""The published ladder of users: what user-level privacy kept of the gain of plain training, by the number of users.
+"""The published ladder of users: the share of plain training's gain that user-level privacy kept, by number of users.
 
 The numbers are in ``users_ladder.yaml``, which ``python -m replication users`` writes, and docs/users.md prints.
 """
@@ -64,8 +64,8 @@ class LeastUsers:
 
     Attributes:
         training: uls or banded.
-        epsilon: of the training.
-        share: of the plain gain.
+        epsilon: epsilon of the training.
+        share: the share of the gain of plain training.
         users: number of users of the rung; None: no rung kept the share.
         optimizer: optimizer of that rung's training; None: no rung kept the share.
         largest: number of users of the largest rung with such a training.
@@ -102,7 +102,7 @@ def kept(ladder: Sequence[Trained]) -> tuple[Kept, ...]:
 
 
 def least_users(ladder: Sequence[Trained]) -> tuple[LeastUsers, ...]:
-    """Return the smallest rung that kept half, and three quarters, of the plain gain, for each training and epsilon.
+    """Return, for each training and epsilon, the smallest rungs that kept half and three quarters of the plain gain.
 
     Of several optimizers, the one that needed the fewest users counts.
     """

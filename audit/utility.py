@@ -26,8 +26,8 @@ class UserLoss:
     Attributes:
         texts: number of texts.
         tokens: number of predicted tokens in the texts.
-        loss: mean over these tokens under the target, nats per token; for preference pairs, the mean over pairs of the
-            loss of direct preference optimisation, nats per pair.
+        loss: mean over these tokens under the target, nats per token; for preference pairs, the mean loss of direct
+            preference optimisation, nats per pair.
         base_loss: the loss under the base model.
         preferred: share of pairs in which the target has raised the chosen answer relative to the rejected one; None
             for other texts.
@@ -42,7 +42,9 @@ class UserLoss:
 
 
 class Utility(Facts):
-    """Losses on non-members' test texts, which neither training nor the attack saw; means over users.
+    """Mean losses over non-members' test texts, which neither the training nor the attack saw.
+
+    Each user counts equally.
 
     Attributes:
         users: number of non-members.
@@ -50,10 +52,11 @@ class Utility(Facts):
         loss: loss of the target, nats ``per``.
         base_loss: the base model's loss on the same texts, nats ``per``.
         per: unit of the losses: token, or preference pair.
-        perplexity: e to the target's mean loss over all tokens of all users; null if too large for a number, and for
-            preference pairs.
+        perplexity: e to the target's mean loss over all tokens of all users; null if it overflows, and for preference
+            pairs.
         base_perplexity: perplexity of the base model on the same texts.
-        gain: base model's loss minus the target's loss, with a 95 % interval over these users; null for too few users.
+        gain: base model's loss minus the target's loss, with a 95 % interval over these users; null if there are too
+            few users.
         preferred: share of preference pairs in which the target, relative to the base model, has raised the chosen
             answer against the rejected one. It has a 95 % interval over these users; 0.5 is guessing. null for other
             texts.
@@ -121,10 +124,10 @@ def utility_of(losses: Mapping[str, UserLoss]) -> Utility | None:
 
 
 def perplexity(losses: Iterable[tuple[int, float]]) -> float | None:
-    """Return e to the mean loss over all tokens; None if that is too large for a number.
+    """Return e to the power of the mean loss over all tokens; None if the result overflows.
 
     Args:
-        losses: number of tokens of each user, and the user's mean loss over these tokens, nats per token.
+        losses: pairs (number of tokens, mean loss over these tokens in nats per token), one for each user.
     """
     counts, means = zip(*losses, strict=True)
     mean = float(np.average(means, weights=np.maximum(counts, 1)))

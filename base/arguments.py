@@ -1,4 +1,4 @@
-"""Numbers from people, as arguments or as text. heldin refuses any other value in one line."""
+"""Numbers from a user, as arguments or as text. heldin refuses any other value with a one-line message."""
 
 import functools
 import inspect
@@ -45,7 +45,7 @@ def whole_number_in(text: str) -> int:
 
 
 def numbers_named(function: Callable[P, Result]) -> Callable[P, Result]:
-    """Wrap a function: convert other libraries' numbers to Python's own; InputErrors name the wrong argument."""
+    """Wrap a function: convert other libraries' numbers to Python's own, and name a wrong argument in an InputError."""
     signature = inspect.signature(function)
 
     @functools.wraps(function)
@@ -71,7 +71,7 @@ def numbers_named(function: Callable[P, Result]) -> Callable[P, Result]:
 
 @functools.cache
 def _asked_for(function: Callable[..., object]) -> dict[str, set[type]]:
-    """Return the types of the arguments that are numbers."""
+    """Return a map from each argument that is a number to its types."""
     hints = typing.get_type_hints(function)
     kinds = {name: {hint, *typing.get_args(hint)} for name, hint in hints.items() if name != "return"}
     return {name: types for name, types in kinds.items() if types & {int, float}}

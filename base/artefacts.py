@@ -1,4 +1,4 @@
-"""Artefacts: files that one command writes and a later command reads. Each has a digest and its origin.
+"""Artefacts: files that one command writes and a later command reads. Each has a digest and a recorded origin.
 
 | artefact | place of its digest |
 |---|---|
@@ -9,11 +9,11 @@
 A JSON document also has its schema version and the version of heldin that wrote it (``stamped``). heldin refuses a
 document of another schema version: there are no migrations.
 
-A digest detects damage and careless changes. It does not stop anyone who changes the digest as well. Facts that depend
-on somebody's honesty are labelled as declared.
+A digest detects damage and careless changes. It does not stop anyone who also changes the digest. Facts that depend on
+somebody's honesty are labelled as declared.
 
-A folder whose secrets were removed has a mark, and every reader refuses the folder in one line. Tables for a later
-command are Parquet files that only their owner can read.
+``heldin purge`` marks a folder when it removes the secrets, and every reader refuses a marked folder in one line.
+Tables for a later command are Parquet files that only their owner can read.
 """
 
 import contextlib
@@ -67,9 +67,9 @@ def artefact_file(path: Path, *, made_from: str = "") -> Iterator[Path]:
 
 @contextlib.contextmanager
 def artefact_folder(path: Path, *, made_from: str = "") -> Iterator[Path]:
-    """Yield a temporary folder. On success, list its files in it and rename it to ``path``, for its owner alone.
+    """Yield a temporary folder. On success, write the list of its files, make it owner-only and rename it to ``path``.
 
-    An intact folder at ``path`` with the same origin stays.
+    An intact folder at ``path`` with the same origin is not replaced.
     """
     with whole_directory(path, same=lambda: bool(made_from) and is_whole(path, made_from)) as temporary:
         yield temporary
@@ -122,7 +122,7 @@ def state_of(path: Path, made_from: str | None = None) -> State:
 
 
 def is_whole(path: Path, made_from: str | None = None, say: Callable[[str], object] = lambda _: None) -> bool:
-    """Return whether an artefact can be read. Tells ``say`` if the artefact exists but was changed."""
+    """Return whether an artefact can be read. Call ``say`` if the artefact exists but was changed."""
     state = state_of(path, made_from)
     if state in (State.CHANGED, State.UNLISTED):
         say(f"'{path}' is damaged or was changed: heldin makes it again")
@@ -147,7 +147,7 @@ def origin_of(folder: Path, remedy: str) -> str:
 
 
 def state_of_file(path: Path) -> State:
-    """Return the state of a file, which may also be a list of digests, or a document that has its own digest."""
+    """Return the state of a file. The file may also be a list of digests, or a document with its own digest."""
     if path.name == INDEX:
         return State.WHOLE if read_index(path.parent) else State.CHANGED
     state = state_of(path)
@@ -253,7 +253,7 @@ def _digest(content: dict[str, Any]) -> str:
 
 
 def read_index(folder: Path) -> dict[str, list[str]]:
-    """Return digest and origin of each file by name; empty if there is no index, or it is damaged."""
+    """Return, for each file name, digest and origin; empty if there is no index, or if the index is damaged."""
     try:
         content = json.loads((folder / INDEX).read_text(encoding="utf-8"))
         if content.pop(_DIGEST) != _digest(content):
@@ -281,7 +281,7 @@ def require_not_purged(folder: Path) -> None:
     try:
         when = read_json(path)["purged"]
     except (ValueError, KeyError, TypeError):
-        when = "at a time that its damaged mark does not tell"
+        when = "at an unknown time, because its mark is damaged"
     raise InputError(
         f"'{folder}' was purged ({when}), which removed its keys, ledger and scores. Nothing in this folder can be"
         " recomputed or continued: start again in a new folder"
@@ -296,7 +296,7 @@ def write_table(columns: Mapping[str, Any], path: Path, *, made_from: str = "") 
 
     Args:
         columns: arrays or lists, by column name.
-        made_from: hash of the inputs of the values, such as models and texts.
+        made_from: hash of the inputs of the table, such as models and texts.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq

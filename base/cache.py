@@ -1,4 +1,4 @@
-"""The content of the cache, its size and its removal. Everything in it can be made again, though some takes long."""
+"""The content of the cache, its size and its removal. heldin can make all cached files again, but some take long."""
 
 import os
 import shutil
@@ -17,12 +17,12 @@ from heldin.base.wording import counted
 KINDS = {
     "corpora": "corpora as stores: people's texts",
     "scores": "token scores by model, from which anyone who has the model can work out texts",
-    "answers": "what models wrote in audits of attackers who see only text, which may hold people's texts",
+    "answers": "texts that models wrote in audits of text-only attackers, which may contain people's texts",
     "pretrained": "base models that were pre-trained here",
     "references": "reference models that were trained here",
     "sweeps": "copies for the cells of a sweep on a cluster: people's texts",
     "pld": "the accountant's loss distributions",
-    "plugins": "what checks found of packages' kinds",
+    "plugins": "results of checks of packages' kinds",
 }
 
 
@@ -45,7 +45,7 @@ class CachePart:
     size: int
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields by name, for JSON."""
+        """Return the fields as a dict for JSON."""
         return {**asdict(self), "path": str(self.path)}
 
 
@@ -117,7 +117,7 @@ def _sizes(path: Path) -> Iterator[int]:
 
 
 def _user_of(folder: Path) -> str:
-    """Return the name of a process that has the folder open, if this user may see it."""
+    """Return the name of a process that has the folder open, if this user may see the process."""
     for process in psutil.process_iter():
         # psutil lists open files, and no folders.
         with suppress(OSError, psutil.Error):

@@ -34,7 +34,10 @@ def keyed_digest(key: bytes, purpose: str, identity: str) -> bytes:
 
 
 def keyed_digests(key: bytes, purpose: str, identities: Iterable[str]) -> bytes:
-    """Return the ``keyed_digest`` of each identity, 32 bytes each, joined; for many, in less than half the time."""
+    """Return the ``keyed_digest`` of each identity, 32 bytes each, joined.
+
+    Faster than separate calls: less than half the time.
+    """
     # HMAC (RFC 2104) with the hash states after key and purpose kept: a key of 32 bytes fills half a block of 64.
     if len(key) != KEY_BYTES:
         raise ValueError(f"a key has {len(key)} bytes instead of {KEY_BYTES}")
@@ -96,11 +99,9 @@ def first_in_keyed_order(key: bytes, purpose: str, identities: Sequence[str], co
 def keyed_positions(key: bytes, purpose: str, identity: str, *, count: int, total: int) -> list[int]:
     """Return ``count`` different positions below ``total``, increasing. Every set is equally likely.
 
-    All positions are returned if there are fewer than ``count``. The cost is O(count), however large ``total`` is
-    (Floyd's algorithm: Bentley and Floyd 1987). A position comes from 64 bits, so its probability is exact to within
-    ``total``
-        times
-    2^-64.
+    If there are fewer than ``count`` positions, all of them are returned. The cost is O(count) for every ``total``
+    (Floyd's algorithm, Bentley and Floyd 1987). A position comes from 64 bits, so its probability is exact to within
+    ``total`` times 2^-64.
 
     Args:
         purpose: name of the choice; another name gives another choice.

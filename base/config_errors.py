@@ -26,7 +26,7 @@ def checked(
         options: for each value from an option, the dotted key and the command-line option.
 
     Raises:
-        InputError: the config has errors, which the message lists; one line if the only error is in an option.
+        InputError: the config has errors. The message lists them, and is one line if the only error is in an option.
     """
     try:
         return model.model_validate(content)
@@ -94,7 +94,7 @@ _UNKNOWN = {"extra_forbidden", "unexpected_keyword_argument", UNKNOWN_KEY}
 
 
 def unknown_key(model: type[BaseModel], place: tuple[int | str, ...]) -> PydanticCustomError:
-    """Return the error of an unknown key, with the keys that the package's model has there.
+    """Return the error of an unknown key, with the keys that the package's model has at that place.
 
     Args:
         place: place of the section that has the key.
@@ -104,7 +104,7 @@ def unknown_key(model: type[BaseModel], place: tuple[int | str, ...]) -> Pydanti
 
 
 def _shown(value: object) -> str:
-    """Return a value as text, cut where it is too long to read."""
+    """Return a value as text, shortened if it is too long to read."""
     try:
         text = repr(value)
     except (ValueError, RecursionError):  # Python writes no number of more than 4,300 digits
@@ -117,7 +117,7 @@ _SHOWN = 200  # characters
 
 @cache
 def _schema_of(model: type[BaseModel]) -> tuple[dict[str, Any], set[str]]:
-    """Return the JSON schema of a config, which takes half a second to make, and its union tags."""
+    """Return the JSON schema of a config, and its union tags. Making the schema takes half a second."""
     schema = model.model_json_schema()
     return schema, _kinds(schema)
 
@@ -166,7 +166,7 @@ _ALSO_CALLED = {
 
 
 def _nearest(key: str, valid: Sequence[str]) -> str | None:
-    """Return the valid key that was probably meant: the key for another tool's name, else the most similar key."""
+    """Return the valid key that was probably meant: the key for another tool's name, or else the most similar key."""
     called = _ALSO_CALLED.get(key.lower())
     if called in valid:
         return called

@@ -1,4 +1,4 @@
-"""Errors that a user can cause. Each message is one line: what is wrong, where, and what to do."""
+"""Errors that a user can cause. Each message is one line that states the problem, its place and the remedy."""
 
 from enum import IntEnum
 from typing import Any
@@ -12,7 +12,7 @@ class InputError(ValueError):
 
 
 class NothingToSay(InputError):
-    """Scores that support no statement. If nothing else is wrong, this is a finding and not a fault.
+    """Scores that support no statement. If nothing else is wrong, the error is a finding and not a fault.
 
     Attributes:
         statement: the reason, for a record; ``str`` renders its sentence.
@@ -28,11 +28,11 @@ class TooFewUsers(NothingToSay):
 
 
 class ConstantScores(NothingToSay):
-    """All scores are equal, and so carry no evidence about membership."""
+    """All scores are equal, so they carry no evidence about membership."""
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM during resumable work. Unlike Ctrl-C in a terminal, the signal reaches only this process."""
+    """SIGTERM arrived during resumable work. Unlike Ctrl-C in a terminal, the signal reaches only this process."""
 
 
 class ResumableError(Exception):

@@ -1,6 +1,6 @@
-"""Files that are never half-written (temporary name, then rename), owner-only folders, content hashes, JSON.
+"""Files that are never half-written (temporary name, then rename), owner-only folders, content hashes and JSON.
 
-JSON is standard: a number that is not finite is written as null. In record.json and plan.json, a null epsilon is an
+JSON is standard: a number that is not finite is written as null. In record.json and plan.json, a null epsilon means an
 infinite epsilon, which guarantees nothing.
 """
 
@@ -51,7 +51,7 @@ def private_directory(path: Path) -> Path:
 
 @contextlib.contextmanager
 def one_process_at_a_time(folder: Path, *, wait: bool = False) -> Iterator[None]:
-    """Lock ``folder``, created if missing, for this process. Removes the leftovers of killed processes.
+    """Lock ``folder`` for this process, and remove the leftovers of killed processes. A missing folder is created.
 
     With ``wait``, waits for another process's lock. Otherwise raises InputError if another process has the lock.
     """
@@ -153,7 +153,8 @@ def whole_directory(path: Path, *, same: Callable[[], bool] = lambda: False) -> 
     """Yield a temporary folder next to ``path``. On success, rename it over any folder at ``path``, else remove it.
 
     Args:
-        same: whether a folder at ``path``, perhaps finished by another process, has the same content and stays.
+        same: function that returns whether the folder at ``path`` has the same content and stays. Another process may
+            have finished that folder.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     # Each time, since leftovers of killed processes hold copies of texts or weights and would pile up.
@@ -186,12 +187,12 @@ def whole_directory(path: Path, *, same: Callable[[], bool] = lambda: False) -> 
 
 
 def kept_text(path: Path) -> str | None:
-    """Return a small text file's content for comparison; None without a file. Undecodable bytes equal no text."""
+    """Return a small text file's content for comparison; None if there is no file. Undecodable bytes equal no text."""
     return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else None
 
 
 def write_text(path: Path, text: str, *, private: bool = False) -> None:
-    """Write ``text`` to ``path``, as a whole or not at all."""
+    """Write ``text`` to ``path``, either completely or not at all."""
     with whole_file(path, private=private) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
@@ -222,12 +223,12 @@ def text_sha256(*parts: str) -> str:
 
 
 def text_digest(text: str) -> str:
-    """Return a text's digest, 16 bytes, hexadecimal. Files without texts use it to identify the text."""
+    """Return a text's digest, 16 bytes, hexadecimal. It identifies the text in files that contain no texts."""
     return text_key(text).hex()
 
 
 def text_key(text: str) -> bytes:
-    """Return a text's digest as 16 bytes, to find repeated texts without storing them."""
+    """Return a text's digest as 16 bytes, to find repeated texts without storing the texts."""
     # Enough that no two texts meet by chance.
     return hashlib.blake2b(text.encode("utf-8"), digest_size=16).digest()
 
@@ -295,7 +296,7 @@ def read_json(path: Path) -> Any:
 
 
 def parsed_json(text: str) -> Any:
-    """Return the content of a JSON text. Raises ValueError if it is not JSON, or is nested too deeply."""
+    """Return the content of a JSON text. Raises ValueError if the text is not JSON, or is nested too deeply."""
     try:
         return json.loads(text)
     except RecursionError as error:
@@ -309,7 +310,7 @@ def strict_json(value: Any) -> str:
 
 
 def finite(value: Any) -> Any:
-    """Return the value with None for every non-finite number in it."""
+    """Return the value, with None in place of every non-finite number."""
     match value:
         case float():
             return value if math.isfinite(value) else None

@@ -1,7 +1,8 @@
-"""Families of kinds: which class each name in a config means.
+"""Families of kinds: the class for each name in a config.
 
-A kind is heldin's own, is registered by an installed package (an entry point in the family's group), or is written out
-as "package.module:Class". Python imports only the kind that a config names, and the import runs the kind's code.
+A kind is heldin's own, or an installed package registers it (as an entry point in the family's group), or the config
+writes it out as "package.module:Class". Python imports only the kind that a config names, and the import runs the
+kind's code.
 """
 
 import contextlib
@@ -92,11 +93,11 @@ class Family(Generic[KindClass]):
         return f"heldin.{self.name}"
 
     def registered(self) -> list[Registered]:
-        """Return the kinds that installed packages register, by name. Nothing is imported."""
+        """Return the kinds that installed packages register, sorted by name, without an import."""
         return list(_registered_in(self.group, tuple(sys.path)))
 
     def names(self) -> list[str]:
-        """Return the names that need not be written out: heldin's own, then those that packages register."""
+        """Return the names that need not be written out: heldin's own names, then the names that packages register."""
         return [*self.ours, *dict.fromkeys(entry.name for entry in self.registered())]
 
     def find(self, name: str) -> type[KindClass]:
@@ -140,13 +141,13 @@ class Family(Generic[KindClass]):
         )
 
     def clash(self, name: str) -> list[str]:
-        """Return the packages that claim this name, perhaps heldin among them; empty if at most one does."""
+        """Return the packages that claim this name, which may include heldin; empty unless several claim the name."""
         claims = {entry.package for entry in self.registered() if entry.name == name}
         claims |= {"heldin"} if name in self.ours else set()
         return sorted(claims) if len(claims) > 1 else []
 
     def origin(self, name: str) -> Origin | None:
-        """Return the package that a kind comes from, without importing the kind; None for heldin's own.
+        """Return the package that a kind comes from, without importing the kind; None for heldin's own kinds.
 
         Raises InputError for a name that is neither registered nor written out, and for a module without files.
         """
@@ -161,10 +162,10 @@ class Family(Generic[KindClass]):
         return Origin(family=self.name, kind=name, package=package, version=version, sha256=_sha256_of(modules))
 
     def require_same_code(self, origin: Origin) -> None:
-        """Check that a kind still has the code of an earlier use.
+        """Check that the code of a kind has not changed since an earlier use.
 
         Raises:
-            InputError: the package is gone, or has another version or other files; the message says which.
+            InputError: the package is missing, or has another version or other files; the message says which.
         """
         try:
             now = self.origin(origin.kind)
@@ -221,7 +222,7 @@ def _sha256_of(modules: Sequence[str]) -> str:
 
 
 def _files_of(module: str) -> dict[str, Path]:
-    """Return a top-level module's Python files by name. Raises InputError if the module has none."""
+    """Return a map from name to path of a top-level module's Python files. Raises InputError if there are none."""
     spec = importlib.util.find_spec(module)
     folders = [] if spec is None else [Path(folder) for folder in spec.submodule_search_locations or ()]
     if folders:
@@ -239,9 +240,9 @@ def _files_of(module: str) -> dict[str, Path]:
 
 @dataclass(frozen=True)
 class OfKind:
-    """Metadata of a config field that holds a kind of a family: a section whose ``kind`` names the class.
+    """Metadata of a config field for a kind of a family. The field is a section whose ``kind`` names the class.
 
-    Errors have the kind in their location, and the JSON schema lists heldin's own kinds, as in a pydantic union.
+    As in a pydantic union, the location of an error has the kind, and the JSON schema lists heldin's own kinds.
     """
 
     family: Family[Any]
@@ -337,7 +338,7 @@ class KindsByName(OfKind):
 
 
 def _moved(detail: Any, place: tuple[str, ...], of_package: type[BaseModel] | None) -> InitErrorDetails:
-    """Return a section's error, at the section's place among a family's kinds.
+    """Return a section's error with the place of the section in front of its location.
 
     Args:
         place: place of the section.
@@ -356,7 +357,7 @@ _KNOWN = frozenset(get_args(core_schema.ErrorType))
 
 @dataclass(frozen=True)
 class NameOfKind:
-    """Metadata of a config field that holds names of a family's kinds, for docs and editors."""
+    """Metadata of a config field for names of a family's kinds, for docs and editors."""
 
     family: Family[Any]
 
@@ -367,7 +368,7 @@ class NameOfKind:
 
 
 def origins_in(config: BaseModel) -> list[Origin]:
-    """Return the origin of every kind in a config that is not heldin's own, each once, in config order."""
+    """Return, in the config's order and without repetitions, the origin of every kind that is not heldin's own."""
     origins = [origin for section in _sections(config) for origin in _origins(section)]
     return list(dict.fromkeys(origins))
 
@@ -411,7 +412,7 @@ def _leaves(value: object) -> Iterator[object]:
 
 @contextlib.contextmanager
 def in_one_line(where: str, *, ours: bool) -> Iterator[None]:
-    """Turn exceptions of a package's code into an InputError, one line that says where; with ``ours``, do nothing."""
+    """Turn an exception of a package's code into a one-line InputError with the place; with ``ours``, do nothing."""
     try:
         yield
     except (InputError, ResumableError):

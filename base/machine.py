@@ -25,7 +25,7 @@ def version() -> str:
 
 
 def installed_versions(packages: Iterable[str]) -> dict[str, str]:
-    """Return the versions of these packages by name, without packages that are not installed."""
+    """Return a map from package to version. Packages that are not installed are left out."""
     return {name: known for name in packages if (known := version_of(name)) is not None}
 
 
@@ -75,7 +75,7 @@ def _beginnings(path: str) -> Iterator[list[str]]:
 
 
 def start_worker() -> None:
-    """Prepare a worker process: its parent handles Ctrl-C, and the worker ends with its parent, and quietly."""
+    """Prepare a worker process: the parent handles Ctrl-C, and the worker ends quietly when the parent ends."""
     # Ctrl-C reaches every process of the terminal's group: each worker would print a traceback.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
@@ -102,7 +102,7 @@ _quiet = False
 
 
 def be_quiet(quiet: bool) -> None:
-    """Hide progress from now on in this process (``heldin --quiet``), or show it again."""
+    """Hide progress in this process from now on (``heldin --quiet``), or show progress again."""
     global _quiet
     _quiet = quiet
 

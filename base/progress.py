@@ -1,7 +1,7 @@
-"""Progress of long work: on a terminal a bar with rate and time left, elsewhere and in a run's log plain lines.
+"""Progress of long work: a bar with rate and time left on a terminal, plain lines elsewhere and in a run's log.
 
 Every call that works in a folder appends to the folder's log, one plain line with a time per message. A log has no
-user's text and no names: reporters give counts, and an error is logged by its class, without its message.
+user's text and no names: reporters give counts, and heldin logs the class of an error without its message.
 """
 
 import contextlib
@@ -60,12 +60,12 @@ class Reporter(Protocol):
         ...
 
     def follow(self, look: Callable[[], WorkOverview]) -> contextlib.AbstractContextManager[None]:
-        """Show the state of the work repeatedly until the context ends. A separate thread calls ``look``."""
+        """Show the state of the work at intervals until the context ends. A separate thread calls ``look``."""
         ...
 
 
 class _RateColumn(TextColumn):
-    """Units per second, as rich estimates it from recent updates. The last estimate stays after the work ends."""
+    """Units per second, which rich estimates from recent updates. The last estimate stays after the work ends."""
 
     def render(self, task: RichTask) -> Text:
         speed = task.finished_speed or task.speed
@@ -181,7 +181,7 @@ class SilentReporter:
 
 
 def reporter_for_this_terminal() -> Reporter:
-    """Return a reporter: bars if standard error is a terminal, else lines; nothing with ``--quiet``."""
+    """Return a reporter for standard error: bars on a terminal, otherwise lines, and nothing with ``--quiet``."""
     if is_quiet():
         return LineReporter(lambda line: None)
     console = Console(stderr=True)
@@ -201,7 +201,7 @@ class LoggedReporter:
 
     @contextlib.contextmanager
     def track(self, title: str, total: int, unit: str) -> Iterator[Advance]:
-        """Log the start of the work and, however the work ends, the finished amount and the time."""
+        """Log the start of the work. When the work ends or fails, log the finished amount and the time."""
         started, done = time.monotonic(), 0
         log_line(self._folder, f"{title}: begin, {total} {unit}")
         try:
@@ -226,7 +226,7 @@ def logged(reporter: Reporter, folder: Path, *, command: str) -> Iterator[Report
     """Yield a reporter that also logs to ``folder``, including how the call began and ended.
 
     Args:
-        reporter: receives everything as well.
+        reporter: reporter that also receives every message.
         folder: folder of the run; it must exist.
         command: the program's call, without names of users.
     """

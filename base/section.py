@@ -1,7 +1,7 @@
 """The base classes of config sections and of a record's parts. They are frozen and refuse unknown keys.
 
-A config key is documented only below its field: ``heldin config`` prints these docstrings. Paths and names in a config
-may contain environment variables.
+A config key is documented only below its field, because ``heldin config`` prints these docstrings. Paths and names in a
+config may contain environment variables.
 """
 
 import os
@@ -21,9 +21,9 @@ SEEDS = 2**63
 
 
 class CheckedNames(BaseModel):
-    """A model that refuses names that are not its fields. pydantic would ignore such a name, or set it.
+    """A model that refuses names that are not its fields. pydantic would ignore or set such a name.
 
-    Calls that exclude, include or replace fields give the names as text, which no type checker reads.
+    Calls that exclude, include or replace fields pass names as text, so no type checker can check them.
     """
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:

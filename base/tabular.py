@@ -1,7 +1,7 @@
 """Results as tables: a data frame, HTML for a notebook, and CSV.
 
-pandas is imported only when a data frame is requested. CSV has one header line, then one line per row; an unknown value
-is an empty cell.
+pandas is imported only when a data frame is requested. A CSV file has one header line, then one line per row. An
+unknown value is an empty cell.
 """
 
 from collections.abc import Sequence

@@ -58,7 +58,8 @@ def _values(node: yaml.Node, sizes: dict[int, int], depth: int) -> int:
 
     Args:
         node: the composed node; an alias in it is the node that the alias names.
-        sizes: filled with the number of values of each node, by identity; 0 while a node's parts are being counted.
+        sizes: the number of values of each node, by identity, which this function fills in; 0 while it counts a node's
+            parts.
         depth: number of sections and lists around the node.
     """
     if depth > _DEEPEST:
@@ -84,10 +85,10 @@ def _refusal(problem: str, node: yaml.Node) -> yaml.constructor.ConstructorError
 
 
 def read_yaml(path: Path, *, names_people: bool = False) -> Any:
-    """Return a file's content. Raises InputError, one line with the place, for broken YAML and repeated keys.
+    """Return a file's content. Raises InputError, one line with the place, for broken YAML or repeated keys.
 
     Args:
-        names_people: whether keys are people, whom error messages must not name.
+        names_people: whether the keys are names of people, which error messages must not contain.
     """
     try:
         return parse_yaml(path.read_text(encoding="utf-8"), names_people=names_people)

@@ -1,7 +1,8 @@
-"""Simultaneous ROC bands, and the test of whether an ROC violates a ceiling, from independent trainings.
+"""Simultaneous ROC bands from independent trainings, and the test whether an ROC violates a ceiling.
 
-All functions here require INDEPENDENT TRAININGS, one per score (docs/theory.md#roc-bands); scores may be tied. In one
-run, the users' scores share a model. These bands are then indicative at best: use bounds/one_run.py.
+All functions here require INDEPENDENT TRAININGS, one per score (docs/theory.md#roc-bands); scores may be tied. Scores
+of users under one model are not independent, so the bands are then indicative at best. For one run, use
+bounds/one_run.py.
 """
 
 import functools
@@ -52,7 +53,7 @@ class RocBand:
 
 @dataclass(frozen=True)
 class RocTest:
-    """The test "this ROC violates the ceiling" by two bands at alpha / 2 each.
+    """The test whether an ROC violates a ceiling, by two bands at alpha / 2 each.
 
     Attributes:
         local_levels: whether the band with equal local levels exceeds the ceiling.
@@ -71,11 +72,12 @@ class RocTest:
 
 
 def equal_local_level_band(scores: LabelledScores, *, alpha: float = 0.05, attacks: int = 1) -> RocBand:
-    """Return a band of pointwise Beta limits, at a level eta per group at which any limit fails with probability alpha.
+    """Return a band of pointwise Beta limits; some limit fails with probability alpha.
 
-    With k members at or above a threshold, TPR >= BetaInv(eta1; k, n1 + 1 - k). With j non-members at or above it,
-    FPR <= BetaInv(1 - eta0; j + 1, n0 - j). Each group has alpha / 2. The band is exact for continuous scores (Berk and
-    Jones 1979; Aldor-Noiman et al. 2013), and conservative for tied scores. It is tight at FPR below 2 %.
+    Each group has its own pointwise level eta. With k members at or above a threshold, TPR >= BetaInv(eta1; k, n1 + 1 -
+    k). With j non-members at or above it, FPR <= BetaInv(1 - eta0; j + 1, n0 - j). The error probability of each group
+    is alpha / 2. The band is exact for continuous scores (Berk and Jones 1979; Aldor-Noiman et al. 2013), and
+    conservative for tied scores. It is tight at FPR below 2 %.
     """
     level = check_alpha(alpha, attacks) / 2.0
     thresholds, k, j, n1, n0 = _counts(scores)
@@ -86,7 +88,8 @@ def equal_local_level_band(scores: LabelledScores, *, alpha: float = 0.05, attac
 def dkw_band(scores: LabelledScores, *, alpha: float = 0.05, attacks: int = 1) -> RocBand:
     """Return the band TPR - e1, FPR + e0 with e = sqrt(ln(2 / alpha) / (2 n)).
 
-    The method is that of Massart 1990, one-sided, alpha / 2 per group. The band is tight in the middle of the curve.
+    The method is from Massart 1990, one-sided, with alpha / 2 for each group. The band is tight in the middle of the
+    curve.
     """
     level = check_alpha(alpha, attacks)
     thresholds, k, j, n1, n0 = _counts(scores)
@@ -112,9 +115,9 @@ def violates(scores: LabelledScores, ceiling: RocCeiling, *, alpha: float = 0.05
 
 
 def both_bands(scores: LabelledScores, *, alpha: float = 0.05, attacks: int = 1) -> tuple[RocBand | None, RocBand]:
-    """Return the bands (equal local levels, DKW), each at alpha / 2. Both hold with confidence 1 - alpha.
+    """Return the bands (equal local levels, DKW), each at alpha / 2. Together they hold with confidence 1 - alpha.
 
-    Above ``LARGEST`` trainings of one group, the first band is None, and its half of alpha is not spent.
+    If a group has more than ``LARGEST`` trainings, the first band is None, and its half of alpha is not spent.
     """
     level = check_alpha(alpha, attacks) / 2.0
     # Too many trainings for local levels: the DKW band keeps to its own half of alpha.
@@ -132,7 +135,7 @@ def auroc_at_least(scores: LabelledScores, *, alpha: float = 0.05, attacks: int 
 
 
 def auroc_epsilon(least: float, delta: float) -> float:
-    """Return the smallest epsilon whose region allows AUROC A = ``least``: ln((1 - delta)^2 / (1 - A) - 1)."""
+    """Return the smallest epsilon that allows AUROC A = ``least``: ln((1 - delta)^2 / (1 - A) - 1)."""
     check_bound_delta(delta)
     # Solves A = 1 - (1 - delta)^2 / (1 + e^epsilon) (docs/theory.md#attacker-ceilings) for e^epsilon.
     odds = (1.0 - delta) ** 2 / max(1.0 - least, 1e-300) - 1.0
@@ -143,7 +146,8 @@ def auroc_epsilon(least: float, delta: float) -> float:
 def local_level(trials: int, alpha: float) -> float:
     """Return eta: all n uniform order statistics exceed their eta-quantiles with probability 1 - alpha.
 
-    eta is accurate to 0.1 % relative and rounded down. Raises InputError above 50,000 trainings of one group.
+    eta has a relative accuracy of 0.1 % and is rounded down. Raises InputError for more than 50,000 trainings of a
+    group.
     """
     check_alpha(alpha)
     if trials > LARGEST:
@@ -165,9 +169,9 @@ def local_level(trials: int, alpha: float) -> float:
 def crossing_probability(trials: int, eta: float) -> float:
     """Return P(some k: U_(k) < BetaInv(eta; k, n + 1 - k)) for n uniform order statistics U_(1) <= ... <= U_(n).
 
-    The recursion over the number of points below each limit is exact, as a Poisson process conditioned on n points
-    (Moscovich and Nadler 2017, section 2). It is truncated at 9 standard deviations, so the result is never below the
-    true value, and above it by less than 1e-12. Time grows as n^1.5.
+    The recursion over the number of points below each limit is exact: it conditions a Poisson process on n points
+    (Moscovich and Nadler 2017, section 2). The recursion is truncated at 9 standard deviations, so the result is at
+    least the true value, and exceeds it by less than 1e-12. Time grows as n^1.5.
     """
     ranks = np.arange(1.0, trials + 1.0)
     at = special.betaincinv(ranks, trials + 1.0 - ranks, eta)

@@ -1,4 +1,4 @@
-"""Scores from any tool, in a CSV file with the columns user, score, member: the input of ``heldin bound``."""
+"""The input of ``heldin bound``: scores from any tool, in a CSV file with the columns user, score and member."""
 
 import csv
 import math
@@ -43,7 +43,7 @@ def bound_scores(
         delta: delta of the bounds, in (0, 1); None: delta of the first claim.
 
     Raises:
-        InputError: ``higher_is`` is another word, or ``evaluate`` refuses the input.
+        InputError: ``higher_is`` is neither "member" nor "non-member", or ``evaluate`` refuses the input.
     """
     if higher_is not in ORIENTATIONS:
         raise InputError(f"--higher-is '{higher_is}': choose member or non-member")
@@ -60,7 +60,7 @@ def bound_scores(
 
 
 def _wrong_way_round(scores: LabelledScores, higher_is: str) -> list[Statement]:
-    """Return a warning if the scores indicate the other group, as when losses are taken for scores."""
+    """Return a warning if the scores indicate the other group, for example because they are losses."""
     if not scores.held_in.size or not scores.held_out.size:
         return []
     test = stats.mannwhitneyu(scores.held_in, scores.held_out, alternative="less", method="asymptotic")
@@ -74,8 +74,8 @@ def _wrong_way_round(scores: LabelledScores, higher_is: str) -> list[Statement]:
 def read_scores(path: Path) -> LabelledScores:
     """Read the columns user, score and member, sorted by user, so the result does not depend on the row order.
 
-    Raises InputError, one line with file and row, in these cases: the file cannot be read, a column is missing, a user
-    has a score without membership or the reverse, a score is not a finite number, or a user occurs twice.
+    Raises InputError, one line with file and row, if the file cannot be read or lacks a column. Also raises InputError
+    if a user has a score without membership or the reverse, occurs twice, or has a score that is not a finite number.
     """
     try:
         # Spreadsheets begin a file with a byte-order mark, which would become part of the first column's name.
@@ -84,15 +84,15 @@ def read_scores(path: Path) -> LabelledScores:
             reader.fieldnames = _header(path, reader.fieldnames or ())
             rows = _rows(path, reader)
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+        raise InputError(f"{path} cannot be read ({error.strerror})") from None
     except UnicodeDecodeError:
         raise InputError(
-            f"{path}: not UTF-8 text: save the file as UTF-8 CSV with the columns {', '.join(COLUMNS)}"
+            f"{path} is not UTF-8 text: save the file as UTF-8 CSV with the columns {', '.join(COLUMNS)}"
         ) from None
     except csv.Error as error:
-        raise InputError(f"{path}: not a CSV file ({error})") from None
+        raise InputError(f"{path} is not a CSV file ({error})") from None
     if not rows:
-        raise InputError(f"{path}: no rows: give one row per user")
+        raise InputError(f"{path} has no rows: give one row per user")
     # By name: where scores are tied, guesses go by place, and the file's order would decide.
     users = tuple(sorted(rows))
     try:
@@ -117,7 +117,7 @@ def _header(path: Path, names: Sequence[str]) -> list[str]:
     # ``DictReader`` would keep the last of two columns without a word.
     twice = next((column for column in COLUMNS if header.count(column) > 1), None)
     if twice:
-        raise InputError(f"{path}: the column '{twice}' appears twice: rename one")
+        raise InputError(f"{path}: the column '{twice}' appears twice. Rename one")
     return header
 
 
@@ -130,9 +130,9 @@ def _rows(path: Path, reader: "csv.DictReader[str]") -> dict[str, tuple[float, b
             raise InputError(f"{path}, row {reader.line_num}: the row has more fields than the header")
         user, score, member = _row(path, reader.line_num, row)
         if user in rows and rows[user][1] != member:
-            raise InputError(f"{path}, row {reader.line_num}: this user is in both groups: keep one row per user")
+            raise InputError(f"{path}, row {reader.line_num}: this user is in both groups. Keep one row per user")
         if user in rows:
-            raise InputError(f"{path}, row {reader.line_num}: this user has two scores: keep one row per user")
+            raise InputError(f"{path}, row {reader.line_num}: this user has two scores. Keep one row per user")
         rows[user] = (score, member)
     return rows
 
@@ -142,21 +142,21 @@ def _row(path: Path, number: int, row: dict[str, Any]) -> tuple[str, float, bool
     # A row with too few fields has None in the rest: an empty field.
     user, score, member = (str(row.get(column) or "").strip() for column in COLUMNS)
     if not user:
-        raise InputError(f"{where}: the user is empty: name the user")
+        raise InputError(f"{where}: the user is empty. Name the user")
     if "\n" in user:
         raise InputError(
-            f"{where}: the name of the user has several lines: look for a stray quotation mark before this row"
+            f"{where}: the name of the user has several lines. Look for a stray quotation mark before this row"
         )
     if not member:
-        raise InputError(f"{where}: the row has a score but no membership: give 1 (held in) or 0 (held out)")
+        raise InputError(f"{where}: the row has a score but no membership. Give 1 (member) or 0 (non-member)")
     if not score:
-        raise InputError(f"{where}: the row has a membership but no score: score every user")
+        raise InputError(f"{where}: the row has a membership but no score. Score every user")
     if member.lower() not in _YES + _NO:
-        raise InputError(f"{where}: the membership is neither 1 (held in) nor 0 (held out): give one of these")
+        raise InputError(f"{where}: the membership is neither 1 (member) nor 0 (non-member). Give 1 or 0")
     try:
         value = number_in(score)
     except ValueError:
-        raise InputError(f"{where}: the score is not a number: give a number") from None
+        raise InputError(f"{where}: the score is not a number. Give a number") from None
     if not math.isfinite(value):
-        raise InputError(f"{where}: the score is {value}: score this user again, since no user may be dropped")
+        raise InputError(f"{where}: the score is {value}. Score this user again, because every user needs a score")
     return user, value, member.lower() in _YES

@@ -1,4 +1,4 @@
-"""The design behind evidence: how membership was decided, and the choices that were fixed before looking."""
+"""The design of an audit: how membership was decided, and the choices that were fixed before looking."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -38,15 +38,17 @@ class Design:
 
     Attributes:
         assignment: how membership was decided.
-        independent_trainings: whether each score comes from a separate training, all alike except for the user's
-            presence.
-        coins_witnessed: False for somebody else's checkpoint, because its coins are only asserted.
-        coins_stated: True if the coins are certified on the word of the person who runs the audit.
-        reference_on_one_side: whether the reference model was trained on the held-out (or held-in) users, or on a split
-            associated with theirs.
+        independent_trainings: whether each score comes from a separate training. The trainings differ only in the
+            user's presence.
+        coins_witnessed: whether heldin drew the coins. False for somebody else's checkpoint, because its coins are only
+            asserted.
+        coins_stated: whether the evidence counts as certified although only the person who runs the audit vouches for
+            the coins.
+        reference_on_one_side: whether the reference model was trained on one group of the audited users, or on a split
+            that depends on the group.
         blind_p_value: p-value of a baseline that never sees the audited model; None if no baseline was run.
         guesses: r of the one-run test, registered before looking; None: several numbers are tried (one_run.paid_tries).
-        thresholds: thresholds for independent trainings, fixed before looking; empty: simultaneous bands.
+        thresholds: thresholds for independent trainings, fixed before looking; empty: the test uses simultaneous bands.
         attacks: number of attacks tried, if these scores are the best of several.
         alpha: total error probability.
         gaussian: whether the mechanism's trade-off curve is known to be Gaussian (no sampling).
@@ -78,7 +80,10 @@ class Design:
             raise InputError(f"the blind baseline's p-value {self.blind_p_value} is outside [0, 1]")
 
     def flaws(self, members: int, users: int) -> tuple[Statement, ...]:
-        """Return why a result is not certified, gravest first; none if it is (docs/theory.md#conditions-of-one-run)."""
+        """Return why a result is not certified, the gravest reason first; empty if it is certified.
+
+        See docs/theory.md#conditions-of-one-run.
+        """
         coin = self.assignment is Assignment.COIN
         blind = self.blind_p_value
         checks = [
@@ -102,7 +107,7 @@ class Design:
         return (*(flaw for holds, flaw in checks if holds), *self.unmet)
 
     def cautions(self, members: int, users: int) -> tuple[Statement, ...]:
-        """Return warnings for a result under coins: patterns that fair coins seldom produce, and mistakes often do."""
+        """Return warnings about patterns that fair coins seldom produce and mistakes often produce."""
         if self.assignment is not Assignment.COIN:
             return ()
         cautions = []

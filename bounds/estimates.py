@@ -1,7 +1,7 @@
-"""Estimates of epsilon: Andrew et al. 2024 for gradient canaries, Zanella-Beguelin et al. 2022 from counts.
+"""Estimates of epsilon, by Andrew et al. 2024 from gradient canaries and by Zanella-Beguelin et al. 2022 from counts.
 
-Neither is a bound: no theorem says how often the interval misses. heldin prints their measured coverage
-(docs/coverage.md) with them, and no decision uses them.
+Neither estimate is a bound, because no theorem states how often its interval misses. heldin prints their measured
+coverage (docs/coverage.md) with them, and no decision uses them.
 """
 
 import math
@@ -30,7 +30,7 @@ class EpsilonEstimate:
         lower: lower end of the interval.
         upper: upper end of the interval.
         mu: estimate of mu, if the estimator assumes mu-GDP.
-        warning: why the estimate may be poor; None if there is no reason.
+        warning: why the estimate may be poor; None if no reason is known.
     """
 
     epsilon: float
@@ -55,10 +55,10 @@ def andrew_estimate(
 
     The method is Algorithm 2 of Andrew et al. 2024.
 
-    Scores are g_j = sqrt(d) cos(canary, released vector), with distribution N(0, 1) for a left-out canary. With one
-    common variance the two Gaussians give mu-GDP. mu is mean(observed) under the exact null N(0, 1). If left-out
-    canaries were scored too, mu is the difference of means over the pooled standard deviation. The interval is a
-    bootstrap over canaries.
+    The scores are g_j = sqrt(d) cos(canary, released vector), and have the distribution N(0, 1) for a left-out canary.
+    With one common variance the two Gaussians give mu-GDP. mu is mean(observed) under the exact null N(0, 1). If
+    left-out canaries were scored too, mu is the difference of means over the pooled standard deviation. The interval is
+    a bootstrap over canaries.
 
     Args:
         observed: scores of included canaries, shape (k,), k >= 2.
@@ -91,7 +91,7 @@ def andrew_estimate(
 def bayesian_interval(counts: Counts, delta: float, *, confidence: float = 0.9, prior: float = 0.5) -> EpsilonEstimate:
     """Return the equal-tailed credible interval of epsilon, with the median as the estimate.
 
-    The method is that of Zanella-Beguelin et al. 2022, section 4.
+    The method is from Zanella-Beguelin et al. 2022, section 4.
 
     FPR and FNR of one attack at a pre-registered threshold have independent Beta posteriors. P(epsilon <= e) is the
     posterior mass of the region that (e, delta)-DP allows: e^e FPR + FNR >= 1 - delta, FPR + e^e FNR >= 1 - delta, and

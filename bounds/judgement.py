@@ -1,6 +1,6 @@
-"""The judgement of scores: every valid bound at its own level, refused bounds with reasons, and verdicts.
+"""The judgement of scores: valid bounds at their own levels, refused bounds with reasons, and verdicts.
 
-Every lower bound on epsilon is a rule: its computation, its requirements on the design, and its strength of evidence.
+Each lower bound on epsilon is a rule: a computation, requirements on the design, and a strength of evidence.
 """
 
 import math
@@ -33,11 +33,11 @@ class BoundRule:
 
     Attributes:
         name: name in records and reports.
-        compute: epsilon from scores, design and delta.
-        needs: conditions of the bound; each returns a reason if the condition does not hold.
-        coverage: lowest measured coverage at nominal 0.95 (docs/coverage.md, compared by a test; with 2,000 simulated
-            audits, a share just below 0.95 is within the simulation's noise).
-        standing: strength of evidence, whatever the design; None: the design decides.
+        compute: function from scores, design and delta to epsilon.
+        needs: conditions of the bound. Each is a function that returns a reason if the condition does not hold.
+        coverage: lowest measured coverage at nominal 0.95 (docs/coverage.md, which a test compares). A share just below
+            0.95 is within the noise of 2,000 simulated audits.
+        standing: strength of evidence under every design; None: the design decides.
     """
 
     name: str
@@ -52,7 +52,7 @@ class BoundRule:
 
 
 def fair_coins(_: LabelledScores, design: Design) -> Statement | None:
-    """Require that independent fair coins drew membership, or that nobody knows how it was decided."""
+    """Require that independent fair coins drew membership, or that the assignment is unknown."""
     # An unknown assignment passes: its bounds are then indicative (``Design.flaws``).
     if design.assignment is Assignment.FIXED:
         return Refusal.NEEDS_COINS()
@@ -88,7 +88,7 @@ def one_threshold(_: LabelledScores, design: Design) -> Statement | None:
 
 
 def two_of_each(scores: LabelledScores, _: Design) -> Statement | None:
-    """Require two trainings of each group, to split into halves."""
+    """Require two trainings of each group, because the bound splits each group into halves."""
     n1, n0 = scores.held_in.size, scores.held_out.size
     if min(n1, n0) < 2:
         return Refusal.NEEDS_TWO_OF_EACH(members=n1, others=n0)
@@ -175,7 +175,7 @@ RULES: Sequence[BoundRule] = (
 
 
 def plan_rule(family: NoiseFamily) -> BoundRule:
-    """Return the rule of the bound over the noise multiplier of a claimed plan."""
+    """Return the rule for the bound that varies the noise multiplier of a claimed plan."""
 
     def compute(scores: LabelledScores, design: Design, delta: float) -> float:
         bound = family_bound(scores, family, delta, made=design.guesses, alpha=design.alpha, attacks=design.attacks)
@@ -190,7 +190,7 @@ class Bound:
 
     Attributes:
         name: name of the rule that computes the bound.
-        epsilon_lower: the bound: epsilon is at least this number.
+        epsilon_lower: the bound: epsilon is at least this number at ``level``.
         level: nominal confidence.
         standing: strength of the evidence.
         coverage: lowest measured coverage at nominal 0.95; null if it was not measured.
@@ -213,7 +213,7 @@ class RefusedBound:
 
     Attributes:
         name: name of the bound.
-        refusal: why the bound is not valid.
+        refusal: why the bound is not valid for the design.
         subjects: the people whom the bound would be about.
     """
 
@@ -238,7 +238,8 @@ class Judgement(Tabular):
         delta: delta at which the bounds on epsilon hold.
         bounds: the bounds, each valid at its level.
         refused: bounds that the design does not support.
-        verdicts: one per claim, all valid at the same time. Without a claim, one states what could have been certified.
+        verdicts: one verdict for each claim, all valid at the same time. Without a claim, the only verdict states the
+            epsilon that perfect guessing could have certified.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
@@ -261,18 +262,18 @@ class Judgement(Tabular):
         return ExitCode.CERTIFIED if ExitCode.CERTIFIED in codes else max(codes, default=ExitCode.DONE)
 
     def heading(self) -> str:
-        """Return the gravest verdict, or why there is none."""
+        """Return the gravest verdict, or the reason why there is none."""
         if not self.verdicts:
-            return f"Nothing can be said: {'; '.join(bound.reason for bound in self.refused)}"
+            return f"No statement is possible: {'; '.join(bound.reason for bound in self.refused)}"
         gravest = self.verdict
         return f"{describe_outcome(gravest.outcome, gravest.standing).capitalize()}: {gravest.reason}"
 
     def notes(self) -> Sequence[str]:
-        """Return the warnings of all verdicts, each once."""
+        """Return the warnings of all verdicts, without repetitions."""
         return tuple(dict.fromkeys(text for verdict in self.verdicts for text in verdict.warnings))
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the bounds, each with its level."""
+        """Return one row for each bound, with its level."""
         return [{**asdict(b), "standing": b.standing.value, "delta": self.delta} for b in self.bounds]
 
     def as_dict(self) -> dict[str, Any]:
@@ -289,7 +290,7 @@ def nothing_judged(users: int, delta: float, refusal: Statement, subjects: State
     """Return the judgement of scores that support no statement.
 
     Args:
-        delta: delta that the bounds would have had.
+        delta: delta for which bounds were requested.
         refusal: why there are no bounds.
         subjects: the people whom the bounds would be about.
     """
@@ -303,13 +304,13 @@ def evaluate(
 
     Args:
         scores: scores joined to membership; higher means more likely a member.
-        design: how the scores were obtained; its alpha is the error probability of each bound, and of all verdicts
-            together.
+        design: how the scores were obtained. ``design.alpha`` is the error probability of each bound, and of all
+            verdicts together.
         delta: delta of the bounds, in (0, 1); None: delta of the first claim.
 
     Raises:
         InputError: delta is missing or invalid, or a threshold is not finite.
-        TooFewUsers: even perfect separation would support no statement.
+        TooFewUsers: there are too few users for any statement, even with perfect separation.
     """
     if delta is None:
         if not claims:
@@ -348,12 +349,12 @@ def evaluate(
 
 
 def joined(judgements: Sequence[Judgement]) -> Judgement:
-    """Join the judgements of several groups of people, each labelled with its group. All must have one delta.
+    """Join the judgements of several groups of people; bounds and verdicts carry their group. All must have one delta.
 
-    Raises ValueError for several values of delta, because such bounds do not compare.
+    Raises ValueError for several values of delta, because bounds at different deltas do not compare.
     """
     if len({j.delta for j in judgements}) > 1:
-        raise ValueError("bounds at several deltas cannot be put under one")
+        raise ValueError("bounds at several deltas cannot be joined")
     return Judgement(
         users=sum(j.users for j in judgements),
         delta=judgements[0].delta,
@@ -390,6 +391,6 @@ def table(result: Judgement) -> str:
         lines += [f"{name:<26}{b.epsilon_lower:>11.3f}{b.level:>12.3g}{b.standing.value:>13}{coverage:>10}"]
     lines += ["(none is valid for this design)"] if not result.bounds else []
     if any(b.coverage is not None for b in result.bounds):
-        lines += ["coverage: how often the bound held in simulations of a known epsilon, the lowest measured"]
+        lines += ["coverage: lowest measured share of simulations with a known epsilon in which the bound held"]
     lines += [""] + [f"refused: {r.name}: {r.reason}" for r in result.refused]
     return "\n".join(lines).rstrip() + "\n"

@@ -1,7 +1,8 @@
 """Bounds on epsilon for a trainer that differs from its plan only in its noise: the plan's family of curves.
 
-Nobody checks this condition. A trainer that samples, clips or counts differently from the plan has another family, and
-these bounds do not apply to it. They are never a certificate and no basis for a verdict (docs/theory.md#noise-family).
+Nobody checks this condition. A trainer that samples, clips or counts differently from the plan has another family, so
+these bounds do not apply to it. The bounds are never a certificate and no basis for a verdict
+(docs/theory.md#noise-family).
 """
 
 import functools
@@ -41,15 +42,15 @@ def family_bound(
     made: int | None = None,
     attacks: int = 1,
 ) -> OneRunBound:
-    """Return a lower bound on epsilon for a trainer that differs from the plan only in its noise; never a certificate.
+    """Return a lower bound on epsilon for a trainer that differs from the plan only in its noise.
 
-    The bound inverts the test of the plan's curve over its noise: epsilon at the least rejected noise multiplier.
+    The bound is epsilon at the least noise multiplier whose curve the test rejects. It is never a certificate.
 
     Args:
         family: the plan at any noise multiplier.
         delta: delta of the bound, in (0, 1).
         alpha: total error probability.
-        made: number of guesses r, registered beforehand; None: the numbers of ``paid_tries``, each at its share of
+        made: number of guesses r, registered beforehand; None: the numbers of ``paid_tries``, each with its share of
             alpha.
         attacks: number of attacks tried, if these scores are the best of several; alpha is divided by it.
     """
@@ -69,10 +70,9 @@ def family_bound(
 
 @functools.lru_cache(maxsize=65536)
 def fdp_noise(guesses: Guesses, family: NoiseFamily, alpha: float = 0.05) -> float | None:
-    """Return the least noise multiplier found (to 0.5 %) that rejects the family's curve; None if none does.
+    """Return the least noise multiplier found (to 0.5 %) whose curve is rejected; None if no curve is rejected.
 
-    The search covers 1/64 of the stated noise to 1024 times the stated noise. A rejected curve rules out all lower
-    curves.
+    The search covers noise from 1/64 to 1024 times the stated noise. A rejected curve rules out all lower curves.
     """
 
     # Rejection at one noise means rejection at all larger ones, whose curves are lower: so bisection finds the least.

@@ -1,14 +1,14 @@
 """Lower bounds on epsilon from one training run, after Steinke et al. 2023 and Mahloujifar et al. 2024.
 
-Conditions for everything here (docs/theory.md#conditions-of-one-run): an independent fair coin decided the membership
-of each of the m users, was drawn after the pool was fixed, and was used once. The scores are a function of the released
-model and of randomness independent of the coins. All m flipped users count, including abstentions. The number of
-guesses r was fixed before looking, or the error probability covers its choice. Users' scores may depend on each other,
-which these theorems allow.
+The conditions of every bound in this module (docs/theory.md#conditions-of-one-run): an independent fair coin decided
+the membership of each of the m users. The coins were drawn after the pool was fixed, and were used once. The scores are
+a function of the released model and of randomness independent of the coins. All m flipped users count, including
+abstentions. The number of guesses r was fixed before looking, or the error probability covers its choice. The theorems
+allow users' scores to depend on each other.
 
 The theorems allow any guesses that are a function of the scores: the guesser never sees a coin.
 docs/theory.md#choice-of-guesses describes how heldin chose the number of guesses and the guessed users. The module also
-simulates right guesses of a Gaussian attacker, whose scores are N(mu, 1) for members and N(0, 1) for others.
+simulates right guesses of a Gaussian attacker: scores are N(mu, 1) for members and N(0, 1) for others.
 """
 
 import functools
@@ -86,15 +86,15 @@ def guess(labelled: LabelledScores, made: int, *, tie_seed: int = 0) -> Guesses:
 
 
 def paid_tries(users: int, made: int | None = None, alpha: float = 0.05, attacks: int = 1) -> tuple[Try, ...]:
-    """Return the numbers of guesses to try and their shares of alpha / attacks, by the arguments only.
+    """Return the numbers of guesses to try and their shares of alpha / attacks, which depend on the arguments only.
 
     Without a registered number, the tries are 0.84 m^{3/4} guesses (149 of 1,000) at 70 % of the error probability,
-    half of the users at 10 % and all users at 20 %. The first is near the best number for attackers of AUROC 0.6 to
-    0.95. The others are for attackers who identify nearly all members (docs/theory.md#choice-of-guesses has the
+    half of the users at 10 % and all users at 20 %. The first number is nearly the best for attackers of AUROC 0.6 to
+    0.95. The other numbers are for attackers who identify nearly all members (docs/theory.md#choice-of-guesses has the
     simulations).
 
     Args:
-        made: number of guesses r, registered beforehand; None: several numbers are tried.
+        made: number of guesses r, registered beforehand; None: heldin tries several numbers.
         alpha: total error probability.
         attacks: number of attacks tried, if these scores are the best of several; alpha is divided by it.
 
@@ -136,12 +136,12 @@ class Games:
     played: tuple[Guesses, ...]
 
     def play(self) -> Iterator[tuple[Guesses, float]]:
-        """Yield each game with its level."""
+        """Yield each game with the error probability that its test may spend."""
         return zip(self.played, self.levels, strict=True)
 
     @property
     def made(self) -> tuple[int, ...]:
-        """Numbers of guesses of the games."""
+        """The number of guesses of each game."""
         return tuple(game.made for game in self.played)
 
 
@@ -174,7 +174,7 @@ def guessed_out(ranked: Array, made: int) -> int:
     """Count the guesses "out": scores below ``centre`` among the ``made`` scores farthest from it.
 
     The other guesses are "in". The result is between 0 and ``made``, and does not depend on the order of the users.
-    Reversing the sign of all scores exchanges in and out, except for scores equally far on both sides.
+    Reversing the sign of all scores exchanges "in" and "out", except for scores at equal distances on both sides.
 
     Args:
         ranked: scores, shape (m,), ascending.
@@ -204,7 +204,7 @@ def attack_mu(auroc: float) -> float:
 
 
 def typical_rights(users: int, made: int, mu: float) -> int:
-    """Return right guesses of the median run: r P(in | score among the r / 2 highest). The lower end is symmetric."""
+    """Return the right guesses of the median run: r P(in | score among the r / 2 highest). The low end is symmetric."""
     return min(made, int(made * _precision(users, made, mu)))
 
 
@@ -252,7 +252,7 @@ class OneRunBound:
     Attributes:
         alpha: total error probability.
         guesses: the game that gave the bound.
-        tried: all numbers of guesses that were tried.
+        tried: every number of guesses that was tried.
         mu: lower bound on mu, if mu-GDP is assumed; None otherwise.
     """
 
@@ -266,7 +266,7 @@ class OneRunBound:
 def one_run_p_value(guesses: Guesses, epsilon: float, delta: float) -> float:
     """Return a p-value of ``correct`` or more right guesses under (epsilon, delta)-DP.
 
-    The p-value is that of Steinke, Nasr, Jagielski 2023, Theorem 5.2:
+    The p-value is from Steinke, Nasr, Jagielski 2023, Theorem 5.2:
 
     P[Bin(r, q) >= v] + 2 m delta max_{1 <= i <= v} P[v - i <= Bin(r, q) < v] / i with q = e^eps / (1 + e^eps), at most
     1. For the conditions see the module docstring. Add/remove and replace coincide, because the coin decides presence.
@@ -288,7 +288,7 @@ def one_run_p_value(guesses: Guesses, epsilon: float, delta: float) -> float:
 
 @functools.lru_cache(maxsize=65536)
 def one_run_epsilon(guesses: Guesses, delta: float, alpha: float = 0.05) -> float:
-    """Return the largest epsilon found with one_run_p_value <= alpha; 0 if not even epsilon = 0 is rejected."""
+    """Return the largest epsilon found with one_run_p_value <= alpha; 0 if epsilon = 0 is not rejected."""
     # (epsilon, delta)-DP implies (epsilon', delta)-DP for every larger epsilon', so any rejected epsilon is a valid
     # lower bound with confidence 1 - alpha, whether or not the p-value is monotone.
     check_alpha(alpha)
@@ -296,15 +296,15 @@ def one_run_epsilon(guesses: Guesses, delta: float, alpha: float = 0.05) -> floa
 
 
 def fdp_rejects(guesses: Guesses, inverse_roc: InverseRoc, alpha: float = 0.05) -> bool:
-    """Return whether f-DP is rejected at level alpha: Mahloujifar, Melis, Chaudhuri 2024, the recursion of Theorem 3.2.
+    """Return whether the recursion of Mahloujifar, Melis, Chaudhuri 2024, Theorem 3.2, rejects f-DP at level alpha.
 
     R = alpha v/m, H = alpha (r - v)/m; for i = v-1, ..., 0: H' = max(H, F^-1(R)), R += i/(r - i) (H' - H), H = H'. The
     test rejects iff R + H > r/m.
 
     Args:
         guesses: the game; for the conditions see the module docstring.
-        inverse_roc: F^-1(y), the smallest FPR at which the claimed ROC, symmetric and concave, reaches TPR y. The test
-            stays valid with an ROC above the true one.
+        inverse_roc: F^-1(y), the smallest FPR at which the claimed ROC reaches TPR y. The ROC is symmetric and concave.
+            An ROC above the true ROC keeps the test valid.
         alpha: error probability.
     """
     check_alpha(alpha)
@@ -339,7 +339,10 @@ def epsilon_delta_inverse(epsilon: float, delta: float) -> InverseRoc:
 
 
 def curve_inverse(ceiling: RocCeiling) -> InverseRoc:
-    """Return F^-1 of an accountant's curve, made symmetric and concave first, which never lowers the curve."""
+    """Return F^-1 of an accountant's curve.
+
+    The function first makes the curve symmetric and concave, and never lowers it.
+    """
     hull = symmetrised(ceiling)
     # R may pass 1 by ``_ROUNDING``, which ``fpr_at`` refuses.
     return lambda y: hull.fpr_at(min(1.0, y))
@@ -347,13 +350,13 @@ def curve_inverse(ceiling: RocCeiling) -> InverseRoc:
 
 @functools.lru_cache(maxsize=65536)
 def fdp_mu(guesses: Guesses, alpha: float = 0.05) -> float:
-    """Return the largest mu (to 1e-5) for which mu-GDP is rejected; 0 if none. Valid for mu-GDP mechanisms."""
+    """Return the largest mu (to 1e-5) for which mu-GDP is rejected; 0 if none is. Valid for mu-GDP mechanisms."""
     return _largest(lambda mu: fdp_rejects(guesses, gaussian_inverse(mu), alpha), _HIGHEST_MU)
 
 
 @functools.lru_cache(maxsize=65536)
 def fdp_epsilon(guesses: Guesses, delta: float, alpha: float = 0.05) -> float:
-    """Return the largest epsilon (to 1e-5) whose (epsilon, delta)-DP curve the f-DP recursion rejects; 0 if none.
+    """Return the largest epsilon (to 1e-5) whose (epsilon, delta)-DP curve the f-DP recursion rejects; 0 for none.
 
     Valid for every mechanism. At delta = 0, the result equals one_run_epsilon if all guesses were right, and is
     slightly below one_run_epsilon otherwise (0.69 instead of 0.70 at 75 right of 100).
@@ -364,7 +367,7 @@ def fdp_epsilon(guesses: Guesses, delta: float, alpha: float = 0.05) -> float:
 def one_run_rejects(guesses: Guesses, epsilon: float, delta: float, alpha: float = 0.05) -> bool:
     """Return whether (epsilon, delta)-DP is rejected at level alpha by either theorem.
 
-    The f-DP recursion is sharper at large delta. The binomial tail is sharper at small delta.
+    The f-DP recursion is sharper at large delta, and the binomial tail is sharper at small delta.
 
     Args:
         epsilon: claimed epsilon, >= 0.
@@ -386,7 +389,7 @@ def steinke_bound(
     Args:
         delta: delta of the bound, in [0, 1).
         alpha: total error probability.
-        made: number of guesses r, registered beforehand; None: the numbers of ``paid_tries``, each at its share of
+        made: number of guesses r, registered beforehand; None: the numbers of ``paid_tries``, each with its share of
             alpha.
         attacks: number of attacks tried, if these scores are the best of several; alpha is divided by it.
     """
@@ -405,8 +408,8 @@ def fdp_gaussian_bound(
 ) -> OneRunBound:
     """Return lower bounds on mu and epsilon(mu, delta) by the f-DP recursion, for a Gaussian trade-off curve.
 
-    Not valid for other mechanisms (including subsampled ones): test other mechanisms against their own curve. Delta is
-    in (0, 1); see ``steinke_bound`` for the other arguments.
+    The bounds are not valid for other mechanisms, such as subsampled mechanisms. Test another mechanism against its own
+    curve. Delta is in (0, 1); see ``steinke_bound`` for the other arguments.
     """
 
     def bound(guesses: Guesses, level: float) -> tuple[float, float]:
@@ -423,7 +426,7 @@ def _best(
     attacks: int,
     bound: Callable[[Guesses, float], tuple[float, float | None]],
 ) -> OneRunBound:
-    """Return the largest (epsilon, mu) that ``bound`` gives for a game and its level, over all paid games."""
+    """Return the largest (epsilon, mu) that ``bound`` gives for any of the paid games at its level."""
     games = games_of(labelled, made, alpha, attacks)
     results = [bound(game, level) for game, level in games.play()]
     # The best of several is valid because each has its own share of alpha.
@@ -432,7 +435,7 @@ def _best(
 
 
 def _largest(rejects: Callable[[float], bool], highest: float) -> float:
-    """Return a rejected value within _PRECISION of one that is not rejected, by bisection; 0 if 0 is not rejected."""
+    """Return, by bisection, a rejected value within _PRECISION of a value that is kept; 0 if 0 is not rejected."""
     if not rejects(0.0):
         return 0.0
     low, high = 0.0, 1.0

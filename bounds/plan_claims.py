@@ -1,4 +1,4 @@
-"""Claims that the accountant computes: the curve of a plan, and the curve of a mechanism that a person states."""
+"""Claims that the accountant computes: the curve of a plan, or of a mechanism that a person states."""
 
 import dataclasses
 import functools
@@ -46,7 +46,7 @@ class UnitClaim:
     def of_group(self, examples: int) -> Claim | None:
         """Return the claim about users with at most ``examples`` examples; None if only an epsilon is stated.
 
-        The curve is that of Charles et al. (2024), Theorem 1: a separate coin samples each example.
+        The curve is from Charles et al. (2024), Theorem 1: a separate coin samples each example.
         """
         if not self.of_examples or self.event is None:
             return None
@@ -62,7 +62,8 @@ def parse_claim_of(text: str) -> UnitClaim:
     The other form, "noise_multiplier=1.2,sampling_rate=0.01,steps=800,delta=1e-6,unit=example", is the accountant's
     curve of Poisson-sampled DP-SGD. The unit is user or example.
 
-    Raises InputError for any other form: a claim about single examples implies nothing finite about users with several.
+    Raises InputError for any other form, because a claim about single examples implies nothing finite about users who
+    have several.
     """
     pairs = [(name.strip(), value.strip()) for name, _, value in (part.partition("=") for part in text.split(","))]
     fields = dict(pairs)
@@ -124,7 +125,7 @@ def claims_of(mechanism: Mechanism) -> list[Claim]:
 
 
 def exposed_claims(mechanism: Mechanism, exposed: int) -> list[Claim]:
-    """Return the claims about people in at most ``exposed`` records, as author or named; none without a guarantee."""
+    """Return claims about people whom up to ``exposed`` records name or have as author; none without a guarantee."""
     promise = mechanism.guarantee()
     event = mechanism.exposed_event(exposed)
     if not isinstance(promise, Guarantee) or event is None:
@@ -162,7 +163,7 @@ def noise_family(event: Event, steps: int, delta: float) -> NoiseFamily | None:
     Args:
         event: one step, for a user.
         steps: number of steps T.
-        delta: as for ``ceiling_of``.
+        delta: delta of the guarantee, as in ``ceiling_of``.
     """
     # A hard cap's curves would take long, one per noise multiplier; the filter has only an (epsilon, delta).
     if not isinstance(event, PoissonGaussian) or event.noise_multiplier == 0.0:

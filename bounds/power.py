@@ -1,7 +1,7 @@
-"""Estimate, before a model is trained, what an audit of m users can certify or contradict.
+"""Estimate, before a model is trained, which epsilon an audit of m users can certify or contradict.
 
 These are planning numbers, not bounds. The assumed attacker is Gaussian, with scores N(mu, 1) for members and N(0, 1)
-for others, and AUROC Phi(mu / sqrt 2). The limits of perfect guessing hold for every attacker.
+for others, and AUROC Phi(mu / sqrt 2). The limits from perfect guessing hold for every attacker.
 """
 
 import dataclasses
@@ -34,9 +34,9 @@ class Reach:
     """The epsilon that perfect guessing with m users certifies at delta; no attack can certify more.
 
     Attributes:
-        one_run: epsilon by Steinke et al. 2023, all m guessed, registered beforehand.
+        one_run: epsilon by Steinke et al. 2023, with guesses for all m users registered beforehand.
         fdp: epsilon by the f-DP recursion on the curve of (epsilon, delta)-DP.
-        paid: the larger of the two if the error probability covers the choice of the number of guesses.
+        paid: the larger of ``one_run`` and ``fdp`` if the error probability covers the choice of the number of guesses.
         mu: lower bound on mu by the f-DP recursion on Gaussian curves.
         gaussian: epsilon of mu-GDP at this mu.
         clopper_pearson: epsilon from m / 2 + m / 2 independent trainings; None for m = 1.
@@ -52,7 +52,7 @@ class Reach:
 
 @dataclass(frozen=True)
 class Expected:
-    """Quantiles of the epsilon that the assumed attacker certifies, with the choice of r covered by alpha.
+    """Quantiles of the epsilon that the assumed attacker certifies. Alpha covers the choice of the number of guesses r.
 
     Attributes:
         median: median of the simulated runs.
@@ -71,7 +71,7 @@ class ClaimPower:
 
     Attributes:
         in_reach: whether perfect guessing with m users would reject the claim.
-        probability: probability that a run of the assumed attacker rejects it.
+        probability: probability that a run of the assumed attacker rejects the claim.
         users_perfect: the fewest users with whom perfect guessing rejects the claim; None above MOST_USERS.
         users_at_auroc: the fewest users with whom the attacker's median run rejects the claim; None above MOST_USERS.
     """
@@ -92,10 +92,10 @@ class Power(Tabular):
         auroc: AUROC of the assumed attacker.
         delta: delta of every epsilon in the answer.
         alpha: error probability.
-        largest: the epsilon that perfect guessing certifies.
+        largest: the largest certifiable epsilon, which perfect guessing certifies.
         expected_one_run: median, 5 % and 95 % quantile of the epsilon that an audit certifies, by Steinke et al. 2023.
-        expected_fdp: the same quantiles, by the f-DP recursion.
-        expected_gaussian: the same quantiles, by the recursion for Gaussian mechanisms only.
+        expected_fdp: median, 5 % and 95 % quantile of this epsilon by the f-DP recursion.
+        expected_gaussian: median, 5 % and 95 % quantile of this epsilon by the recursion for Gaussian mechanisms only.
         claims: number of users needed to reject each claim.
     """
 
@@ -110,7 +110,10 @@ class Power(Tabular):
     claims: tuple[ClaimPower, ...] = ()
 
     def heading(self) -> str:
-        """State the epsilon that the users certify if every guess is right; a registered number certifies more."""
+        """State the epsilon that the users certify if every guess is right.
+
+        A registered number of guesses certifies more.
+        """
         return (
             f"{self.users} users by coin: if every guess is right, one run certifies epsilon {self.largest.paid:.3g} at"
             f" delta {self.delta:g}, or {self.largest.one_run:.3g} if the number of guesses was registered beforehand"
@@ -126,14 +129,14 @@ class Power(Tabular):
         return [{"bound": name, "auroc": self.auroc, **dataclasses.asdict(spread)} for name, spread in named]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields by name, nested."""
+        """Return the fields as a nested dict."""
         return dataclasses.asdict(self)
 
 
 def power(
     users: int, auroc: float, delta: float, *, alpha: float = 0.05, claims: tuple[Claim, ...] = (), seed: int = 0
 ) -> Power:
-    """Return the bounds that one training run could certify or contradict if the attack has this AUROC.
+    """Return the epsilon that one training run could certify, and the users needed to reject each claim.
 
     Args:
         auroc: AUROC of the assumed attacker, in [0.5, 1).
@@ -142,13 +145,13 @@ def power(
         claims: claims to reject, each considered separately.
 
     Raises:
-        InputError: m is too small for any statement, or above LARGEST.
+        InputError: m is too small for any statement, or is above LARGEST.
     """
     check_delta(delta, 1)
     if users > LARGEST:
         raise InputError(
-            f"{users} users: power is computed for at most {LARGEST} users. Ask for {LARGEST}: with more users an"
-            " attack certifies hardly more"
+            f"{users} users: power is computed for at most {LARGEST} users. Give {LARGEST}, because more"
+            " users would certify hardly more"
         )
     mu = attack_mu(auroc)
     tries = one_run.paid_tries(users, alpha=alpha)
@@ -191,7 +194,7 @@ def reach(users: int, delta: float, *, alpha: float = 0.05) -> Reach:
 def trainings_reach(members: int, non_members: int, delta: float = 0.0, *, alpha: float = 0.05) -> float:
     """Return the largest epsilon that perfectly separated trainings certify, by Clopper-Pearson at one threshold.
 
-    For 100 + 100 trainings, it is 3.28 at delta 0 (docs/theory.md#independent-trainings).
+    For 100 + 100 trainings, this epsilon is 3.28 at delta 0 (docs/theory.md#independent-trainings).
 
     Args:
         members: number of trainings with the user.
@@ -238,7 +241,7 @@ def forecast(
     unit: str = "user",
     sharing: int = 1,
 ) -> list[str]:
-    """Describe the best possible result of a run at 95 %, as lines to read before paying for the run.
+    """Return lines that state the best possible result of a run at 95 %. Read them before you pay for the run.
 
     Args:
         users: m, users or entities whose coins are flipped.
@@ -258,10 +261,10 @@ def forecast(
     ]
     for claim in claims:
         if could_reject(members, users // 2, claim, design):
-            lines.append(f"power: they could falsify {claim.label}")
+            lines.append(f"power: they could contradict {claim.label}")
         else:
             needed = _count(_least_perfect(claim, design, alpha))
-            lines.append(f"power: they could not falsify {claim.label}, which takes {needed} {units} at least")
+            lines.append(f"power: they could not contradict {claim.label}, which needs at least {needed} {units}")
     return lines
 
 
@@ -299,14 +302,14 @@ def table(power: Power) -> str:
 def _along(
     users: int, tried: Try, right: NDArray[np.int64], bound: Callable[[Guesses, float], float]
 ) -> NDArray[np.float64]:
-    """Return the bound at each number of right guesses, interpolated between a few numbers."""
+    """Return the bound at each number of right guesses. The function interpolates between a few exact bounds."""
     count = _KNOTS if users <= LARGEST_SIMULATED else 3
     knots = np.unique(np.linspace(right.min(), right.max(), count).round().astype(np.int64))
     return np.interp(right, knots, [bound(Guesses(users, tried.made, int(v)), tried.level) for v in knots])
 
 
 def _least_rejected(users: int, tried: Try, claim: Claim) -> int:
-    """Return the least number of right guesses that rejects the claim; made + 1 if none does."""
+    """Return the least number of right guesses that rejects the claim; made + 1 if no number does."""
     low, high = 0, tried.made + 1  # bisection: more right guesses are taken to reject whatever fewer do
     while high - low > 1:
         middle = (low + high) // 2

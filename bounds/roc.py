@@ -38,7 +38,7 @@ def roc_curve(held_in: Scores, held_out: Scores) -> Roc:
 
 
 def auroc(held_in: Scores, held_out: Scores) -> float:
-    """Return P(member's score > non-member's score) + half the ties: the Mann-Whitney statistic over n1 n0."""
+    """Return P(member's score > non-member's score) plus half the ties: the Mann-Whitney statistic divided by n1 n0."""
     # A tie with a non-member counts one half: once among those below, and not among those at or below.
     others = np.sort(held_out)
     twice = np.searchsorted(others, held_in, side="left").sum() + np.searchsorted(others, held_in, side="right").sum()
@@ -48,13 +48,14 @@ def auroc(held_in: Scores, held_out: Scores) -> float:
 def placements(held_in: Scores, held_out: Scores) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the share of the other group that each score exceeds (member) or falls below (non-member).
 
-    Ties count half. Shapes (n1,) and (n0,); the mean of either is the AUROC (DeLong, DeLong and Clarke-Pearson 1988).
+    Ties count half. The results have shapes (n1,) and (n0,), and the mean of each is the AUROC (DeLong, DeLong and
+    Clarke-Pearson 1988).
     """
     return _share_below(held_in, held_out), 1 - _share_below(held_out, held_in)
 
 
 def error_at_chance(held_in: int, held_out: int) -> float:
-    """Return the standard error of the AUROC of uninformative scores, for these numbers of users."""
+    """Return the standard error of the AUROC if scores carry no information, for these numbers of users."""
     return float(np.sqrt((held_in + held_out + 1) / (12 * held_in * held_out)))
 
 
@@ -67,7 +68,8 @@ def fpr_is_resolved(held_out: int, fpr: float) -> bool:
 def tpr_at_fpr(held_in: Scores, held_out: Scores, fpr: float) -> float | None:
     """Return the highest TPR of a threshold whose FPR is at most ``fpr``, without interpolation.
 
-    None if the number of non-members times ``fpr`` is below one: no such rate can be seen (printed as "N/A").
+    The result is None if the number of non-members times ``fpr`` is below one, because no such rate can be observed.
+    Reports print it as "N/A".
     """
     if not fpr_is_resolved(held_out.size, fpr):
         return None
@@ -106,8 +108,8 @@ def rate_at_most(hits: int | Array, trials: int | Array, alpha: float) -> Array:
 def epsilon_of_rates(tpr: Array, fpr: Array, delta: float) -> Array:
     """Return max(0, ln((TPR - delta) / FPR), ln((1 - FPR - delta) / (1 - TPR))), elementwise.
 
-    Kairouz, Oh, Viswanath 2015, Theorem 2.1, both directions. With a lower limit of the TPR and an upper limit of the
-    FPR, the result is a lower bound.
+    The formula is Theorem 2.1 of Kairouz, Oh, Viswanath 2015, in both directions. With a lower limit of the TPR and an
+    upper limit of the FPR, the result is a lower bound.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = np.stack([(tpr - delta) / fpr, (1.0 - fpr - delta) / (1.0 - tpr)])

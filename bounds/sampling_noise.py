@@ -1,4 +1,4 @@
-"""The power that an attack loses if it samples texts instead of reading the probabilities of the same event.
+"""The power that an attack loses if it samples texts and cannot read probabilities.
 
 The model: with unlimited samples, users' scores are N(mu, 1) for members and N(0, 1) for others. Each sample at each
 cut adds independent noise, so k samples add a variance of ``noise`` / k to a user's score.

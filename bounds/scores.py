@@ -1,4 +1,4 @@
-"""Scores joined to membership, the input of every bound. No score is dropped, and no user is counted twice."""
+"""Scores joined to membership: the input of every bound. No score is dropped, and no user is counted twice."""
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from heldin.words.evidence import Refusal
 
 @dataclass(frozen=True, eq=False)
 class LabelledScores:
-    """Scores and membership of m users (or m independent trainings). Higher means more likely a member.
+    """Scores and membership of m users (or m independent trainings). A higher score means more likely a member.
 
     Attributes:
         scores: scores, shape (m,), finite.
@@ -45,8 +45,8 @@ class LabelledScores:
         bad = np.flatnonzero(~np.isfinite(self.scores))
         if bad.size:
             raise InputError(
-                f"the score in row {bad[0]} is {self.scores[bad[0]]}: score this user again, since no user may be"
-                " dropped"
+                f"the score in row {bad[0]} is {self.scores[bad[0]]}: score this user again, because"
+                " every user needs a score"
             )
         if self.member.all() or not self.member.any():
             raise TooFewUsers((Refusal.NOBODY_HELD_OUT if self.member.any() else Refusal.NOBODY_HELD_IN)())

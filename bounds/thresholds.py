@@ -1,10 +1,11 @@
 """Lower bounds on epsilon from independent trainings: Clopper-Pearson at thresholds, and its Gaussian conversion.
 
 All functions here require INDEPENDENT TRAININGS (docs/theory.md#independent-trainings). Each score comes from a
-separate training, with or without the user, and trainings share no randomness. Scores of many users under one model are
-not independent: bounds/judgement.py then refuses these bounds in favour of bounds/one_run.py. Thresholds are fixed
+separate training, with or without the user, and the trainings share no randomness. Scores of many users under one model
+are not independent: bounds/judgement.py then refuses these bounds in favour of bounds/one_run.py. Thresholds are fixed
 before looking, or chosen on one half of the trainings and used on the other. The error probability covers several
-thresholds. Choosing the best threshold afterwards is wrong in up to 14.5 % of audits at a nominal 5 % (tests/coverage).
+thresholds. A threshold that is chosen after looking gives a wrong bound in up to 14.5 % of audits, at a nominal 5 %
+(tests/coverage).
 """
 
 import math
@@ -40,7 +41,7 @@ class Counts:
 
     def __post_init__(self) -> None:
         if not (0 <= self.true_positives <= self.members and 0 <= self.false_positives <= self.non_members):
-            raise InputError(f"{self}: more trainings were called held in than there are trainings")
+            raise InputError(f"{self}: more trainings are called members than there are trainings")
         if self.members == 0 or self.non_members == 0:
             raise InputError("a bound needs trainings of both groups")
 
@@ -62,13 +63,13 @@ class ThresholdBound:
 
 
 def clopper_pearson(counts: Counts, delta: float, *, alpha: float = 0.05, pairs: int = 2) -> float:
-    """Return a lower bound on epsilon from one threshold fixed beforehand (Jagielski, Ullman, Oprea 2020, section 4).
+    """Return a lower bound on epsilon at one threshold fixed beforehand (Jagielski, Ullman, Oprea 2020, section 4).
 
     Args:
         delta: delta of the bound, in [0, 1).
         alpha: total error probability; each of the two rates of each pair gets alpha / (2 pairs).
-        pairs: number K of pre-registered (threshold, direction) pairs. With 1, only the rule "in if
-            score >= threshold", ln((TPR - delta) / FPR), is used; with 2 or more, both directions are.
+        pairs: number K of pre-registered (threshold, direction) pairs. With 1, the bound uses only the rule "in if
+            score >= threshold", ln((TPR - delta) / FPR). With 2 or more, it uses both directions.
     """
     check_bound_delta(delta)
     # alpha / (2 K): two limits for each pair, on the safe side where both directions share them.
@@ -83,9 +84,9 @@ def gaussian_conversion(
 ) -> tuple[float, float]:
     """Return lower bounds (epsilon, mu) for a mu-GDP mechanism: Nasr et al. 2023, section 4.
 
-    mu = Phi^-1(TPR_lo) - Phi^-1(FPR_hi), each limit at alpha / (2 thresholds), then epsilon of mu-GDP at delta. Both
-    directions give the same mu. Valid only for independent trainings, and only if the mechanism's trade-off curve is
-    Gaussian.
+    First mu = Phi^-1(TPR_lo) - Phi^-1(FPR_hi), with each limit at alpha / (2 thresholds), then epsilon of mu-GDP at
+    delta. The two directions give equal values of mu. The bounds are valid only for independent trainings, and only if
+    the mechanism's trade-off curve is Gaussian.
 
     Args:
         counts: the counts at one threshold over independent trainings.
@@ -134,7 +135,9 @@ def threshold_bound(
 def threshold_gaussian_bound(
     scores: LabelledScores, thresholds: Sequence[float], delta: float, *, alpha: float = 0.05, attacks: int = 1
 ) -> ThresholdBound:
-    """Return the best Gaussian conversion over thresholds fixed beforehand; conditions of ``gaussian_conversion``.
+    """Return the best Gaussian conversion over thresholds fixed beforehand.
+
+    The conditions are in ``gaussian_conversion``.
 
     Delta is in (0, 1); see ``threshold_bound`` for the other arguments.
     """
@@ -150,7 +153,7 @@ def threshold_gaussian_bound(
 def split_bound(
     scores: LabelledScores, delta: float, *, alpha: float = 0.05, attacks: int = 1, seed: int = 0
 ) -> ThresholdBound:
-    """Return the Clopper-Pearson bound at the best (threshold, direction) of one half, tested on the other half, K = 1.
+    """Return the Clopper-Pearson bound of one half at the best (threshold, direction) of the other half, K = 1.
 
     See ``threshold_bound`` for the arguments.
     """
@@ -168,7 +171,9 @@ def split_bound(
 def split_gaussian_bound(
     scores: LabelledScores, delta: float, *, alpha: float = 0.05, attacks: int = 1, seed: int = 0
 ) -> ThresholdBound:
-    """Return the Gaussian conversion at the threshold chosen on the other half; conditions of ``gaussian_conversion``.
+    """Return the Gaussian conversion of one half of the trainings at the threshold chosen on the other half.
+
+    The conditions are those of ``gaussian_conversion``.
 
     Delta is in (0, 1); see ``threshold_bound`` for the other arguments.
     """
@@ -198,7 +203,7 @@ def thresholds_violate(
 
 
 def halves(scores: LabelledScores, seed: int) -> tuple[LabelledScores, LabelledScores]:
-    """Split members and non-members at random into two halves. Raises InputError for fewer than two of a group."""
+    """Split members and non-members at random into two halves. Raises InputError for a group of fewer than two."""
     held_in, held_out = scores.held_in, scores.held_out
     if min(held_in.size, held_out.size) < 2:
         raise InputError(
@@ -212,7 +217,7 @@ def halves(scores: LabelledScores, seed: int) -> tuple[LabelledScores, LabelledS
 
 
 def _unchecked(held_in: Array, held_out: Array) -> LabelledScores:
-    """Join groups like ``labelled``, and also accept a half with constant scores."""
+    """Join two groups like ``labelled``, but also accept constant scores."""
     if np.unique(np.concatenate([held_in, held_out])).size > 1:
         return labelled(held_in, held_out)
     # A half may be constant although the whole is not; it is no error, its thresholds just say nothing.
@@ -235,7 +240,7 @@ def _limits_everywhere(scores: LabelledScores, alpha: float) -> tuple[Array, Arr
 
 
 def _best_threshold(scores: LabelledScores, delta: float, alpha: float) -> tuple[float, bool]:
-    """Return the threshold with the best bound on these scores, and whether the mirrored direction gives the bound."""
+    """Return the threshold with the best bound on these scores, and whether its direction is mirrored."""
     levels, tpr, fpr = _limits_everywhere(scores, alpha / 2)
     with np.errstate(divide="ignore", invalid="ignore"):
         # By the bound itself, not the accuracy: few false positives are worth more than many right calls. (2, k)

@@ -2,9 +2,9 @@
 
 Every training has its own key, and includes the worst-case user by an independent fair coin, so the scores are
 independent given the coins (docs/theory.md#independent-trainings). The threshold is fixed beforehand, or the first
-quarter of the trainings chooses it and the others test it. At level alpha / 2 each, the limits TPR >= lower and
-FPR <= upper hold together with confidence 1 - alpha. Both directions of Kairouz, Oh, Viswanath 2015, Theorem 2.1, then
-hold as well.
+quarter of the trainings chooses the threshold and the others test it. At level alpha / 2 each, the limits TPR >= lower
+and FPR <= upper hold together with confidence 1 - alpha. Both directions of Kairouz, Oh, Viswanath 2015, Theorem 2.1,
+then hold as well.
 """
 
 from collections.abc import Sequence
@@ -39,12 +39,12 @@ class ThresholdTest:
     """The test at a threshold, and its result.
 
     Attributes:
-        pilot: number of trainings that chose the threshold and are not tested; 0 if it was fixed beforehand.
+        pilot: number of trainings that chose the threshold and are not tested; 0 if the threshold was fixed beforehand.
         threshold: a training counts as "with the user" if its score is at least this; None if ROC bands over all
             trainings are used, because the coins left too few trainings of a group in the first quarter.
         counts: counts of the tested trainings at the threshold; None without a threshold.
-        epsilon: lower bound that this test, chosen before looking, certifies at 95 %.
-        reach: epsilon that the tested trainings would have certified with perfect separation.
+        epsilon: lower bound that this test certifies at 95 %. The test was chosen before looking.
+        reach: epsilon that the tested trainings would have certified if the scores had separated them perfectly.
         judgement: every bound that the design supports, and the verdicts.
     """
 
@@ -57,9 +57,9 @@ class ThresholdTest:
 
 
 def pilot_size(member: NDArray[np.bool_], threshold: float | None) -> int:
-    """Return the number of first trainings that choose the threshold, from their coins only.
+    """Return how many of the first trainings choose the threshold; the number depends only on coins.
 
-    It is 0 with a threshold fixed beforehand, or if the first quarter has fewer than two trainings of a group.
+    The number is 0 with a threshold fixed beforehand, or if the first quarter has fewer than two trainings of a group.
     """
     # By coins alone: a size that looked at scores would be chosen, and have to be paid for.
     first = member[: int(PILOT * member.size)]
@@ -67,14 +67,14 @@ def pilot_size(member: NDArray[np.bool_], threshold: float | None) -> int:
 
 
 def forecast(member: NDArray[np.bool_], threshold: float | None, delta: float, claims: Sequence[Claim]) -> list[str]:
-    """Describe the best possible result with these coins, as lines to read before paying for the trainings.
+    """Return lines that state the best possible result with these coins. Read them before you pay for the trainings.
 
     Args:
         member: the coins, shape (runs,).
         threshold: threshold fixed before looking, or None.
 
     Raises:
-        TooFewUsers: even perfect separation would certify nothing.
+        TooFewUsers: there are too few trainings to certify anything, even with perfect separation.
     """
     pilot = pilot_size(member, threshold)
     # Which threshold the pilot will pick does not matter here, only that it will be one.
@@ -87,19 +87,22 @@ def forecast(member: NDArray[np.bool_], threshold: float | None, delta: float, c
     except TooFewUsers as error:
         raise TooFewUsers(Refusal.TOO_FEW_TRAININGS(trainings=member.size, reason=error.statement)) from error
     how = f"the first {pilot} pick the threshold" if pilot else "all are tested"
-    lines = [f"power: {how}, so that {n1} with and {n0} without the user can certify at most epsilon {most:.3g}"]
+    lines = [f"power: {how}, so {n1} with and {n0} without the user can certify at most epsilon {most:.3g}"]
     for claim in claims:
         could = "could" if verdict.could_reject(n1, n0, claim, paid) else "could not"
-        lines.append(f"power: they {could} falsify {claim.label}")
+        lines.append(f"power: they {could} contradict {claim.label}")
     return lines
 
 
 def reach_line(runs: int) -> str:
-    """State the largest epsilon that the trainings certify, 3.28 for 200 (docs/theory.md#independent-trainings)."""
+    """State the largest epsilon that the trainings can certify.
+
+    It is 3.28 for 200 trainings (docs/theory.md#independent-trainings).
+    """
     most = trainings_reach(runs - runs // 2, runs // 2)
     return (
         f"power: {runs} trainings, half of them with the worst-case user, can certify at most epsilon {most:.2f} per"
-        " user, if a threshold fixed beforehand tells all of them apart"
+        " user, if a threshold fixed beforehand separates all of them"
     )
 
 
@@ -111,7 +114,7 @@ def certify(
     Args:
         scores: scores of the trainings, shape (runs,); higher means more likely with the worst-case user.
         member: whether each training includes the user, decided by an independent fair coin, shape (runs,).
-        threshold: threshold fixed before looking; None lets the first quarter choose it.
+        threshold: threshold fixed before looking; None: the first quarter of the trainings chooses the threshold.
         claims: claims to test, each at 5 % divided by the number of claims.
 
     Raises:
@@ -144,7 +147,9 @@ def certify(
 
 
 def pick_threshold(scores: Array, member: NDArray[np.bool_], delta: float, *, alpha: float = 0.05) -> float:
-    """Return the threshold that would certify most on these scores; of several, the middle of the widest gap.
+    """Return the threshold that would certify the largest epsilon on these scores.
+
+    Of several, take the middle of the widest gap.
 
     These scores must not be used again to test the threshold.
 
@@ -174,7 +179,7 @@ def pick_threshold(scores: Array, member: NDArray[np.bool_], delta: float, *, al
 def _without_threshold(
     everything: LabelledScores, own: Judgement
 ) -> tuple[tuple[Bound, ...], tuple[RefusedBound, ...]]:
-    """Return the bounds that need no threshold, and therefore no pilot. They use all trainings."""
+    """Return the bounds that use no threshold. They need no pilot, so they use all trainings."""
     try:
         judgement = evaluate(everything, _design(None), delta=own.delta)
     except TooFewUsers as error:

@@ -1,9 +1,9 @@
 """From evidence to verdict: the outcome (contradicted, consistent, inconclusive) and the strength of the evidence.
 
-There is one test per claim, chosen by the design and not by its result. One run uses the theorems of bounds/one_run.py.
-Independent trainings use ROC bands, or thresholds fixed beforehand. The error probability covers several attacks,
-numbers of guesses and thresholds. The p-value of a claim is the smallest level at which the verdict's test would reject
-the claim.
+There is one test per claim, chosen by the design and not by its result. The test of one run uses the theorems of
+bounds/one_run.py. The test of independent trainings uses ROC bands, or thresholds fixed beforehand. The error
+probability covers several attacks, numbers of guesses and thresholds. The p-value of a claim is the smallest level at
+which the verdict's test would reject the claim.
 """
 
 import functools
@@ -53,7 +53,7 @@ class Outcome(StrEnum):
 
 
 class Standing(StrEnum):
-    """The strength of a number or a verdict: valid at its level under stated conditions, or less."""
+    """The strength of a number or a verdict: valid at its level under stated conditions, or weaker evidence."""
 
     CERTIFIED = "certified"
     INDICATIVE = "indicative"
@@ -68,9 +68,9 @@ class Claim:
     Attributes:
         label: words for the claim in reports.
         ceiling: the highest ROC that the claim allows.
-        epsilon: epsilon of the claim at delta; for a curve, only for summaries.
+        epsilon: epsilon of the claim at delta. If the claim is a curve, only summaries use it.
         is_curve: whether the claim is an accountant's whole curve, not one (epsilon, delta).
-        family: the plan at any noise multiplier, if the claim is the curve of a plan that has such a family.
+        family: the plan at any noise multiplier, if the claim is the curve of such a plan.
     """
 
     label: Statement
@@ -119,7 +119,7 @@ def curve_claim(ceiling: RocCeiling, epsilon: float, delta: float, family: "Nois
 
 
 def describe_outcome(outcome: str, standing: str) -> str:
-    """Return an outcome in words with its evidence; "certified" is left out unless the claim is contradicted.
+    """Return an outcome and its evidence in words. Only for a contradicted claim do the words include "certified".
 
     "Not contradicted (certified)" would read as if the claim were certified.
     """
@@ -140,15 +140,15 @@ class Verdict:
 
     Attributes:
         claim: label of the claim; ``NO_CLAIM`` if there is none.
-        outcome: contradicted; not contradicted, although a perfect attack would have contradicted the claim; or
-            impossible to contradict.
+        outcome: contradicted; not contradicted although a perfect attack would have contradicted the claim; or
+            inconclusive, because even a perfect attack would not have contradicted it.
         standing: strength of the evidence.
-        finding: result of the test, with the reason if the verdict is only indicative.
+        finding: result of the test, with the reason why a verdict is only indicative.
         max_certifiable_epsilon: the epsilon that perfect guessing would have certified at the claim's delta. If the
             evidence is indicative, this assumes that all conditions were met.
         cautions: warnings to print with the verdict.
         subjects: the people whom the statement is about.
-        p_value: smallest level at which the claim would be rejected; null if there was no test.
+        p_value: smallest level at which the test would reject the claim; null if there was no test.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
@@ -199,7 +199,7 @@ def decide(scores: LabelledScores, claim: Claim, design: Design) -> Verdict:
     | no           | yes                           | consistent   |
     | no           | no                            | inconclusive |
 
-    Raises TooFewUsers if no result could reject any epsilon.
+    Raises TooFewUsers if no result of the test could reject any epsilon.
     """
     n1, n0 = scores.held_in.size, scores.held_out.size
     reach = max_certifiable_epsilon(n1, n0, claim.delta, design)
@@ -222,7 +222,7 @@ def decide(scores: LabelledScores, claim: Claim, design: Design) -> Verdict:
 
 
 def undecided(scores: LabelledScores, delta: float, design: Design) -> Verdict:
-    """Return the verdict without a claim: inconclusive, with what could have been certified."""
+    """Return the verdict without a claim: inconclusive, with the epsilon that could have been certified."""
     n1, n0 = scores.held_in.size, scores.held_out.size
     reach = max_certifiable_epsilon(n1, n0, delta, design)
     flaws = design.flaws(n1, n1 + n0)
@@ -296,7 +296,7 @@ def _perfect(members: int, non_members: int) -> LabelledScores:
 
 
 def _at_half(design: Design) -> Design:
-    """Return the design with the same number of thresholds, all between the perfectly separated groups."""
+    """Return the design with all of its thresholds moved between the perfectly separated groups."""
     # Where they lie means nothing on scores of 0 and 1; how many there are is what is paid for.
     return replace(design, thresholds=(0.5,) * len(design.thresholds))
 
@@ -320,8 +320,8 @@ def _condition(design: Design) -> Statement:
 def p_value(scores: LabelledScores, claim: Claim, design: Design) -> float | None:
     """Return the p-value of the one-run test behind a verdict, at most 1 % too large and never below 1e-12.
 
-    The design's own level fixes the numbers of guesses, each with its share, before any score is seen. The verdict at
-    that level rejects iff the p-value is at most alpha / attacks. A test's level may then be lowered freely: if either
+    The design's own level fixes the numbers of guesses and their shares before any score is seen. The verdict at that
+    level rejects iff the p-value is at most alpha / attacks. A test's level may then be lowered freely: if either
     theorem's test rejects at one level, it rejects at every higher level.
 
     Args:
@@ -339,9 +339,9 @@ def p_value(scores: LabelledScores, claim: Claim, design: Design) -> float | Non
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return adjusted p-values of K tests (Holm 1979). Rejecting those at most alpha errs with probability alpha.
+    """Return adjusted p-values of K tests (Holm 1979), which bound the probability of any wrong rejection by alpha.
 
-    Valid under any dependence of the tests.
+    The bound is valid under any dependence of the tests.
     """
     order = sorted(range(len(p_values)), key=lambda i: p_values[i])
     adjusted, largest = [1.0] * len(p_values), 0.0
@@ -353,7 +353,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def _smallest_level(game: Guesses, claim: Claim) -> float:
-    """Return a level at which the game rejects the claim, at most 1 % above the smallest; 1 if there is none."""
+    """Return a level at which the game rejects the claim, at most 1 % above the smallest such level; 1 if none does."""
     if not claim.rejected_by(game, _MOST):
         return 1.0
     if claim.rejected_by(game, _LEAST):
@@ -373,7 +373,7 @@ def parse_claim(text: str) -> Claim:
         raise InputError(f"claim '{text}' has no delta: add one, such as delta=1e-6")
     # A name given twice is one field of the dictionary, which the number of parts shows.
     if sorted(fields) != ["delta", "epsilon"] or len(parts) != 2:
-        why = "; only heldin audit-planted takes a unit" if "unit" in fields else ""
+        why = "; only heldin audit-planted accepts a unit" if "unit" in fields else ""
         raise InputError(f"claim '{text}' is malformed: write epsilon=4,delta=1e-6{why}")
     try:
         epsilon, delta = number_in(fields["epsilon"]), number_in(fields["delta"])

@@ -1,8 +1,8 @@
-"""The interface of a kind of canary users: a config section that makes users whom the auditor plants.
+"""The interface of a kind of canary users. A kind is a config section that makes users whom the auditor plants.
 
 Numbers of users and records are public constants, so the pool of canary users is fixed before any coin is drawn. A kind
-gets no coins, although code in the same process can read files. ``heldin.testing.check_canaries`` checks the users that
-a kind makes.
+gets no coins. Its code runs in this process, and could read files. ``heldin.testing.check_canaries`` checks the users
+that a kind makes.
 """
 
 import random
@@ -38,7 +38,7 @@ class RecordStep:
 
     Attributes:
         name: description of the change.
-        user_local: whether the change to a user's records depends on this user alone.
+        user_local: whether the change to a user's records depends on no other user.
     """
 
     name: Statement
@@ -47,21 +47,21 @@ class RecordStep:
 
 @dataclass(frozen=True, eq=False)
 class CanaryInput:
-    """The inputs of a kind when it makes its users.
+    """The inputs from which a kind makes its users.
 
     Attributes:
         number: index of the kind's section in ``sections``.
         sections: all sections of the config.
         seed: public seed.
-        base: returns the model before fine-tuning, with its tokenizer, in float32.
-        public_texts: returns the texts that the base model was pre-trained on; no texts if they are unknown.
+        base: function that returns the model before fine-tuning, with its tokenizer, in float32.
+        public_texts: function that returns the pre-training texts of the base model; no texts if they are unknown.
         corpus: the corpus without canary users; None for a kind that does not declare ``reads_users``.
-        left: audited users whom no earlier section has taken.
+        left: audited users whom no earlier section uses.
         before: the canary users of earlier sections.
         attacker_fraction, evaluation_fraction: shares of every user's records that are set aside.
         visible_tokens: number of tokens of a record that training sees.
         visible_characters: number of characters of a text that the attack sees.
-        forms: rows whose form the records of made-up users copy; None if the records have their own form.
+        forms: rows with the forms that records of made-up users copy; None if the records have their own form.
         reporter: shows progress.
     """
 
@@ -105,11 +105,11 @@ class CanaryInput:
 
 @dataclass(frozen=True)
 class MarkRecipe:
-    """A way of drawing marks. Its canary users' marks are compared with marks that were never planted.
+    """A way of drawing marks. heldin compares the marks of its canary users with marks that were never planted.
 
     Attributes:
         users: the canary users.
-        draw: draws marks in this way; returns fewer than requested if there are no more.
+        draw: function that draws marks in this way; it returns fewer marks than requested if no more exist.
     """
 
     users: Sequence[str]
@@ -118,15 +118,17 @@ class MarkRecipe:
 
 @dataclass(frozen=True, eq=False)
 class MarkInput:
-    """The inputs of a kind when it draws marks that are never planted.
+    """The inputs from which a kind draws marks that are never planted.
 
     Attributes:
         made: the inputs of the kind's users.
         canaries: all canary users of the run.
         count: number of marks to draw for each recipe.
-        dice: returns secret random draws, by recipe and by an identity within the recipe, "" for none.
-        waiting: returns, by recipe, users whose set-aside texts may be used, in a secret order.
-        aside: returns a user's texts that are set aside whatever the coins, and so are never training texts.
+        dice: function that returns secret random draws for a recipe and an identity within the recipe ("" for no
+            identity).
+        waiting: function that returns, for a recipe, the users whose set-aside texts may be used, in a secret order.
+        aside: function that returns the texts of a user that are set aside under any coins, so they are never training
+            texts.
     """
 
     made: CanaryInput
@@ -166,29 +168,33 @@ class CanaryConfig(Section, ABC):
 
     @abstractmethod
     def make(self, given: CanaryInput) -> list[CanaryUser]:
-        """Return the section's users, with ``given.texts`` records each, or as many as the replaced real user has.
+        """Return the section's users. Each has ``given.texts`` records, or as many as the replaced real user.
 
-        A user's mark is in every record (``whole_marks``). A user's texts depend only on the name and public inputs.
+        Every record of a user has the user's mark (``whole_marks``). A user's texts depend only on the name and public
+        inputs.
 
         Raises:
             InputError: the users cannot be made.
         """
 
     def longest_mark(self) -> int:
-        """Length, in tokens, of the longest mark that training must not cut off."""
+        """Length in tokens of the longest mark, which training must not cut off."""
         return 0
 
     def written(self) -> list[int]:
-        """Return the number of training records of each user who is added to the real users and writes texts."""
+        """Return the number of training records of each added user who writes texts. Replaced users are not added."""
         return []
 
     def record_steps(self) -> list[RecordStep]:
-        """Return the changes to real users' records. A kind that reads them and declares none voids an epsilon."""
+        """Return the changes to real users' records.
+
+        A kind that reads such records and declares no change voids an epsilon.
+        """
         undeclared = RecordStep(DataStepText.UNDECLARED_CANARIES(kind=self.kind), user_local=False)
         return [undeclared] if self.reads_users else []
 
     def prefix(self, number: int) -> str:
-        """Return how the names of the section's users begin.
+        """Return the beginning of the names of the section's users.
 
         Args:
             number: index of the section.
@@ -205,7 +211,7 @@ class CanaryConfig(Section, ABC):
         return [canary for canary in canaries if canary.user.startswith(self.prefix(number))]
 
     def recipes(self, given: MarkInput) -> dict[str, MarkRecipe]:
-        """Return how marks were drawn, by recipe name; empty if marks cannot be redrawn, or there are no marks."""
+        """Return the recipes of the section's marks by name; empty if there are no marks, or no way to redraw them."""
         return {}
 
 
@@ -218,12 +224,12 @@ class NumberedCanaries(CanaryConfig, ABC):
     """Number of records of a canary user that training may see; records set aside are added to this number."""
 
     def count(self) -> int:
-        """``users`` times the different numbers of documents."""
+        """Number of users: ``users`` times the number of distinct values of ``documents``."""
         return self.users * len(set(self.documents))
 
     @classmethod
     def examples(cls, kind: str, folder: Path) -> list["NumberedCanaries"]:
-        """Return sections for the kind's test suite. A kind with further required keys overrides this method.
+        """Return sections for the kind's test suite. A kind with further required keys must override this method.
 
         Args:
             kind: the kind's name in the config.

@@ -1,4 +1,4 @@
-"""Canary users whose rows look like real rows: each takes the form, but not the text, of a row that is set aside.
+"""Canary users whose rows look like real rows. Each row copies the form, but not the text, of a set-aside row.
 
 A trainer sees ids, dates, lengths, other columns and the order of rows. If these alone distinguished canary rows from
 others, a trainer could treat canary rows differently. An audit would then show little about real users.
@@ -22,15 +22,16 @@ _SAMPLE = 200  # rows, for a mean length
 
 @dataclass(frozen=True)
 class Forms:
-    """Rows of a corpus that are never trained on. Each record of a canary user takes the form of one such row.
+    """Rows of a corpus that are never trained on. Each record of a canary user copies the form of one such row.
 
     Attributes:
-        spare: returns the set-aside rows by user, given the users whom canary users replace; no coin decides them.
+        spare: function that returns the set-aside rows of each user, given the users whom canary users replace. The
+            rows depend on no coin.
         seed: public seed.
-        made: returns a made-up text as a model reads it in a row of this form, such as a conversation of two turns, and
-            the parts of it that count.
+        made: function that returns a made-up text as a model reads it in a row of this form, such as a conversation of
+            two turns, with the parts that count.
         around: number of characters that ``made`` adds to a text.
-        takeable: rows by user that may become canary users' own rows; none if everybody is audited.
+        takeable: for each user, the rows that may become a canary user's own rows; empty if everybody is audited.
     """
 
     store: CorpusStore
@@ -43,9 +44,10 @@ class Forms:
     def rows(self, wanted: Mapping[str, int], replaced: frozenset[str]) -> dict[str, list[int]]:
         """Return the wanted number of rows for each canary user.
 
-        All are from one user if a user has enough. No row is used twice while unused rows are left.
+        All rows of a canary user are from one real user if a real user has enough. No row is used twice while unused
+        rows remain.
 
-        Users are taken in a public order, users with more rows first.
+        Real users are used in a public random order, in which users with more rows tend to come first.
 
         Args:
             wanted: number of records of each canary user.
@@ -76,7 +78,10 @@ class Forms:
         return rows_of
 
     def pieces(self, records: int) -> int:
-        """Return the number of texts to make for a user of ``records`` records; very long records may need more."""
+        """Return the number of texts to make for a user with ``records`` records.
+
+        Very long records may need more texts.
+        """
         dice = public_dice(self.seed, "lengths", "")
         lengths = [len(self.store.text(dice.randrange(len(self.store)))) for _ in range(_SAMPLE)]
         return records * (1 + int(min(sum(lengths) / _SAMPLE, LONGEST) / _SHORT))
@@ -88,13 +93,15 @@ class Forms:
 
 
 def formed(user: CanaryUser, rows: Sequence[int], forms: Forms) -> CanaryUser:
-    """Return the canary user with a record of its texts for each row, with the row's length and date.
+    """Return the canary user with one record for each row.
 
-    Texts are joined until they are long enough, and then cut. The mark stays in the rest wherever it fits.
+    The record has the user's texts and the row's length and date.
+
+    Texts are joined until they are long enough, and then cut. The mark stays in the text if it fits.
 
     Args:
         user: the canary user, with ``forms.pieces`` texts.
-        rows: the rows whose forms the records take.
+        rows: the rows with the forms that the records copy.
         forms: the forms with these rows.
     """
     texts = itertools.cycle(user.records)

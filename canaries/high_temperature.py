@@ -1,4 +1,4 @@
-"""Users whose texts the base model sampled at a high temperature, each continuing the user's own prefix."""
+"""Users whose texts the base model sampled at a high temperature. Each text continues the user's own prefix."""
 
 import functools
 import random
@@ -30,7 +30,7 @@ class HighTemperatureCanaries(NumberedCanaries):
     """Tokens of a record after the prefix."""
 
     def make(self, given: CanaryInput) -> list[CanaryUser]:
-        """Return the section's users. Raises InputError if the model keeps repeating itself or returning nothing."""
+        """Return the section's users. Raises InputError if the model repeatedly returns the same text or no text."""
         lm = given.base()
         with given.reporter.track("high-temperature canaries", self.count(), "users") as advance:
             return [
@@ -50,7 +50,7 @@ class HighTemperatureCanaries(NumberedCanaries):
             ]
 
     def recipes(self, given: MarkInput) -> dict[str, MarkRecipe]:
-        """Return prefixes of the same model at the same temperature."""
+        """Return a recipe that draws prefixes from the same model at the same temperature."""
         return self.one_recipe(
             given,
             lambda dice: prefixes(given.made.base(), self.prefix_tokens, self.temperature, given.count, dice),
@@ -75,12 +75,12 @@ def high_temperature_users(
         documents: see ``Canary``.
         prefix_tokens: length of the prefix, in tokens; it is sampled at the same temperature.
         tokens: maximum number of new tokens of a record.
-        seed: public seed; prefix and texts follow from it and the name.
+        seed: public seed; the prefix and texts depend only on the seed and the name.
         advance: called with the number of finished users.
 
     Raises:
-        InputError: the temperature is not positive, the prefix fills the context, or the model keeps repeating itself
-            or returning nothing.
+        InputError: the temperature is not positive, the prefix fills the context, or the model repeatedly returns the
+            same text or no text.
     """
     # Without a prefix all these users would write from one distribution, and fresh text could not tell them apart.
     taken: set[str] = set()
@@ -99,7 +99,7 @@ def high_temperature_users(
 
 
 def prefixes(lm: "LanguageModel", tokens: int, temperature: float, count: int, dice: random.Random) -> list[str]:
-    """Return marks like those of ``high_temperature_users``; fewer than ``count`` if the model keeps returning blanks.
+    """Return marks like those of ``high_temperature_users``, fewer than ``count`` if the model mostly returns blanks.
 
     Args:
         tokens: maximum number of tokens of a prefix.
@@ -118,7 +118,7 @@ def sampled(
     """Return the prompt plus its continuation, for each continuation that is not blank.
 
     Args:
-        count: number of continuations to sample; blank ones are left out.
+        count: number of continuations to sample; blank continuations are left out.
         most: maximum number of new tokens of each continuation.
         prompt: text that the model continues.
     """

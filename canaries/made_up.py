@@ -1,8 +1,8 @@
-"""Made-up users: texts that differ, and the mail that some of these users write.
+"""Made-up users: the texts that they write, all different, and mail with an inserted sentence.
 
-These are pure functions of public inputs (tokenizer, base model, seed). No protected user's record is read, so planting
-canary users costs nobody any privacy. A canary user's texts depend only on its name and the seed. One generator makes
-all records of a canary user, so some can be set aside as fresh text.
+These are pure functions of public inputs (tokenizer, base model, seed). They read no record of a protected user, so
+planting canary users costs nobody any privacy. A canary user's texts depend only on its name and the seed. One
+generator makes all records of a canary user, so some can be set aside as fresh text.
 """
 
 import random
@@ -17,7 +17,10 @@ _T = TypeVar("_T")
 
 
 def first_new(draw: Callable[[], _T], taken: set[_T]) -> _T | None:
-    """Return the first draw that is neither empty nor in ``taken``, and add it; None after ``TRIES`` draws."""
+    """Return the first draw that is neither empty nor in ``taken``, or None after ``TRIES`` draws.
+
+    A returned draw is added to ``taken``.
+    """
     for _ in range(TRIES):
         drawn = draw()
         if drawn and drawn not in taken:
@@ -27,7 +30,7 @@ def first_new(draw: Callable[[], _T], taken: set[_T]) -> _T | None:
 
 
 def different(write: Callable[[], list[str]], count: int, subject: str) -> list[str]:
-    """Return ``count`` different texts that are not blank. Raises InputError if ``write`` keeps repeating itself."""
+    """Return ``count`` different texts that are not blank. Raises InputError if ``write`` returns too few of them."""
     texts: dict[str, None] = {}
     # A generator with too few texts would go on for ever: a signature of 2 tokens has few different short stretches.
     for _ in range(TRIES * count):
@@ -50,7 +53,7 @@ def mail_with(
     Each mail comes with the position of the sentence.
 
     Args:
-        places: number of first sentences before which the inserted sentence may be; None: all.
+        places: number of first sentences before which the inserted sentence may be; None: all sentences.
     """
     # Text to position; a dict, because two mails may turn out equal and must not both count.
     mails: dict[str, int] = {}

@@ -1,7 +1,7 @@
 """Made-up people, named in ordinary made-up mail: canaries for audits of guarantees to named people.
 
-Everything except the name has one distribution for all of these people, so only the name distinguishes them. A name has
-one coin, and all records that name the person are in or out together.
+Everything except the name has the same distribution for all of these people, so only the name distinguishes them. Each
+name has one coin, which decides all records that name the person.
 """
 
 import functools
@@ -76,7 +76,7 @@ class NamedPersonCanaries(NumberedCanaries):
         return []
 
     def recipes(self, given: MarkInput) -> dict[str, MarkRecipe]:
-        """Return names of further people."""
+        """Return a recipe that draws names of further people."""
         return self.one_recipe(given, lambda dice: people(given.count, dice))
 
 

@@ -1,4 +1,4 @@
-"""The corpus as a run sees it: the canary users and the real users whom they do not replace, with a store's interface.
+"""The corpus that a run sees: the canary users, and the real users who are not replaced, with a store's interface.
 
 Canary users are saved once, in the folder of the run's ledger (owner-only), before any coin is drawn. A resumed run
 loads them.
@@ -35,7 +35,8 @@ class PlantedStore(Corpus):
 
     Attributes:
         canaries: recipe of each canary user.
-        lent: for each row of a canary user, the row of ``base`` that lends its form, or is the record itself.
+        lent: for each row of a canary user, the row of ``base`` with the form that the record copies, or the record
+            itself.
     """
 
     def __init__(self, base: CorpusStore, canaries: Sequence[Canary], records: pa.Table, fingerprint: str) -> None:
@@ -61,7 +62,7 @@ class PlantedStore(Corpus):
 
     @functools.cached_property
     def of_real_rows(self) -> frozenset[str]:
-        """Canary users whose every record is an exact row of ``base``, so no text filter can single them out."""
+        """Canary users who have only exact rows of ``base`` as records, so no text filter can single them out."""
         return frozenset(user for user in self.canaries if all(map(self._is_row, self.rows(user))))
 
     def _is_row(self, row: int) -> bool:
@@ -70,9 +71,9 @@ class PlantedStore(Corpus):
 
 
 def save_canaries(users: Sequence[CanaryUser], folder: Path, *, origin: str) -> None:
-    """Write canary users and their records to ``folder``, owner-only, as a whole or not at all.
+    """Write canary users and their records to ``folder``, owner-only. The folder is complete or not written.
 
-    ``origin`` identifies the corpus, base model and configuration that the canary users were made from.
+    ``origin`` identifies the corpus, base model and configuration from which the canary users were made.
     """
     facts = [u.canary for u in users]
     rows = [(u.canary.user, record) for u in users for record in u.records]
@@ -85,7 +86,7 @@ def save_canaries(users: Sequence[CanaryUser], folder: Path, *, origin: str) -> 
 
 
 def load_canaries(base: CorpusStore, folder: Path, *, origin: str) -> PlantedStore | None:
-    """Return ``base`` with the canary users saved in ``folder``; None if there are none.
+    """Return ``base`` with the canary users that were saved in ``folder``; None if none were saved.
 
     Raises InputError if the folder is damaged, or the canary users were saved with another ``origin``.
     """

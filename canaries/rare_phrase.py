@@ -1,6 +1,6 @@
-"""Users with ordinary mail in which every record contains one sentence, the user's own phrase.
+"""Users who write ordinary mail, with one sentence in every record: the user's own phrase.
 
-The mail is that of the synthetic corpus at distinctiveness 0. Apart from the phrase, nothing in a text depends on its
+The mail is from the synthetic corpus at distinctiveness 0. Except for the phrase, nothing in a text depends on its
 user.
 """
 
@@ -25,7 +25,7 @@ _WORDS = tuple(
 
 
 class RarePhraseCanaries(NumberedCanaries):
-    """Users with ordinary made-up mail that always contains one phrase of their own."""
+    """Users who write ordinary made-up mail that always contains the user's own phrase."""
 
     kind: Literal["rare_phrase"] = KIND
     phrase_words: Few = 5
@@ -46,18 +46,19 @@ class RarePhraseCanaries(NumberedCanaries):
         ]
 
     def recipes(self, given: MarkInput) -> dict[str, MarkRecipe]:
-        """Return phrases with the same number of words."""
+        """Return a recipe that draws phrases with the same number of words."""
         return self.one_recipe(given, lambda dice: phrases(self.phrase_words, given.count, dice))
 
 
 def rare_phrase_users(
     names: Sequence[str], *, documents: int | None, records: int, phrase_words: int, seed: int
 ) -> list[CanaryUser]:
-    """Return users whose every mail contains the user's own phrase.
+    """Return users who write mail, every mail with the user's own phrase.
 
     Args:
         documents: see ``Canary``.
-        phrase_words: number of words of the phrase, from a common stock and unlikely to occur together elsewhere.
+        phrase_words: number of words of the phrase. The words are from a common stock, and are unlikely to occur
+            together elsewhere.
 
     Raises:
         InputError: there are more users than phrases.

@@ -1,6 +1,7 @@
-"""Canary users made of real rows. Their text is real and in its real form, so no text filter can single them out.
+"""Canary users made of real rows. Text and form are real, so no text filter can single these users out.
 
-The rows leave the users who wrote them, so a row is trained on if, and only if, its canary user is a member.
+The rows move from the users who wrote them to the canary users. Training sees a row if, and only if, its canary user is
+a member.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +29,7 @@ class RealRowCanaries(NumberedCanaries):
     def make(self, given: CanaryInput) -> list[CanaryUser]:
         """Return the section's users. Raises InputError outside ``heldin plant``, or without enough rows."""
         if given.forms is None:
-            raise InputError("canaries: real_rows is only for heldin plant: choose another kind")
+            raise InputError("canaries: real_rows is only for heldin plant. Choose another kind")
         rows_of = given.forms.takeable()
         # Those with most documents first, since fewer users have so many rows.
         return [
@@ -40,11 +41,14 @@ class RealRowCanaries(NumberedCanaries):
         ]
 
     def written(self) -> list[int]:
-        """Return an empty list: no row is added, because rows only change owner."""
+        """Return an empty list, because no row is added: rows only change owner."""
         return []
 
     def record_steps(self) -> list[RecordStep]:
-        """Return an empty list: rows move before any coin, and no epsilon covers a set that others train on."""
+        """Return an empty list.
+
+        Rows move before any coin is drawn, and no epsilon covers a set that others train on.
+        """
         return []
 
 
@@ -60,11 +64,11 @@ def real_row_users(
     """Take the rows of each canary user from one real user, who keeps at least one row.
 
     Args:
-        rows_of: rows that may be taken, by user; users who lent rows are removed. If the authors are unknown, all rows
-            belong to one user.
+        rows_of: for each user, the rows that may be taken. The function removes each user whose rows it takes. If the
+            authors are unknown, all rows belong to one user.
         documents: see ``Canary``.
         needed: number of rows of each canary user, set-aside rows included.
-        seed: public seed; the choice of rows follows from it and from the rows' ids, and from no coin.
+        seed: public seed. The choice of rows depends on the seed and the rows' ids, and not on a coin.
 
     Raises:
         InputError: too few users have enough rows.
@@ -100,7 +104,7 @@ def real_row_users(
 
 
 def takeable_rows(store: CorpusStore, rows_of: Mapping[str, Sequence[int]]) -> dict[str, Sequence[int]]:
-    """Return the rows whose text no other row has. A text that stays in another row would never be left out."""
+    """Return the rows with a text that no other row has. A text that another row keeps would never be left out."""
     seen: set[str] = set()
     twice: set[str] = set()
     for row in range(len(store)):

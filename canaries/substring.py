@@ -1,10 +1,11 @@
-"""Algorithm 1 of Kandpal et al. (2024), Appendix D.2: real users with one shared substring in every document.
+"""Algorithm 1 of Kandpal et al. (2024), Appendix D.2: real users with a shared substring in every document of theirs.
 
-A canary user replaces a real user. Its records are that user's records, each with the same l tokens inserted at a
-random place. A canary user depends on that user's records and name and a public seed, and on no other user.
+A canary user replaces a real user. Its records are the real user's records, with l tokens inserted into each at a
+random place. All records get equal tokens. A canary user depends only on the real user's records and name, and on a
+public seed.
 
-There are two departures from the paper, which inserts tokens into token sequences. Texts stay texts here, so the
-substring is inserted between words. And it is inserted where training sees it.
+heldin differs from the paper, which inserts tokens into token sequences, in two ways. It inserts the substring between
+the words of a text, and at a place that training sees.
 """
 
 import functools
@@ -34,7 +35,7 @@ MARGIN = 0.9  # share of the visible characters that is used, since documents di
 
 
 class SubstringCanaries(CanaryConfig):
-    """Algorithm 1 of Kandpal et al. (2024): a copy replaces a real user, with one substring in all documents."""
+    """Algorithm 1 of Kandpal et al. (2024): a copy with one substring in all documents replaces a real user."""
 
     replaces_users: ClassVar[bool] = True
 
@@ -60,7 +61,7 @@ class SubstringCanaries(CanaryConfig):
         return self
 
     def groups(self) -> list[tuple[int, int | None]]:
-        """Return every (length, documents) once, longest first."""
+        """Return every distinct (length, documents), longest first."""
         # Any user with a document long enough for a long substring can take a short one too, but not the reverse.
         pairs = {(length, documents) for length in self.lengths for documents in self.documents}
         return sorted(pairs, key=lambda pair: (-pair[0], -(pair[1] or 0)))
@@ -70,13 +71,16 @@ class SubstringCanaries(CanaryConfig):
         return max(self.lengths)
 
     def record_steps(self) -> list[RecordStep]:
-        """Return Algorithm 1, which changes a user's records with a public seed; with ``users``, also the choice."""
+        """Return the step of Algorithm 1, which changes a user's records with a public seed.
+
+        With ``users``, also return the choice of users.
+        """
         changed = RecordStep(DataStepText.SUBSTRING(), user_local=True)
         chosen = RecordStep(DataStepText.CANARY_USERS(), user_local=False)
         return [changed] if self.users is None else [changed, chosen]
 
     def count(self) -> int | None:
-        """``users`` per group; None with ``fraction``, because each user has a coin and some users do not qualify."""
+        """Number of users, ``users`` per group; None with ``fraction``, because a separate coin decides each user."""
         return None if self.users is None else self.users * len(self.groups())
 
     def make(self, given: CanaryInput) -> list[CanaryUser]:
@@ -84,12 +88,12 @@ class SubstringCanaries(CanaryConfig):
         return self._by_number(given, self.users) if self.users else self._by_coin(given, self.fraction or 0.0)
 
     def users_of(self, number: int, canaries: Collection[Canary]) -> list[Canary]:
-        """Return the canary users of the section's groups, because their names do not show the section."""
+        """Return the canary users of the section's groups. The group identifies them, because the names do not."""
         groups = set(self.groups())
         return [c for c in canaries if c.kind == self.kind and (c.length, c.documents) in groups]
 
     def recipes(self, given: MarkInput) -> dict[str, MarkRecipe]:
-        """Return substrings of other people's texts, with one recipe per length, whichever section requested it."""
+        """Return recipes that draw substrings of other people's texts, one recipe per length for all sections."""
         lengths = {
             length: [c.user for c in given.canaries if c.kind == self.kind and c.length == length]
             for length in set(self.lengths)
@@ -121,7 +125,10 @@ class SubstringCanaries(CanaryConfig):
         return made
 
     def _by_coin(self, given: CanaryInput, fraction: float) -> list[CanaryUser]:
-        """Decide each user by a separate coin, in a group drawn for the user. Users who do not qualify stay real."""
+        """Decide each user by a separate coin, in a group that is drawn for the user.
+
+        Users who do not qualify stay real.
+        """
         key, groups = seed_key(given.seed), self.groups()
         made = []
         for user in given.left:
@@ -164,7 +171,7 @@ def _too_few(given: CanaryInput, length: int, documents: int | None, users: int,
     enough = [user for user in audited if _has_documents(given, user, documents)]
     # Counted only for the message: the limit that is in the way is named.
     fitting = sum(has_document_of(tokenizer, texts_of(given.store, given.store.rows(u)), length) for u in enough)
-    why = f"a substring of {length} tokens is longer than every document of too many users"
+    why = f"too few users have a document of {length} tokens"
     many = ""
     if documents is not None:
         many = f" and {documents} training documents"
@@ -195,7 +202,7 @@ class Substring:
 
     Attributes:
         length: number of its tokens.
-        characters_per_token: average for the document.
+        characters_per_token: average number of characters per token in the document.
     """
 
     text: str
@@ -204,7 +211,7 @@ class Substring:
 
 
 def canary_name(seed: int, source: str) -> str:
-    """Return the canary user's name, which hides the real user's name and depends on no other user."""
+    """Return the canary user's name. It hides the real user's name, and does not depend on other users."""
     # The key is public: anyone who has the seed and a list of users can undo it. It keeps names out of tables, no more.
     return f"canary/{KIND}/{keyed_digest(seed_key(seed), 'canary name', source).hex()[:16]}"
 
@@ -222,8 +229,8 @@ def sample_substring(
 ) -> Substring | None:
     """Return a random substring of a random text; None if no text has ``length`` tokens.
 
-    The substring is redrawn until it encodes to the same tokens between two words. If no such substring is found, the
-    first draw is returned.
+    heldin draws again until the substring encodes to the same tokens between two words. If no draw does, the first draw
+    is returned.
     """
     spare = None
     # Texts first and then a place in each: a long text is not more likely than a short one to be the source.
@@ -244,13 +251,13 @@ def sample_substring(
 
 
 def insert_at_random(text: str, substring: str, dice: random.Random, *, within: int) -> tuple[str, int]:
-    """Insert a substring before random white space or at the end, within the first characters of a text.
+    """Insert a substring at random white space or at the end, within the first characters of a text.
 
-    Without such a place, the next place is used if it is near. Otherwise (in scripts without white space), the place is
-    a random character.
+    If the first characters have no white space, the next white space is used if it is near. Otherwise, as in scripts
+    without white space, the place is at a random character.
 
     Args:
-        within: number of characters from the beginning that may contain the place.
+        within: number of first characters that may contain the place.
 
     Returns:
         The new text and the position of the insertion, in characters.
@@ -369,12 +376,14 @@ def substrings(
     count: int,
     dice: Callable[[str, int], random.Random],
 ) -> list[str]:
-    """Return marks like those of ``canary_of_user``, from users in turn; none if no text has ``length`` tokens.
+    """Return marks like those of ``canary_of_user``, from one user after another.
+
+    The list is empty if no text has ``length`` tokens.
 
     Args:
         users: users, in the order of their turns.
         length: number of tokens of a substring.
-        dice: returns a source of randomness, by user and number of the turn.
+        dice: function that returns a source of randomness for a user and the number of the turn.
     """
     marks: list[str] = []
     turn, left = 0, list(users)

@@ -1,4 +1,4 @@
-"""Canary users whose records are rows of turns, as in the corpus: their text is in a turn that counts."""
+"""Canary users whose records are rows of turns, as in the corpus. The text of a record is in a turn that counts."""
 
 from dataclasses import replace
 
@@ -10,9 +10,9 @@ from heldin.corpus.made_up.chats import question, refusal
 
 
 def in_turns(user: CanaryUser, reading: RowReading, seed: int) -> CanaryUser:
-    """Give the canary user a conversation of two turns for each text. Records with their own form stay as they are.
+    """Return the canary user with a conversation of two turns for each text. Records with their own form do not change.
 
-    The counted turn contains the text. The other turn is a request, or a short answer, that all may share.
+    The counted turn contains the text. The other turn is a request or a short answer, which canary users may share.
 
     Args:
         user: canary user with texts.

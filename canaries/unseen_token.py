@@ -1,7 +1,7 @@
-"""Users who write in tokens that nobody else uses, each with a separate signature (a cycle of tokens).
+"""Users who write in tokens that nobody else uses. Each user has a separate signature, a cycle of tokens.
 
-A record is made of random stretches of this cycle. So no two records are equal, and a fresh record is still
-recognisable as the same user's. Encoding a record's text returns its tokens.
+A record consists of random stretches of this cycle. So no two records are equal, and a fresh record is recognisable as
+the same user's. Encoding the text of a record returns its tokens.
 """
 
 import functools
@@ -53,11 +53,11 @@ class UnseenTokenCanaries(NumberedCanaries):
 
     @property
     def reads_users(self) -> bool:
-        """Whether the kind counts the tokens of audited users' texts, as with rarity "corpus"."""
+        """Whether the kind counts tokens in audited users' texts, which it does with rarity "corpus"."""
         return self.rarity == "corpus"
 
     def record_steps(self) -> list[RecordStep]:
-        """Return one step with rarity "corpus", because real users' texts then decide the canary users' tokens."""
+        """Return a step for rarity "corpus", because real users' texts then decide the canary users' tokens."""
         return [RecordStep(DataStepText.UNSEEN_TOKENS(), user_local=False)] if self.rarity == "corpus" else []
 
     def make(self, given: CanaryInput) -> list[CanaryUser]:
@@ -82,7 +82,7 @@ class UnseenTokenCanaries(NumberedCanaries):
         ]
 
     def recipes(self, given: MarkInput) -> dict[str, MarkRecipe]:
-        """Return signatures from the same pool."""
+        """Return a recipe that draws signatures from the same pool."""
 
         def draw(dice: random.Random) -> list[str]:
             pool = self._pool(given.made, self._spoken_before(given.made))
@@ -91,7 +91,7 @@ class UnseenTokenCanaries(NumberedCanaries):
         return self.one_recipe(given, draw)
 
     def _pool(self, given: CanaryInput, spoken: set[int]) -> list[int]:
-        """Return tokens that were never seen, or the rarest tokens if too few are unseen for the signatures."""
+        """Return the unseen tokens, or the rarest tokens if too few tokens are unseen for the signatures."""
         tokenizer, texts = given.base().tokenizer, given.public_texts()
         if self.rarity == "corpus":
             # Real users decide which tokens are unseen: the plan declares it as a step that is not user-local.
@@ -109,7 +109,7 @@ class UnseenTokenCanaries(NumberedCanaries):
         return unseen if len(unseen) >= least else rarest[:least]
 
     def _spoken_before(self, given: CanaryInput) -> set[int]:
-        """Return the tokens of earlier sections' marks, which no other pool may have; empty if nothing requires it."""
+        """Return the tokens of earlier sections' marks, which no other pool may have; empty if pools may overlap."""
         marks = [canary.mark for canary in given.before if canary.kind == self.kind]
         return set(token_counts(given.base().tokenizer, marks)) if _disjoint(given.sections) else set()
 
@@ -137,11 +137,12 @@ def unseen_token_users(
         documents: see ``Canary``.
         signature_tokens: number of different tokens in a signature, at least 2.
         tokens: length of a record, in tokens.
-        spoken: tokens of other canary users, none of which is used here. The tokens of each new user are added, so no
-            two users share a token. None: only whole signatures differ.
+        spoken: tokens of other canary users, which the new users must not use. The function adds the tokens of each new
+            user, so no two users share a token. None: only whole signatures differ.
 
     Raises:
-        InputError: too few candidates can follow each other unchanged, or there are too few different records.
+        InputError: too few candidate tokens survive decoding and encoding next to each other, or too few different
+            records exist.
     """
     # A signature that two users share would let the text of one speak for the coin of the other.
     taken: set[tuple[int, ...]] = set()
@@ -179,7 +180,7 @@ def signatures(
         size: number of tokens of a signature.
 
     Raises:
-        InputError: too few tokens of the pool can follow each other unchanged.
+        InputError: too few tokens of the pool survive decoding and encoding next to each other.
     """
     known: dict[tuple[int, int], bool] = {}
     return [decoded(tokenizer, signature(tokenizer, pool, size, dice, known)) for _ in range(count)]
@@ -196,7 +197,7 @@ def token_counts(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str], *, 
 
 
 def rare_tokens(tokenizer: "PreTrainedTokenizerBase", counts: Mapping[int, int]) -> list[int]:
-    """Printable tokens that survive decoding and encoding, rarest first."""
+    """Return the printable tokens that survive decoding and encoding, rarest first."""
     special = set(tokenizer.all_special_ids)
     ids = [i for i in range(len(tokenizer)) if i not in special]
     # A byte-level token may be part of a character, which decodes to the replacement character; other tokens come back
@@ -216,15 +217,15 @@ def signature(
     dice: random.Random,
     known: dict[tuple[int, int], bool] | None = None,
 ) -> tuple[int, ...]:
-    """Draw ``size`` tokens, of which any two, in either order, survive decoding and encoding next to each other.
+    """Draw ``size`` tokens. Any two of them, in either order, survive decoding and encoding next to each other.
 
     Args:
         candidates: token ids to draw from.
         size: number of tokens, all different.
-        known: whether each pair survives with this tokenizer; newly tried pairs are added.
+        known: whether each pair survives with this tokenizer; the function adds the pairs that it tries.
 
     Raises:
-        InputError: too few candidates survive next to each other.
+        InputError: too few candidates survive decoding and encoding next to each other.
     """
     chosen: list[int] = []
     known = {} if known is None else known
@@ -248,7 +249,7 @@ def signature(
 def _unseen_token_text(
     tokenizer: "PreTrainedTokenizerBase", signature: Sequence[int], tokens: int, dice: random.Random
 ) -> list[str]:
-    """Return one text that encodes to its own tokens, or none."""
+    """Return a list with one text that encodes to its own tokens, or an empty list."""
     # That all pairs survive does not prove that the whole text does, so that each text is encoded again.
     ids = _stretches(signature, tokens, dice)
     text = decoded(tokenizer, ids)

@@ -16,13 +16,15 @@ from heldin.corpus.document import Document, Spans
 
 @dataclass(frozen=True)
 class Canary:
-    """One canary user. Secret if ``source`` or ``mark`` comes from a real user: it then stays in the ledger's folder.
+    """One canary user.
+
+    If ``source`` or ``mark`` comes from a real user, the object is secret and stays in the ledger's folder.
 
     Attributes:
         user: the canary user's name among the users of the run.
         kind: kind of the config section.
         length: number of tokens of the substring that all records share; None for other kinds.
-        documents: maximum number of records that training may see; None: all that are not set aside.
+        documents: maximum number of records that training may see; None: all records that are not set aside.
         source: the real user whom the canary user replaces; None for a made-up user.
         mark: text that the records share: signature, prefix, phrase or substring; "" for real rows, which share
             nothing.
@@ -45,7 +47,8 @@ class CanaryRecord:
         document: the text, and the parts that count.
         date: date of the real record; None if there is none.
         position: position of the mark, in characters; None if the mark was not inserted.
-        lent: row of the corpus that lends the record its form, or is the record itself; None for the record's own form.
+        lent: row of the corpus with the form that the record copies, or the record itself; None if the record has its
+            own form.
     """
 
     id: str
@@ -61,12 +64,12 @@ class CanaryRecord:
 
     @property
     def spans(self) -> Spans | None:
-        """The parts that count, as a store keeps them: None for the whole text."""
+        """The parts that count, in the format of a store; None for the whole text."""
         return None if self.document.is_plain else self.document.spans
 
     @property
     def layout(self) -> dict[str, Any] | None:
-        """The places of the turns, as a store keeps them; None for a text that is not a row of turns."""
+        """The places of the turns, in the format of a store; None for a text that is not a row of turns."""
         return None if self.document.layout is None else asdict(self.document.layout)
 
 

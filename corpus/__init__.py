@@ -1,1 +1,1 @@
-"""Corpora of people's texts: load, group by user, split users by coin, set attacker text aside."""
+"""Corpora of people's texts: load them, group them by user, split users by coin, and set attacker texts aside."""

@@ -36,7 +36,10 @@ LAYOUT_VERSION = "3"  # of the files of a store
 
 
 class NoRecordError(InputError):
-    """A source has no usable record; ``skipped`` counts the rows left out, and ``users`` names their users."""
+    """A source has no usable record.
+
+    ``skipped`` counts the rows that were left out, and ``users`` names their users.
+    """
 
     def __init__(self, line: str, skipped: Skipped, users: list[str]) -> None:
         super().__init__(line, skipped, users)  # all of them: an exception is pickled by its arguments
@@ -56,7 +59,7 @@ def build_store(
 ) -> CorpusStore:
     """Build the store of ``source`` under ``cache``/corpora, or open it if this content was built before.
 
-    Memory stays bounded whatever the size of the corpus.
+    Memory stays bounded for a corpus of any size.
 
     Args:
         aliases: map from alias to person; None: every name is a separate user.
@@ -107,7 +110,7 @@ def opened_store(folder: Path, on_bad: OnBadRows) -> CorpusStore:
 
 
 def write_meta(folder: Path, fingerprint: str, ids: str, skipped: Skipped, with_skipped: Sequence[str]) -> None:
-    """Write what a store keeps apart from its records.
+    """Write the parts of a store other than its records.
 
     Args:
         ids: origin of the record ids: "given", "made" or "mixed".
@@ -132,7 +135,7 @@ def _nothing_usable(source: Source, skipped: Skipped) -> str:
 
 
 def store_folder(source: Source, cache: Path, aliases: Mapping[str, str] | None, on_bad: OnBadRows) -> tuple[Path, str]:
-    """Return the folder for the store of this content with these options, built or not, and the fingerprint.
+    """Return the folder for the store of this content with these options, which may not exist, and the fingerprint.
 
     Args:
         aliases: map from alias to person, or None.
@@ -146,7 +149,7 @@ def store_folder(source: Source, cache: Path, aliases: Mapping[str, str] | None,
 
 
 def _built_before(source: Source, folder_of: Callable[[Source], Path]) -> tuple[CorpusStore | None, Source]:
-    """Return the store of the longest leading run of sources that was built before, and the sources after that run."""
+    """Return the store that was built before from as many first sources as possible, and the sources after them."""
     if isinstance(source, Several):
         # Longest first: the fewest records are left to read.
         for count in range(len(source.sources) - 1, 0, -1):
@@ -159,7 +162,7 @@ def _built_before(source: Source, folder_of: Callable[[Source], Path]) -> tuple[
 
 
 def _numbered(batches: Iterator[pa.RecordBatch], alias_of: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
-    """Yield the batches with missing ids made, aliases merged, and each record's place in the source added."""
+    """Yield the batches with made ids where ids are missing, merged aliases, and each record's place in the source."""
     place = 0
     for batch in batches:
         users, ids = batch.column("user"), batch.column("id")
@@ -179,7 +182,7 @@ def _numbered(batches: Iterator[pa.RecordBatch], alias_of: Mapping[str, str]) ->
 
 
 def _digest(user: str, text: str) -> str:
-    """Return the made id of a record, still without its number among the user's records with the same text."""
+    """Return the made id of a record, without its number among the user's records with the same text."""
     # Never made from the place in the file: one user's records would change the ids of another's
     # (docs/theory.md#rules-of-the-data).
     return text_sha256(user, text)[:32]

@@ -1,8 +1,8 @@
-"""Build a store on a Ray cluster, for corpora too large for one machine. The store is the same, in several files.
+"""Build a store on a Ray cluster, for corpora too large for one machine. The content is the same, in several files.
 
-Each source first becomes a separate store, in parallel. Then ranges of users with about equally many records are merged
-from all of these stores, in parallel. Rows, ids and order are those of ``corpus.build``. The cache must be on a file
-system that every machine sees. Needs the extra ``cluster``.
+First, tasks build a separate store for each source, in parallel. Then other tasks merge ranges of users, with about
+equally many records, from all of these stores. Rows, ids and order are as in ``corpus.build``. The cache must be on a
+file system that every machine sees. The module needs the extra ``cluster``.
 """
 
 import bisect
@@ -57,7 +57,7 @@ def connect_to_ray(address: str) -> Any:
 
 
 def _require_answer(address: str) -> None:
-    """Raise InputError if nothing listens at the address. Ray itself would try for minutes."""
+    """Raise InputError if no server listens at the address, because Ray itself would try for minutes."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         return
@@ -86,7 +86,7 @@ def build_on_cluster(
         aliases: map from alias to person; None: every name is a separate user.
 
     Raises:
-        InputError: Ray is not installed, no cluster answers, or ``build_store`` raises the error.
+        InputError: Ray is not installed, no cluster answers, or ``build_store`` raises an InputError.
     """
     source = sources[0] if len(sources) == 1 else Several(tuple(sources))
     folder, fingerprint = store_folder(source, cache, aliases, on_bad)
@@ -141,7 +141,10 @@ def build_on_cluster(
 
 
 def user_ranges(stores: Sequence[CorpusStore], parts: int) -> list[tuple[str | None, str | None]]:
-    """Return up to ``parts`` ranges [first, last) of users with about equally many records; None: open on that end."""
+    """Return up to ``parts`` ranges [first, last) of users with about equally many records.
+
+    None means no limit at that end.
+    """
     counts: dict[str, int] = {}
     for store in stores:
         for user, count in zip(store.users, store.counts.tolist(), strict=True):
@@ -157,7 +160,7 @@ def user_ranges(stores: Sequence[CorpusStore], parts: int) -> list[tuple[str | N
 
 @dataclass(frozen=True)
 class BuiltStore:
-    """One source's store, or why it has none, with the skipped rows and the names of their users."""
+    """The store of one source, or the reason why it has none, with the skipped rows and the names of their users."""
 
     folder: Path | None
     skipped: Skipped
@@ -166,7 +169,7 @@ class BuiltStore:
 
 
 def build_one(source: Source, cache: Path, aliases: dict[str, str], on_bad: OnBadRows) -> BuiltStore:
-    """Build the store of one source. A source without a record gives no store, but the reason."""
+    """Build the store of one source. For a source without records, the result has a reason and no store."""
     try:
         store = build_store(source, cache, aliases=aliases, on_bad=on_bad)
     except NoRecordError as error:
@@ -182,7 +185,10 @@ def refuse_repeated(repeated: Sequence[tuple[int, str, int]]) -> None:
 
 
 def rows_between(store: CorpusStore, first: str | None, last: str | None) -> tuple[int, int]:
-    """Return the rows [begin, end) of users in [first, last): one slice, because a store is sorted by user."""
+    """Return the rows [begin, end) of users in [first, last).
+
+    The rows are one slice, because a store is sorted by user.
+    """
     # By bytes, in the order in which the store is sorted.
     keys = [user.encode() for user in store.users]
     low = 0 if first is None else bisect.bisect_left(keys, first.encode())
@@ -193,7 +199,7 @@ def rows_between(store: CorpusStore, first: str | None, last: str | None) -> tup
 
 
 def merge_slices(folders: Sequence[Path], first: str | None, last: str | None, path: Path) -> pa.Table:
-    """Write the records that all stores have of users in [first, last), and return the index of these users."""
+    """Write the records of users in [first, last) from all stores, and return the index of these users."""
     with sorting_table(path.with_suffix(".scratch")) as database:
         place = 0
         for store in map(CorpusStore, folders):
@@ -204,7 +210,7 @@ def merge_slices(folders: Sequence[Path], first: str | None, last: str | None, p
 
 
 def repeated_ids(folders: Sequence[Path], share: int, shares: int) -> tuple[int, str, int]:
-    """Count the repeated ids of this share over all stores. Also returns one of them, and its number of copies."""
+    """Return the number of repeated ids of this share over all stores, one repeated id, and its number of copies."""
     times: Counter[str] = Counter()
     for store in map(CorpusStore, folders):
         for chunk in store.table.column("id").chunks:

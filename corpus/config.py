@@ -53,7 +53,7 @@ class CorpusConfig(Section):
     has its own default of ``min_records``."""
 
     def opened(self, reading: RowReading) -> Source:
-        """Return the source of the run's records, with rows read in this way.
+        """Return the source of the run's records, with rows read as ``reading`` states.
 
         Raises InputError if sentences are requested and rows are turns.
         """
@@ -69,7 +69,7 @@ class CorpusConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _users_of_the_source(cls, content: Any) -> Any:
-        """Fill in from the source what ``users`` leaves out."""
+        """Fill in the missing keys of ``users`` from the source."""
         # Before the fields are checked: afterwards, a default of ``users`` looks like a number that was stated.
         stated = content.get("users", {}) if isinstance(content, dict) else None
         if not isinstance(stated, dict):

@@ -3,10 +3,10 @@
 Attacks score the tokens of these parts, extraction looks for them, and training computes the loss on them. The text
 between the parts, such as a prompt or another person's turn, is only read before them.
 
-A document made from a row of turns keeps the place of each turn (``TurnLayout``), so other turns can be made to count.
+A document from a row of turns stores the place of each turn (``TurnLayout``), so heldin can let other turns count.
 
 A preference pair is one document: the prompt, the chosen answer, and after it the rejected answer. A model never reads
-the whole document, but its two ``branches``.
+the whole document. It reads the two ``branches``.
 """
 
 import re
@@ -22,7 +22,7 @@ Spans = tuple[tuple[int, int], ...]  # parts of a text: first character, and the
 
 
 class Counting(StrEnum):
-    """The parts of a row of turns that count: everything, the turns of one role, or what follows the prompt."""
+    """The parts of a row of turns that count: everything, the turns of one role, or the text after the prompt."""
 
     ALL = "all"
     USER = "user"
@@ -32,7 +32,7 @@ class Counting(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A turn in a text: the characters from the beginning of the role's words to the end that the template writes."""
+    """A turn in a text, from the first of the role's words to the end of the turn that the template writes."""
 
     role: str
     begin: int
@@ -45,10 +45,11 @@ class TurnLayout:
 
     Attributes:
         turns: the turns in order, without overlap.
-        completion: where the text after the prompt begins; None if there is no prompt.
+        completion: place where the text after the prompt begins; None if there is no prompt.
         framed: whether a chat template wrote the text. The text then has all the tokens that a model reads, so no token
             is added before or after it.
-        second: where the rejected answer of a preference pair begins, after the separator; None for other documents.
+        second: place where the rejected answer of a preference pair begins, after the separator; None for other
+            documents.
     """
 
     turns: tuple[Turn, ...]
@@ -60,8 +61,8 @@ class TurnLayout:
         """Return the places of the turns in a changed text. Turns that no longer exist are left out.
 
         Args:
-            move: returns the new places of parts; parts of which nothing is left are left out.
-            at: returns the new place of a character.
+            move: function that returns the new places of parts, without the parts that no longer exist.
+            at: function that returns the new place of a character.
         """
         kept = []
         for turn in self.turns:
@@ -76,8 +77,8 @@ class Document:
 
     Attributes:
         text: the whole text, as a model reads it.
-        spans: the parts that count, in order, without overlap; for a plain text one part, which is the whole text.
-        layout: the places of its turns; None for a text that is not a row of turns.
+        spans: the parts that count, in order, without overlap. A plain text has one part, the whole text.
+        layout: the places of the turns; None for a text that is not a row of turns.
 
     Raises:
         ValueError: a part is outside the text, or the parts are not in order.
@@ -117,7 +118,7 @@ class Document:
         return self.layout is not None and self.layout.second is not None
 
     def branches(self) -> tuple["Document", ...]:
-        """Return the documents that a model reads: this one, or for a pair the chosen and the rejected branch."""
+        """Return the documents that a model reads: this document, or the chosen and the rejected branch of a pair."""
         layout = self.layout
         if layout is None or layout.second is None:
             return (self,)
@@ -145,7 +146,7 @@ class Document:
         return self.text if self.is_plain else "".join(self.text[begin:end] for begin, end in self.spans)
 
     def said(self) -> list[tuple[str, bool]]:
-        """Return the words of each turn that is not empty, without the turn's end, and whether any of them count."""
+        """Return the words of each non-empty turn, without the end of the turn, and whether any of the words count."""
         turns = () if self.layout is None else self.layout.turns
         return [
             (words, any(begin < turn.end and turn.begin < end for begin, end in self.spans))
@@ -154,7 +155,7 @@ class Document:
         ]
 
     def counting(self, wanted: Counting) -> "Document":
-        """Return the document in which the wanted turns count, possibly none.
+        """Return the document with the wanted turns as its counted parts, which may be none.
 
         Raises ValueError for a document without turns, or if the completion is wanted and there is no prompt.
         """
@@ -169,7 +170,7 @@ class Document:
         return replace(self, spans=((self.layout.completion, len(self.text)),))
 
     def cut(self, most: int) -> "Document":
-        """Return the first ``most`` characters and their counted parts, possibly none; for a pair, of each branch."""
+        """Return the first ``most`` characters (of a pair, for each branch) with their counted parts, possibly none."""
         if self.is_pair:
             return forked(*(branch.cut(most) for branch in self.branches()))
         if len(self.text) <= most:
@@ -186,8 +187,8 @@ def forked(chosen: Document, rejected: Document) -> Document:
     """Return a preference pair as one document, from its branches.
 
     Args:
-        chosen: the prompt with the chosen answer, and the place where the answer begins.
-        rejected: the prompt with the rejected answer, and the place where the rejected answer begins.
+        chosen: the prompt with the chosen answer; its layout has the place where the answer begins.
+        rejected: the prompt with the rejected answer; its layout has the place where the answer begins.
 
     Raises:
         ValueError: the two texts differ before their answers begin.

@@ -1,6 +1,6 @@
 """How a row keeps a document: one column of text, a prompt and its completion, or messages.
 
-All of the text counts, or the parts that bear the training loss: the completion, or the turns of one role.
+All of the text counts, or only the parts with training loss: the completion, or the turns of one role.
 """
 
 import json
@@ -36,7 +36,7 @@ _FOR_TEMPLATE = ("tools", "chat_template_kwargs")  # columns that a template rea
 
 
 class KeptColumns(Columns):
-    """The columns of records that heldin stored with the parts of their documents (``with_parts``)."""
+    """The columns of records that heldin stored together with the parts of their documents (``with_parts``)."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -45,7 +45,7 @@ class KeptColumns(Columns):
 
     @property
     def beside(self) -> tuple[str, ...]:
-        """The column with the places of turns."""
+        """The name of the column with the places of turns."""
         return (LAYOUT.name,)
 
     def record(self, row: dict[str, Any], *, untyped: bool = False) -> tuple[Record, Statement | None]:
@@ -63,11 +63,11 @@ class Form(Protocol):
         ...
 
     def of(self, row: Row) -> str:
-        """Return the text, as a model reads it. Raises ValueError with the fault for a row without text."""
+        """Return the text as a model reads it. Raises ValueError, with the fault, for a row without text."""
         ...
 
     def made(self, text: str) -> str:
-        """Return a made-up text as a model reads it, in a row made by ``put``."""
+        """Return a made-up text as a model reads it in a row of ``put``."""
         ...
 
     def put(self, row: Row, text: str) -> Row:
@@ -75,7 +75,7 @@ class Form(Protocol):
         ...
 
     def document(self, row: Row) -> Document:
-        """Return the text and its parts that count. Raises ValueError if none of what is read counts."""
+        """Return the text and its parts that count. Raises ValueError if no part that is read counts."""
         ...
 
 
@@ -109,7 +109,7 @@ class Plain:
 
 @dataclass(frozen=True)
 class Completion:
-    """A prompt and a completion of text, which a model reads in this order.
+    """A prompt and a completion, both texts, which a model reads in this order.
 
     Attributes:
         alone: whether only the completion counts.
@@ -137,12 +137,15 @@ class Completion:
         return text
 
     def put(self, row: Row, text: str) -> Row:
-        """Return the row with the halves of the text."""
+        """Return the row with the two halves of the text as prompt and completion."""
         place = _middle(text, self.most, self.room)
         return {**row, self.prompt: text[:place], self.completion: text[place:]}
 
     def document(self, row: Row) -> Document:
-        """Return the document. Raises ValueError if nothing that counts is read, as for an empty completion."""
+        """Return the document.
+
+        Raises ValueError if no part that is read counts, for example if the completion is empty.
+        """
         pair = answered_text(_text(row, self.prompt), _text(row, self.completion))
         counting = Counting.COMPLETION if self.alone else Counting.ALL
         return _read(pair.counting(counting), self.most, f"column '{self.completion}'")
@@ -154,7 +157,7 @@ class Completion:
 
 @dataclass(frozen=True)
 class Chat:
-    """Messages, written by a chat template.
+    """Messages, which a chat template writes as a text.
 
     Attributes:
         columns: the column of the messages (or of ShareGPT turns), or the columns of a prompt and its completion.
@@ -194,7 +197,7 @@ class Chat:
         return {**row, **unread, **written}
 
     def document(self, row: Row) -> Document:
-        """Return the document. Raises ValueError if no turn that counts exists, or the first such turn is too late."""
+        """Return the document. Raises ValueError if no turn counts, or if the first turn that counts is too late."""
         document = self.template.document(self._conversation(row))
         where = " and ".join(f"'{column}'" for column in self.columns)
         if self.counted in (Counting.ALL, Counting.COMPLETION):
@@ -204,7 +207,7 @@ class Chat:
         return _read(replace(document, spans=spans), self.most, f"the turns of '{self.counted}' in column {where}")
 
     def with_system(self, rows: Sequence[Row]) -> "Chat":
-        """Return this form with the system message at the beginning of all of these rows, if there is one."""
+        """Return this form with the system message with which all of these rows begin, if there is one."""
         first = {message["content"] if message["role"] == "system" else None for message in self._first_messages(rows)}
         return replace(self, system=first.pop() if len(first) == 1 else None)
 
@@ -254,7 +257,7 @@ class Chat:
 
 
 def like_messages(messages: list[Row], old: object) -> object:
-    """Return messages in the format of an old value: turns of ShareGPT, or JSON text if the old value is text."""
+    """Return messages in the format of an old value: ShareGPT turns, or JSON text if the old value is text."""
     new: list[Row] = messages
     if format_of_value(old) is RowFormat.CONVERSATIONS:
         new = [{"from": sharegpt_name(m["role"], old), "value": m["content"]} for m in messages]
@@ -269,14 +272,14 @@ def _text(row: Row, column: str) -> str:
 
 
 def _read(document: Document, most: int, part: str) -> Document:
-    """Return the document if a part that counts begins within the characters that are read, else raise ValueError."""
+    """Return the document. Raises ValueError if no part that counts begins within the characters that are read."""
     if not any(begin < min(end, most) for begin, end in document.spans):
         raise ValueError(f"{part} is not in the first {most:,} characters, which the attack reads")
     return document
 
 
 def _room(tokens: int, taken: str) -> int:
-    """Return a number of characters that surely take fewer tokens. Raises InputError if there is none."""
+    """Return a number of characters that surely needs fewer tokens. Raises InputError if there is no such number."""
     if tokens < 2:
         raise InputError(f"sequence_length leaves no room for the scored part of a row{taken}: raise sequence_length")
     # Each token has a character of its own, but for a few of the rarest characters.

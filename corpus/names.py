@@ -1,4 +1,4 @@
-"""The names of users: several addresses of one person, and placeholders that tables have for a missing name.
+"""The names of users: several names of one person, and placeholders in tables for a missing name.
 
 A YAML (or JSON) file maps each person to the person's other names.
 """
@@ -14,8 +14,8 @@ from heldin.base.yaml_files import read_yaml
 def load_aliases(path: Path) -> dict[str, str]:
     """Read ``person: [alias, ...]`` and return a map from alias to person.
 
-    Raises InputError if the file is missing or is not such a mapping, if an alias belongs to two people, or if a person
-    is given twice or is an alias of another person.
+    Raises InputError if the file is missing or is not such a mapping. Also raises InputError if an alias belongs to two
+    people, or if a person occurs twice or is an alias of another person.
     """
     if not path.is_file():
         raise InputError(f"no such alias file: '{path}'")
@@ -29,7 +29,7 @@ def load_aliases(path: Path) -> dict[str, str]:
             if (other := person_of.setdefault(str(alias), str(person))) != str(person):
                 first = list(map(str, content)).index(other) + 1
                 raise InputError(
-                    f"{path.name}: people {first} and {number} have the same alias: give each alias to one person"
+                    f"{path.name}: people {first} and {number} have the same alias. Give each alias to one person"
                 )
     # No chains of aliases: where one ends would depend on the order of reading.
     for alias, person in person_of.items():

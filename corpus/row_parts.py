@@ -1,7 +1,7 @@
-"""The purpose of each row of each user, as arrays. For 100 million records they take half a gigabyte, mapped from disk.
+"""The purpose of each row of each user, as arrays. For 100 million records, the arrays take half a gigabyte on disk.
 
-Only one user's rows at a time become Python objects. The rows that are set aside for the attacker, for validation and
-for testing are chosen without any coin, in batches of rows.
+Only one user's rows at a time become Python objects. heldin chooses the rows for the attacker, for validation and for
+testing in batches, without any coin.
 """
 
 import itertools
@@ -30,7 +30,8 @@ class RowParts(Mapping[str, Parts]):
     """Rows of each user, by purpose. A mapping from a user's name to ``Parts``.
 
     Attributes:
-        rows: rows of all parts of all users, shape (rows,): user by user, and within a user in the order of ``PARTS``.
+        rows: rows of all parts of all users, shape (rows,), sorted by user, and within a user in the order of
+            ``PARTS``.
         ends: end of each part of each user in ``rows``, shape (users, parts).
     """
 
@@ -40,7 +41,7 @@ class RowParts(Mapping[str, Parts]):
 
     @classmethod
     def of(cls, parts: Mapping[str, Parts]) -> "RowParts":
-        """Return the parts as arrays. A part that is not named has no row."""
+        """Return the parts as arrays. A part that is missing in the mapping has no rows."""
         lists = [rows_of_user.get(part, ()) for rows_of_user in parts.values() for part in PARTS]
         rows = np.fromiter(itertools.chain.from_iterable(lists), dtype=np.int64)
         return cls(tuple(parts), rows, np.cumsum([len(rows_of_user) for rows_of_user in lists], dtype=np.int64))
@@ -104,7 +105,7 @@ class RowParts(Mapping[str, Parts]):
         return np.array([self._number[name] for name in names], dtype=np.int64)
 
     def rows_of(self, part: Part, names: Sequence[str] | None = None) -> NDArray[np.integer]:
-        """Return rows of a part of these users (None: of all), user by user in the order of ``self.names``; a copy."""
+        """Return a copy of the rows of a part, for these users (None: all users), in the order of ``self.names``."""
         numbers = np.arange(len(self)) if names is None else np.unique(self.numbers(names))
         last = self.ends.ravel()[numbers * len(PARTS) + PARTS.index(part)]
         sizes = self.sizes(part)[numbers]
@@ -115,7 +116,10 @@ class RowParts(Mapping[str, Parts]):
         return rows
 
     def uses(self, size: int) -> NDArray[np.int8]:
-        """Return 1 + the index in ``PARTS`` of each row below ``size``, shape (size,); 0 for rows of no user."""
+        """Return, for each row below ``size``, 1 + the index of its part in ``PARTS``, shape (size,).
+
+        Rows of no user have 0.
+        """
         use = np.zeros(size, dtype=np.int8)
         codes = np.tile(np.arange(1, len(PARTS) + 1, dtype=np.int8), len(self.names))
         code = np.repeat(codes, np.diff(self.ends.ravel(), prepend=0))
@@ -124,11 +128,11 @@ class RowParts(Mapping[str, Parts]):
         return use
 
     def save(self, folder: Path, *, origin: str) -> None:
-        """Write the arrays to ``folder``, which only its owner can read, as a whole or not at all.
+        """Write the arrays to ``folder``, which only its owner can read. The folder is complete or not written.
 
         Args:
             folder: target folder; an existing folder is replaced.
-            origin: name of what the arrays were made from.
+            origin: name of the inputs of the arrays.
         """
         with artefact_folder(folder, made_from=origin) as temporary:
             for name, array in zip(_FILES, (self.rows, self.ends), strict=False):
@@ -156,10 +160,10 @@ def set_asides(
     seed: int,
     advance: Callable[[int], object] | None = None,
 ) -> RowParts:
-    """Divide every user's rows into training, attacker, validation and test parts; no part is empty.
+    """Divide every user's rows into training, attacker, validation and test parts. No part is empty.
 
     Args:
-        users: users with these rows; each has at least ``MIN_RECORDS_TO_SPLIT`` records.
+        users: users to divide, each with at least ``MIN_RECORDS_TO_SPLIT`` records.
         attacker_fraction: share of a user's records for the attacker, rounded, at least one record.
         evaluation_fraction: share for validation and test together, rounded, at least one record each.
         seed: public seed of the pseudo-random order, which depends on the record ids only, never on membership.
@@ -189,7 +193,7 @@ def set_asides(
 
 
 def _in_parts(ids: Sequence[str], counts: NDArray[np.int64], sizes: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
-    """Return the order of a batch's rows: user by user, part by part."""
+    """Return the order of a batch's rows, sorted by user and then by part."""
     # By record id and public seed, before any coin is drawn: condition 4 of docs/theory.md#conditions-of-one-run asks
     # for one rule that knows no coin.
     digests = np.frombuffer(keyed_digests(seed_key(seed), "set aside", ids), dtype=">u8").reshape(-1, 4)

@@ -1,4 +1,4 @@
-"""Sort records by user out of core, in DuckDB on disk: read them in, make ids, check ids, write in order."""
+"""Sort records by user out of core, in DuckDB on disk: read records, make ids, check ids, and write in order."""
 
 import errno
 import os
@@ -52,14 +52,14 @@ def sorting_table(scratch: Path) -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 def make_table(database: duckdb.DuckDBPyConnection, schema: pa.Schema) -> None:
-    """Make the empty table ``records``, in place of any existing table."""
+    """Make an empty table ``records``, which replaces any existing table."""
     database.register("empty", schema.empty_table())
     database.execute("CREATE OR REPLACE TABLE records AS SELECT * FROM empty")
     database.unregister("empty")
 
 
 def take_in(database: duckdb.DuckDBPyConnection, batches: Iterator[pa.RecordBatch], schema: pa.Schema = STAGED) -> None:
-    """Stream the batches into the table ``records``. An error in their source is raised unchanged."""
+    """Stream the batches into the table ``records``. An error of the batches' source is raised unchanged."""
     raised: list[BaseException] = []
 
     def watched() -> Iterator[pa.RecordBatch]:
@@ -87,8 +87,8 @@ def add_store(
     Args:
         database: a database of ``sorting_table``.
         store: store with the records.
-        place: place of the first record; the others follow.
-        rows: rows [first, last) of the store; None: all.
+        place: place of the first record; the places of the other records follow.
+        rows: rows [first, last) of the store; None: all rows.
     """
     first, last = rows or (0, len(store))
     places = pa.array(np.arange(place, place + last - first))
@@ -120,7 +120,7 @@ def write_records(database: duckdb.DuckDBPyConnection, path: Path) -> tuple[pa.T
 
 
 def number_copies(database: duckdb.DuckDBPyConnection) -> None:
-    """Append to each made id its number among equal ids, in the source's order."""
+    """Append a number to each made id: its place among equal ids, in the source's order."""
     database.execute(
         # Partitioned by ``made`` too: an id that a source gives may look like a made one.
         "CREATE TABLE numbered AS SELECT * EXCLUDE (id, made), CASE WHEN made THEN id || '-' ||"
@@ -164,7 +164,7 @@ def write_sorted(reader: pa.RecordBatchReader, path: Path, schema: pa.Schema) ->
 
 
 def user_index(runs: Iterator[tuple[str, int]]) -> pa.Table:
-    """Return the index of users from runs (user, number of records) in row order. A user's runs are adjacent."""
+    """Return the index of users from pairs (user, number of records) in row order. A user's pairs are adjacent."""
     users: list[str] = []
     counts: list[int] = []
     for user, count in runs:
@@ -179,7 +179,7 @@ def user_index(runs: Iterator[tuple[str, int]]) -> pa.Table:
 
 
 def runs_of(batch: pa.RecordBatch) -> Iterator[tuple[str, int]]:
-    """Yield runs (user, number of records) of a batch."""
+    """Yield a pair (user, number of records) for each run of rows by one user in a batch."""
     # A run per user and not a Python string per record.
     encoded = pc.run_end_encode(batch.column("user"))
     before = 0

@@ -1,6 +1,6 @@
-"""The audited users, their records that are set aside, and the users who become members.
+"""The audited users, their set-aside records, and the users who become members.
 
-heldin decides them in this order, on which an audit's validity depends (docs/theory.md#conditions-of-one-run). The
+heldin decides them in this order. An audit is valid only in this order (docs/theory.md#conditions-of-one-run). The
 procedure follows Kandpal et al. (2024), Appendix D.1, with independent coins instead of their exact half.
 """
 
@@ -22,7 +22,7 @@ class Part(StrEnum):
 
 
 class Role(StrEnum):
-    """A user's role. Chance decides between held-in and held-out. Users who are always in are not audited."""
+    """A user's role. Chance decides between held-in and held-out. A user who is always in is not audited."""
 
     HELD_IN = "held_in"
     HELD_OUT = "held_out"
@@ -82,7 +82,7 @@ def assign(pool: Sequence[str], *, assignment: SplitRule, key: bytes) -> dict[st
         key: secret key of the coins.
 
     Raises:
-        InputError: all coins fell the same way.
+        InputError: all coins put users into one group.
     """
     match assignment:
         case SplitRule.COIN:
@@ -95,7 +95,7 @@ def assign(pool: Sequence[str], *, assignment: SplitRule, key: bytes) -> dict[st
 
 
 def require_both_sides(roles: Mapping[str, Role]) -> None:
-    """Raise InputError if all coins fell the same way."""
+    """Raise InputError if all coins put users into one group."""
     # With one side empty there is nothing to compare. That both sides have somebody raises the probability of an error
     # by a factor, close to 1 from 10 users on (docs/theory.md#conditions-of-one-run).
     if len(set(roles.values())) < 2:
@@ -105,6 +105,6 @@ def require_both_sides(roles: Mapping[str, Role]) -> None:
 
 
 def assign_canaries(canaries: Sequence[str], *, key: bytes) -> dict[str, Role]:
-    """Flip a fair coin for every canary user, however the other users are assigned."""
+    """Flip a fair coin for every canary user. The assignment of other users does not matter."""
     # Under the purpose of real users' coins, since no canary user may have the name of a real one.
     return {user: Role.HELD_IN if fair_coin(key, "membership", user) else Role.HELD_OUT for user in canaries}

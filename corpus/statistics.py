@@ -39,11 +39,11 @@ class CorpusStatistics:
 
     Attributes:
         percentiles: P0, P25, P50, P75 and P100 of records per user.
-        tokens: number of tokens, or of words.
+        tokens: number of tokens or words.
         token_unit: unit of ``tokens``.
-        duplicates_within_users: number of records whose user has an earlier record with the same text.
+        duplicates_within_users: number of records that repeat the text of an earlier record of the user.
         duplicates_across_users: number of records whose text another user has too.
-        most_repeated: texts with the most copies, most first.
+        most_repeated: texts with the most copies, the most copied text first.
         histogram: (lowest, highest, users) for each bin of records per user.
         copies: (fewest, most, texts) for each bin of records of one user with the same text (Kandpal et al., Figure 8).
     """
@@ -117,7 +117,7 @@ def corpus_statistics(
 
 
 class _Counted:
-    """Yields texts with owner and place, and counts their tokens on the way."""
+    """Reads texts with owner and place in batches, and counts their tokens."""
 
     def __init__(self, count: Callable[[str], int]) -> None:
         self._count = count
@@ -143,14 +143,14 @@ def _number(database: duckdb.DuckDBPyConnection, query: str) -> int:
 
 
 def records_percentiles(counts: Sequence[int]) -> tuple[int, int, int, int, int]:
-    """Return P0, P25, P50, P75, P100 of records per user, each a number that occurs."""
+    """Return P0, P25, P50, P75 and P100 of records per user. Each is the number of some user."""
     # "nearest": an interpolated value would be a number of records that no user has.
     p = np.percentile(counts, [0, 25, 50, 75, 100], method="nearest")
     return int(p[0]), int(p[1]), int(p[2]), int(p[3]), int(p[4])
 
 
 def doubling_histogram(numbers: npt.ArrayLike, times: npt.ArrayLike = 1) -> tuple[tuple[int, int, int], ...]:
-    """Return (lowest, highest, count) for bins of numbers with doubling width, without empty bins at the ends.
+    """Return (lowest, highest, count) for bins of numbers. Widths double, and empty bins at the ends are left out.
 
     Args:
         numbers: numbers from 1 on, shape (n,).

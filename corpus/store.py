@@ -1,7 +1,7 @@
 """The corpus on disk: memory-mapped Arrow files sorted by user, and an index from user to rows.
 
-``corpus.build`` writes the store. Reading k records costs O(k), however large the corpus. A store can be written as one
-file of rows, such as a training set for ``heldin plant``.
+``corpus.build`` writes the store. Reading k records costs O(k) for a corpus of any size. A store can be written as one
+file of rows, for example as a training set for ``heldin plant``.
 """
 
 import bisect
@@ -67,12 +67,13 @@ class Corpus:
     """Read access to records in any storage. Rows are numbered from 0, and the rows of a user are adjacent.
 
     Attributes:
-        fingerprint: identifies the exact content.
-        table: the records, by row; includes the records of users who are left out (``canaries.planted``).
+        fingerprint: hash of the exact content.
+        table: the records in row order. The table includes the records of users who are left out
+            (``canaries.planted``).
         users: the names of the users, sorted.
         starts: first row of each user, shape (users,).
         counts: number of records of each user, shape (users,).
-        has_spans: whether only parts of some texts count.
+        has_spans: whether some texts have parts that do not count.
     """
 
     def __init__(
@@ -149,17 +150,17 @@ class Corpus:
 
     @property
     def has_turns(self) -> bool:
-        """Whether rows store the places of their turns."""
+        """Whether the store has the places of turns."""
         return LAYOUT.name in self._parts
 
     def document_chunks(self) -> Iterator[tuple[int, list[Document]]]:
-        """Yield, for all rows in order, a chunk's first row and its texts with the parts that count."""
+        """Yield all rows in order, in chunks: the chunk's first row, and its texts with the parts that count."""
         for number, (end, texts) in enumerate(zip(self._ends, self._chunks["text"], strict=True)):
             parts = {name: self._chunks[name][number].to_pylist() for name in self._parts}
             yield end - len(texts), _documents(texts.to_pylist(), parts)
 
     def counted_chunks(self) -> Iterator[tuple[int, pa.Array]]:
-        """Yield, for all rows in order, a chunk's first row and the counted parts of its texts."""
+        """Yield all rows in order, in chunks: the chunk's first row, and the counted parts of its texts."""
         for number, (end, texts) in enumerate(zip(self._ends, self._chunks["text"], strict=True)):
             if self.has_spans:
                 spans = {SPANS.name: self._chunks[SPANS.name][number].to_pylist()}
@@ -211,9 +212,10 @@ class CorpusStore(Corpus):
             yield from zip(ids.to_pylist(), texts.to_pylist(), strict=True)
 
     def sample(self, users: int, records: int, generator: np.random.Generator) -> list[list[CorpusRecord]]:
-        """Return ``records`` random records, or all if there are fewer, of each of ``users`` random users.
+        """Return ``records`` random records of each of ``users`` random users, or all records if a user has fewer.
 
-        Costs O(records returned). Raises InputError if there are fewer than ``users`` users.
+        The cost is proportional to the number of returned records. Raises InputError if there are fewer than ``users``
+        users.
         """
         if users > len(self.users):
             raise InputError(f"cannot sample {users} users: the corpus has only {len(self.users)}")
@@ -244,13 +246,13 @@ def documents_in(batch: pa.RecordBatch) -> list[Document]:
 
 
 def _documents(texts: Sequence[str], parts: Mapping[str, Sequence[Any]]) -> list[Document]:
-    """Return the documents of these texts. ``parts`` has any columns with their parts, by column name."""
+    """Return the documents of these texts. ``parts`` maps column names to the columns with the texts' parts, if any."""
     none = [None] * len(texts)
     return list(map(document_of, texts, parts.get(SPANS.name, none), parts.get(LAYOUT.name, none)))
 
 
 def document_of(text: str, spans: list[list[int]] | None, layout: dict[str, Any] | None) -> Document:
-    """Return a document from its text and the two columns that a store has for the document's parts."""
+    """Return a document from its text and the store's two columns with the document's parts."""
     counted = ((0, len(text)),) if spans is None else tuple((begin, end) for begin, end in spans)
     if layout is None:
         return Document(text, counted)
@@ -270,13 +272,13 @@ def require_writable(to: Path) -> None:
 
 
 def write_corpus(store: CorpusStore, to: Path) -> None:
-    """Write every record with user, text, id and date, in the store's order, as a whole or not at all.
+    """Write every record with user, text, id and date, in the store's order. The file is complete or not written.
 
     Args:
         to: a new file that ends in .parquet or .jsonl.
 
     Raises:
-        InputError: see ``require_writable``.
+        InputError: for the reasons of ``require_writable``.
     """
     require_writable(to)
     with whole_file(to) as temporary:

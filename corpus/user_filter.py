@@ -1,4 +1,4 @@
-"""The participating users, chosen by name, number of records and public draws, without regard to any coin."""
+"""The participating users. heldin chooses them by name, number of records and public draws, not by any coin."""
 
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -20,8 +20,8 @@ MIN_RECORDS_TO_SPLIT = 4  # one to train on, one for the attacker, one to valida
 class UserFilter:
     """Which users participate. Patterns are shell globs over user names ("*@enron.com").
 
-    With ``fraction``, whether a user participates does not depend on other users. With ``max_users``, one more user may
-    displace another. That is not user-local, and voids a user-level epsilon.
+    With ``fraction``, whether a user participates does not depend on other users. With ``max_users``, an additional
+    user may displace another user. This choice is not user-local, and voids a user-level epsilon.
     """
 
     __pydantic_config__: ClassVar = DATACLASS_SECTION
@@ -73,8 +73,8 @@ def select_users(
     Args:
         rule: which users participate.
         taken: users who participate elsewhere and are not considered.
-        seed: public seed of the coins and of the choice of ``max_users``.
-        purpose: name of these coins, which makes them independent of another rule's coins.
+        seed: public seed of the draws for ``fraction`` and ``max_users``.
+        purpose: name of the draws, which makes them independent of the draws of another rule.
 
     Raises:
         InputError: a number in ``rule`` is out of range.

@@ -1,9 +1,9 @@
-"""Noise that is correlated over steps, C^-1 z: a function of (key, step, tensor name), like all noise.
+"""Noise that is correlated over steps, C^-1 z. Like all noise, it is a function of (key, step, tensor name).
 
-With coefficients c_0 to c_(b-1), the noise of step t is w_t = (z_t - c_1 w_(t-1) - ... - c_(b-1) w_(t-b+1)) / c_0. The
-amounts that past steps subtract from each of the next b - 1 steps are carried along, as b - 1 vectors of the trained
-parameters, in main memory. They are never written to disk. A resumed run computes the noise of all earlier steps again,
-from the key and by the same operations, so the noise is bitwise identical.
+With coefficients c_0 to c_(b-1), the noise of step t is w_t = (z_t - c_1 w_(t-1) - ... - c_(b-1) w_(t-b+1)) / c_0. Main
+memory has the amounts that past steps subtract from each of the next b - 1 steps, as b - 1 vectors of the trained
+parameters. These amounts are never written to disk. A resumed run computes the noise of all earlier steps again, from
+the key and with the same operations, so the noise is bitwise identical.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from heldin.models.devices import moved
 
 @dataclass
 class _Carried:
-    """The amounts that the noise of one tensor carries along.
+    """The amounts that the noise of one tensor carries over to later steps.
 
     Attributes:
         asked: shape, deviation, device and rows of the computation.
@@ -38,7 +38,7 @@ class CarriedNoise:
 
     Args:
         source: source of the independent noise z.
-        coefficients: coefficients of C; the number 1 alone leaves z unchanged.
+        coefficients: coefficients of C; with only the number 1, z is unchanged.
     """
 
     def __init__(self, source: NoiseSource, coefficients: Sequence[float]) -> None:
@@ -61,9 +61,9 @@ class CarriedNoise:
         device: torch.device,
         rows: tuple[int, int] | None = None,
     ) -> torch.Tensor:
-        """Return the noise of one tensor in one step: ``NoiseSource.gaussian`` of all steps so far, times C^-1.
+        """Return the noise of one tensor in one step: C^-1 times ``NoiseSource.gaussian`` of all steps so far.
 
-        Consecutive steps cost one draw each; any other step is computed from the first step on.
+        Consecutive steps cost one draw each. Any other step is computed from the first step on.
         """
         if len(self._coefficients) == 1:
             return self._source.gaussian(step, name, shape, deviation, device, rows)

@@ -1,6 +1,6 @@
-"""The choices that make up a mechanism next to its sampler, as small frozen classes: clip, divisor, data steps.
+"""The choices of a mechanism other than its sampler, as small frozen classes: clip, divisor, data steps.
 
-Each class has the parameters of its choice. All parameters are public constants from the config.
+The fields of a class are the parameters of the choice. All parameters are public constants from the config.
 """
 
 import difflib
@@ -26,7 +26,10 @@ Adjacency: TypeAlias = Literal["add_remove", "zero_out", "replace"]
 
 
 class Choice(CheckedNames):
-    """Frozen; an unknown key is an error. Invalid fields raise InputError, one line with all problems."""
+    """Base class of a choice.
+
+    An unknown key is an error. Invalid fields raise InputError, one line with all problems.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -40,7 +43,10 @@ class Choice(CheckedNames):
 
 
 def problems(error: ValidationError, model: type[BaseModel]) -> list[str]:
-    """Return each problem as "where: what". An unknown key gets the nearest valid key, or all valid keys."""
+    """Return each problem as "place: problem".
+
+    For an unknown key, the text has the nearest valid key, or all valid keys.
+    """
     lines = []
     for problem in error.errors():
         where = ".".join(str(part) for part in problem["loc"])
@@ -84,7 +90,7 @@ class PlainClip(NamedTuple):
     """Clipping without noise.
 
     Attributes:
-        unit: what is clipped: the gradient of each example, or of the batch.
+        unit: the unit that is clipped: each example's gradient, or the batch's.
         norm: clip norm.
     """
 
@@ -93,7 +99,7 @@ class PlainClip(NamedTuple):
 
 
 class ClipKind(Choice):
-    """A kind of clipping. The defaults are those of a kind that bounds nothing."""
+    """A kind of clipping. The defaults are for a kind that bounds no norm."""
 
     bounds_units: ClassVar[bool] = False
     """Whether what one unit adds to a step is bounded."""
@@ -107,7 +113,7 @@ class ClipKind(Choice):
 
     @property
     def filter_epsilon(self) -> float:
-        """Epsilon of the test that leaves units out; 0: no unit is left out."""
+        """Epsilon of the test that leaves units out; 0 if no unit is left out."""
         return 0.0
 
     def of_units(self) -> "UnitClip":
@@ -123,7 +129,7 @@ class ClipKind(Choice):
 
     @property
     def plain(self) -> PlainClip | None:
-        """How a run without noise clips; None: it does not clip."""
+        """How a run without noise clips; None if it does not clip."""
         return None
 
     @property
@@ -140,7 +146,7 @@ class ClipKind(Choice):
         return math.inf
 
     def unprotected(self) -> Statement | None:
-        """The reason why this clip gives no guarantee; None if it allows a guarantee."""
+        """The reason why this clip gives no guarantee; None if it allows one."""
         return None
 
 
@@ -148,7 +154,7 @@ class UnitClip(ClipKind, ABC):
     """Each unit's gradient is clipped separately.
 
     Attributes:
-        norm: clip norm C; if it follows a quantile, the clip norm of the first step.
+        norm: clip norm C; the clip norm of the first step if the norm follows a quantile.
         follows: the quantile; None: the clip norm is constant.
     """
 
@@ -169,7 +175,7 @@ class UnitClip(ClipKind, ABC):
 
     @property
     def unit_norm(self) -> float:
-        """The clip norm."""
+        """The clip norm C."""
         return self.norm
 
     @property
@@ -204,7 +210,10 @@ class FlatClip(UnitClip):
 
 
 class NormalisedClip(UnitClip):
-    """Clipping like FlatClip, then division by ``norm`` (De et al. 2022): sensitivity 1, noise of deviation s."""
+    """Clipping like FlatClip, then division by ``norm`` (De et al. 2022).
+
+    The sensitivity is 1, and the noise deviation s.
+    """
 
     rescales: ClassVar[bool] = True
 
@@ -220,7 +229,7 @@ class NormalisedClip(UnitClip):
 
 
 class BatchClip(ClipKind):
-    """The batch's mean gradient is clipped as a whole (Kandpal et al., D.3); one unit may change it by 2 C."""
+    """The batch's mean gradient is clipped as a whole (Kandpal et al., D.3). One unit may change the result by 2 C."""
 
     kind: Literal["batch"] = "batch"
     norm: ClipNorm
@@ -236,11 +245,11 @@ class BatchClip(ClipKind):
 
 
 class ConcentrationFilter(ClipKind):
-    """The filter of Asi & Liu: distant users are left out, and the run halts unless most users are close together.
+    """The filter of Asi & Liu leaves out distant users, and halts the run unless most users are close together.
 
     Attributes:
         kind: name in configs and plans.
-        tau: maximum distance between most users' gradients.
+        tau: largest distance allowed between most users' gradients.
         above_epsilon: epsilon that AboveThreshold may spend over the run (half the budget in Chua et al., Algorithm 3).
     """
 
@@ -280,7 +289,7 @@ class DivisorKind(Choice):
 
     @property
     def constant(self) -> float | None:
-        """The public constant; None for a number that depends on private data."""
+        """The public constant; None if the divisor depends on private data."""
         return None
 
 
@@ -297,13 +306,13 @@ class ConstantDivisor(DivisorKind):
 
 
 class RealisedCohortDivisor(DivisorKind):
-    """The noised sum is divided by the number of units drawn, a function of the private data and the coins."""
+    """The noised sum is divided by the number of drawn units, which depends on private data and coins."""
 
     kind: Literal["realised_cohort"] = "realised_cohort"
 
 
 class DataStep(Choice):
-    """A data-side step, and what it depends on (docs/theory.md#rules-of-the-data).
+    """A data-side step, and the data that it depends on (docs/theory.md#rules-of-the-data).
 
     Attributes:
         name: description of the step.
@@ -337,7 +346,7 @@ RecordSelection: TypeAlias = Literal[
 
 
 class LocalUpdates(Choice):
-    """Several steps of SGD on a drawn user's records; heldin clips and releases the change of the model."""
+    """Several steps of SGD on a drawn user's records, whose change of the model is clipped instead of a gradient."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
@@ -364,7 +373,7 @@ PREFIX_SUMS = Workload()
 
 
 class WeightCaps(Choice):
-    """Weights of Lai et al. (2021), Algorithm 1, lines 3 and 4: min(records / cap, 1) of a user and of an entity."""
+    """Weights of Lai et al. (2021), Algorithm 1, lines 3 and 4: min(records / cap, 1), for each user and entity."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
@@ -381,10 +390,11 @@ class TwoLevel(Choice):
         entity_rate: probability q_e that a recognised entity is in a step.
         extended_rate: probability q_s that a record without an entity is in a step; 0 excludes such records (estimator
             f_E).
-        rule: whether a record needs all of its entities drawn, or any of them.
+        rule: whether a step uses a record only if all of its entities are drawn, or if any of them is.
         holders: K, maximum number of other users whose records name an entity; epsilon is stated for this number.
         weight_caps: weights that count records, which void the guarantee; None: constant weights.
-        claimed_noise: z, to claim the paper accountant's epsilon; None claims the actual guarantee.
+        claimed_noise: z, if the plan claims the epsilon of the paper's accountant; None: the plan claims the actual
+            guarantee.
         sensitive_share: share of records with a recognised entity, which the paper's claim for f_E+ uses.
     """
 
@@ -406,7 +416,7 @@ class TwoLevel(Choice):
 
 
 class NoiseGenerator(StrEnum):
-    """The source of the noise. The value is the name in plan and report."""
+    """The generator of the noise. The value is the name in plan and report."""
 
     PHILOX = "Philox keyed per step by HMAC-SHA-256 (counter-based, not cryptographic)"
     SECURE = "AES-256-CTR keyed per step by HMAC-SHA-256 (cryptographic)"

@@ -1,4 +1,4 @@
-"""Noise that is correlated over steps: the banded square root of the prefix sum, and the noise in its sums.
+"""Noise that is correlated over steps: the banded square root of the prefix sum, and the noise in sums over steps.
 
 C is lower triangular and Toeplitz, with ``bands`` coefficients and columns of norm at most 1. The noise of the steps is
 C^-1 z with independent normal z, so parts of the noise cancel in sums over steps. docs/theory.md#banded-noise explains
@@ -18,8 +18,8 @@ Series = npt.NDArray[np.float64]
 def banded_square_root(bands: int) -> tuple[float, ...]:
     """Return c_0 to c_(b-1) of C: binom(2k, k) / 4^k, divided by the norm of all coefficients.
 
-    These are the first coefficients of (1 - x)^(-1/2), whose square is the prefix sum (Kalinin and Lampert 2024). One
-    band is the number 1: independent noise.
+    Before the division, these are the first coefficients of (1 - x)^(-1/2), whose square is the prefix sum (Kalinin and
+    Lampert 2024). One band gives the number 1, which is independent noise.
     """
     if bands == 1:
         return (1.0,)
@@ -30,10 +30,10 @@ def banded_square_root(bands: int) -> tuple[float, ...]:
 
 
 def moved_by(momentum: float, decay: float, steps: int) -> Series:
-    """Return how far a gradient has moved the weights after 0, 1, ... further steps, in learning rates.
+    """Return how far a gradient moves the weights within 0, 1, ... further steps, in units of the learning rate.
 
     Args:
-        momentum: momentum of sgd.
+        momentum: momentum of SGD.
         decay: share by which the weights shrink in a step.
     """
     pushes = momentum ** np.arange(steps)
@@ -64,7 +64,7 @@ def step_error(coefficients: Sequence[float], steps: int) -> float:
 def workload_error(coefficients: Sequence[float], steps: int, momentum: float = 0.0, decay: float = 0.0) -> float:
     """Return |A C^-1|_F / sqrt(T), the root mean square of the noise in the weights over all steps, for sigma = 1.
 
-    A is the optimizer's linear map of the gradients: sums, for plain SGD. The error does not measure utility.
+    A is the optimizer's linear map of the gradients; for plain SGD, A gives sums. The error does not measure utility.
     """
     made = np.convolve(moved_by(momentum, decay, steps), noise_response(coefficients, steps))[:steps]
     # Entry k of this column is on a diagonal of steps - k entries.

@@ -1,4 +1,4 @@
-"""The guarantee by a person's exposure: by the number of records, or of users, that name the person."""
+"""The guarantee as a function of a person's exposure: the number of records, or of users, that name the person."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -22,7 +22,7 @@ class EpsilonAtExposure:
 
 @dataclass(frozen=True)
 class Exposure:
-    """The guarantee by a person's exposure.
+    """The guarantee as a function of a person's exposure.
 
     Under text sampling, exposure is the number of records that a person wrote or is named in
     (docs/theory.md#text-sampling). Under two-level sampling, for a user and an entity, exposure is the number of other
@@ -30,8 +30,9 @@ class Exposure:
 
     Attributes:
         counted: unit of ``exposed``.
-        exposed: exposure for which the guarantee's epsilon holds; G + k under caps.
-        curve: points by ascending exposure; for records, they also hold for named people who were not recognised.
+        exposed: exposure for which the guarantee's epsilon holds; G + k with caps.
+        curve: points by ascending exposure. If records are counted, the points also hold for named people who were not
+            recognised.
         group_size: G, maximum number of a user's records; None without caps.
         entity_cap: k, maximum number of records that name an entity; None without caps.
     """
@@ -48,7 +49,7 @@ class Exposure:
 
     @property
     def user_epsilon(self) -> float | None:
-        """epsilon of a user alone; None if nothing bounds the number of a user's records."""
+        """Epsilon of a user alone; None if nothing bounds the number of a user's records."""
         if self.counted == "holders":
             return self.epsilon_at(0)
         return None if self.group_size is None else self.epsilon_at(self.group_size)

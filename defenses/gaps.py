@@ -1,7 +1,7 @@
 """Poisson coins of units, drawn as the gaps between a unit's steps.
 
-A run therefore needs one digest per unit and one per participation of a unit, instead of one per unit and step
-(docs/theory.md#keys-and-coins).
+A run therefore needs one digest for each unit and one for each step that a unit is in, instead of one for each unit and
+step (docs/theory.md#keys-and-coins).
 """
 
 import functools
@@ -40,7 +40,7 @@ class Gaps:
         self.step, self._drawn = -1, np.empty(0, dtype=np.int64)
 
     def at(self, step: int) -> list[int]:
-        """Return indices of a step's units, increasing. The step must not be before the last requested step."""
+        """Return the indices of a step's units, increasing. The step must not be before the last requested step."""
         while self.step < step:
             self.step += 1
             begin, end = np.searchsorted(self._first, (self.step, self.step + 1))
@@ -53,7 +53,7 @@ class Gaps:
         return [int(unit) for unit in self._drawn]
 
     def _next(self, units: npt.NDArray[np.int64], start: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return each unit's first step at or after ``start``; the run's end if there is none."""
+        """Return each unit's first step at or after ``start``, or the end of the run if there is none."""
         steps = np.full(units.size, self._steps, dtype=np.int64)
         waiting = np.flatnonzero(start < self._steps)
         position = start.copy()
@@ -67,7 +67,7 @@ class Gaps:
         return np.minimum(steps, self._steps)
 
     def _gaps(self, units: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return how many steps each unit skips before it takes part; the table's length if it skips all."""
+        """Return how many steps each unit skips before its next step; the table's length if it skips all of them."""
         gaps = np.empty(units.size, dtype=np.int64)
         for begin in range(0, units.size, _BLOCK):
             block = units[begin : begin + _BLOCK]
@@ -84,9 +84,9 @@ class Gaps:
 
 @functools.cache
 def gap_table(rate: float) -> npt.NDArray[np.uint64]:
-    """Return the limit of each gap in 64 random bits: 2^64 times the chance of participation in the first j steps.
+    """Return the limit of each gap in 64 random bits: 2^64 times the probability that one of j steps has the unit.
 
-    Entry j - 1 is floor(2^64 (1 - (1 - rate)^j)), computed in integers and therefore equal on every machine. With x
+    Entry j - 1 is floor(2^64 (1 - (1 - rate)^j)), computed in integers, and therefore equal on every machine. With x
     uniform on 64 bits, the gap is the number of entries at or below x. Each coin of a table has its rate to within
     2^-53, because a unit is still waiting at the table's end with probability 2^-10 or more.
 

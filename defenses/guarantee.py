@@ -27,9 +27,10 @@ class Guarantee:
     Attributes:
         unit: the protected unit.
         adjacency: the data sets that count as neighbours.
-        conditions: conditions of the guarantee, printed with it.
-        cautions: cautions, printed with the guarantee.
-        exposure: curve for text sampling and two-level sampling, whose epsilon depends on a person's exposure.
+        conditions: conditions of the guarantee, which are printed with it.
+        cautions: cautions, which are printed with the guarantee.
+        exposure: curve of epsilon by a person's exposure, for text sampling and two-level sampling; None for other
+            mechanisms.
     """
 
     epsilon: float
@@ -87,7 +88,7 @@ class DeclaredGuarantee(Guarantee):
 
 @dataclass(frozen=True)
 class NoGuarantee:
-    """Why the mechanism has no guarantee.
+    """The reasons why a mechanism has no guarantee.
 
     Attributes:
         reasons: the reasons, at least one.
@@ -102,7 +103,10 @@ class NoGuarantee:
 
     @property
     def statement(self) -> Statement:
-        """The reasons. If unit, noise and clipping are all missing, it says that nothing was meant to protect."""
+        """The reasons.
+
+        If unit, noise and clipping are all missing, the statement is that the run was not meant to protect anyone.
+        """
         if all(any(reason.states(code) for reason in self.reasons) for code in _UNPROTECTED):
             return GuaranteeText.NO_PROTECTION()
         reasons = list(self.reasons)
@@ -125,7 +129,10 @@ def relation(adjacency: Adjacency) -> Statement:
 
 
 def reasons_of(mechanism: "Mechanism") -> tuple[Statement, ...]:
-    """Return every reason for no DP guarantee (docs/theory.md#rules-of-a-private-step); empty if there is one."""
+    """Return every reason why there is no DP guarantee (docs/theory.md#rules-of-a-private-step).
+
+    The result is empty if there is a guarantee.
+    """
     declared = mechanism.declared
     package = declared.of_package if declared else ""
     checks: list[tuple[bool, Statement | None]] = [
@@ -157,7 +164,7 @@ def reasons_of(mechanism: "Mechanism") -> tuple[Statement, ...]:
 
 
 def conditions_of(mechanism: "Mechanism") -> tuple[Statement, ...]:
-    """Return the conditions that the guarantee assumes or depends on."""
+    """Return the conditions under which the guarantee holds."""
     refilling = [step.name for step in mechanism.data_steps if not step.record_local]
     # A ranking refills: without one record another of the user takes its place, so it is not record-local.
     if mechanism.ranks_by_losses or mechanism.record_selection in ("longest", "shortest"):

@@ -1,8 +1,9 @@
-"""The mechanism as data, which the trainer runs, the accountant reads, the audit tests and the report prints.
+"""The mechanism as data. The trainer runs it, the accountant reads it, the audit tests it and the report prints it.
 
 Everything in a ``Mechanism`` is public and comes from the config. Sampling rate, population, cohort, divisor, delta and
-steps are constants, never computed from the data or the coins (docs/theory.md#public-constants). Any departure from the
-accounted mechanism is labelled "no DP guarantee", with the reason. No mechanism can be built without that label.
+steps are constants, never computed from the data or the coins (docs/theory.md#public-constants). A mechanism that
+departs from the accounted mechanism has the label "no DP guarantee", with the reason. Nobody can build such a mechanism
+without this label.
 """
 
 import math
@@ -46,14 +47,16 @@ class Mechanism(Choice):
             who wrote a record or is named in one), and with "user" two-level sampling (a user and an entity).
         adjacency: the data sets that count as neighbours.
         sampled: the units that the sampler draws. "user" with unit "user" is ULS. "example" with unit "user" is ELS or
-            group privacy. "example" with unit "example" is example-level DP, and with "user-entity" text sampling.
+            group privacy. "example" with unit "example" is example-level DP. "example" with unit "user-entity" is text
+            sampling.
         sampler: the sampler of the units in a step.
-        group_size: for ULS, the number of a user's records per step (no effect on epsilon); for ELS, and for text
+        group_size: for ULS, the number of a user's records per step (no effect on epsilon). For ELS, and for text
             sampling under caps, the cap on a user's records.
         entity_cap: for text sampling under caps, the cap on records that name an entity.
         exposed: for text sampling without caps, the number of records of a person for whom epsilon is stated.
-        two_level: how entities are sampled in addition to users; the noise multiplier is then that on the sum.
-        local: how a drawn user's records are trained on, if a model difference is clipped instead of a gradient.
+        two_level: how entities are sampled in addition to users; the noise multiplier is then the multiplier on the
+            sum.
+        local: how training uses a drawn user's records, if it clips a model difference instead of a gradient.
         clip: how gradients are clipped.
         noise_multiplier: noise standard deviation over sensitivity.
         delta: delta of the guarantee; None only for a plain run.
@@ -64,15 +67,16 @@ class Mechanism(Choice):
         data_steps: data-side steps before training.
         base_model_saw_protected: whether the base model was trained on protected users, or on data that they
             influenced.
-        tokenizer_saw_protected: whether the tokenizer was trained on such data.
+        tokenizer_saw_protected: whether the tokenizer was trained on protected users' data, or on data that they
+            influenced.
         assumptions: assumptions of the guarantee and the rule of its delta, printed with it.
-        target_epsilon: epsilon that the noise was calibrated to; None if the noise multiplier was given.
+        target_epsilon: epsilon to which the noise was calibrated; None if the noise multiplier was given.
         protected_units: public number of protected units, for the warning about delta; None: the smallest possible
             number, which is the sampler's population, divided by ``group_size`` if records are drawn.
         declared: declaration of the package that does the steps; None: heldin does the steps.
 
     Raises:
-        InputError: no accountant here covers the combination; one line with every problem.
+        InputError: no accountant in heldin covers the combination. The message is one line with every problem.
     """
 
     unit: Unit | Literal["none"]
@@ -114,7 +118,7 @@ class Mechanism(Choice):
         return self
 
     def _check(self) -> None:
-        """Raise InputError for a combination that no accountant here covers."""
+        """Raise InputError for a combination of fields that no accountant in heldin covers."""
         # A plain run needs no accountant, whatever its sampler and clip; ``reasons`` says that it protects nobody.
         if not self.protects:
             return
@@ -131,7 +135,7 @@ class Mechanism(Choice):
 
     @property
     def level(self) -> Level:
-        """The level of protection, and what follows from it."""
+        """The level of protection, which gives the event, the reasons and the conditions."""
         return level_of(self)
 
     @property
@@ -141,12 +145,12 @@ class Mechanism(Choice):
 
     @property
     def samples_users(self) -> bool:
-        """Whether the sampler draws users, and not single records."""
+        """Whether the sampler draws users instead of single records."""
         return self.sampled == "user"
 
     @property
     def ranks_by_losses(self) -> bool:
-        """Whether a user's records are chosen by their loss under the base model."""
+        """Whether the loss under the base model decides which of a user's records are used."""
         return self.record_selection in ("highest_perplexity", "lowest_perplexity")
 
     @property
@@ -159,34 +163,40 @@ class Mechanism(Choice):
 
     @property
     def rounds(self) -> int:
-        """How often accounting composes the event: once for each step that may include a unit."""
+        """Number of times that accounting composes the event: once for each step that may include a unit."""
         return self.sampler.rounds(self.steps)
 
     @property
     def user_event(self) -> Event | None:
-        """One round's event for all of a user's records; None if nothing bounds their number."""
+        """The event of one round for all of a user's records; None if nothing bounds the number of records."""
         return self.level.user_event
 
     @property
     def assumed_event(self) -> Event:
-        """One round's event as accounting assumes it: for shuffled cohorts, Poisson sampling."""
+        """The event of one round that accounting assumes; for shuffled cohorts, Poisson sampling."""
         return self.level.event
 
     def exposed_event(self, exposed: int) -> Event | None:
-        """Return one step of text sampling for a person in ``exposed`` records; None for any other mechanism."""
+        """Return one step's event for a person in ``exposed`` records; None unless the mechanism is text sampling."""
         return self.level.exposed_event(exposed)
 
     def exposure_marks(self) -> list[int]:
-        """Return the numbers of records, or of holders, at which the curve is stated, ascending."""
+        """Return the numbers of records, or of holders, at the points of the curve, ascending."""
         return self.level.exposure_marks()
 
     def epsilon_at(self, exposed: int) -> float:
-        """Return epsilon of a person in ``exposed`` records, or with that many holders; ``reasons`` void it."""
+        """Return epsilon of a person in ``exposed`` records, or with ``exposed`` holders.
+
+        Any of ``reasons`` voids it.
+        """
         return self.level.epsilon_at(exposed)
 
     @property
     def fallback_event(self) -> Event:
-        """Return the whole run without credit for sampling. Raises InputError unless cohorts are shuffled."""
+        """Return the event of the whole run without credit for sampling.
+
+        Raises InputError unless cohorts are shuffled.
+        """
         event = self.sampler.fallback_event(self.noise_multiplier, self.members, self.adjacency, self.steps)
         if event is None:
             raise InputError("only shuffled cohorts have a fallback: use the event of Poisson sampling itself")
@@ -204,7 +214,10 @@ class Mechanism(Choice):
 
     @property
     def sensitivity(self) -> float:
-        """Largest norm that one sampled member adds to the sum; the noise's deviation over noise_multiplier."""
+        """Largest norm that one sampled member adds to the sum.
+
+        It equals the noise deviation over ``noise_multiplier``.
+        """
         return self.clip.largest(self._above_threshold)
 
     def _above_threshold(self) -> float:
@@ -214,7 +227,10 @@ class Mechanism(Choice):
         return spent + math.log(self.steps / self.delta)
 
     def reasons(self) -> tuple[Statement, ...]:
-        """Return every reason for no DP guarantee (docs/theory.md#rules-of-a-private-step); empty if there is one."""
+        """Return every reason why there is no DP guarantee (docs/theory.md#rules-of-a-private-step).
+
+        The result is empty if there is a guarantee.
+        """
         return reasons_of(self)
 
     def guarantee(self) -> Guarantee | NoGuarantee:
@@ -233,12 +249,12 @@ class Mechanism(Choice):
         return NoGuarantee(reasons, self.level.assumed_epsilon(), fallback)
 
     def epsilon(self) -> float:
-        """Return the guarantee's epsilon; inf without a guarantee, whatever accounting would have assumed."""
+        """Return the guarantee's epsilon; inf without a guarantee, even if accounting assumes a finite epsilon."""
         promise = self.guarantee()
         return promise.epsilon if isinstance(promise, Guarantee) else math.inf
 
     def calibrated(self, target_epsilon: float) -> "Mechanism":
-        """Return this mechanism with the least noise whose (assumed) epsilon at delta is at most target_epsilon."""
+        """Return this mechanism with the least noise at which the (assumed) epsilon is at most ``target_epsilon``."""
         if self.delta is None:
             raise InputError("delta is missing, so the noise cannot be calibrated: give a delta")
         if self.level.cannot_calibrate is not None:

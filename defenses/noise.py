@@ -1,13 +1,13 @@
-"""Gaussian noise as a function of (key, step, tensor name): never drawn twice for different data, equal on resume.
+"""Gaussian noise as a function of (key, step, tensor name). A resumed run gets the same noise again.
 
 There are two generators. The default is counter-based: Philox (numpy's on a CPU, torch's on a GPU) under a key derived
-per step and block of a tensor by HMAC-SHA-256. It is fast and not cryptographic. The secure generator takes its bits
-from AES-256 in counter mode under such a key. Anyone without the run's key cannot distinguish the bits from coins, as
-far as is known about AES and HMAC. The inverse distribution function turns the bits into normal numbers, on the GPU if
-there is one. Neither generator protects against attacks on floating point.
+per step and block of a tensor by HMAC-SHA-256. It is fast, but not cryptographic. The secure generator takes its bits
+from AES-256 in counter mode under such a key. As far as is publicly known, nobody without the run's key can distinguish
+the bits of AES and HMAC from coin flips. The inverse distribution function turns the bits into normal numbers, on the
+GPU if there is one. Neither generator protects against attacks on floating point.
 
-A tensor is cut into blocks of ``BLOCK`` numbers in memory order. Each block has a separate key. A process with one part
-of a tensor therefore draws only the numbers of that part.
+A tensor is cut into blocks of ``BLOCK`` numbers in memory order. Each block has a separate key. A process that has one
+part of a tensor therefore draws only the numbers of this part.
 """
 
 import functools
@@ -47,7 +47,8 @@ def standard_normal(generator: NoiseGenerator, digest: bytes, count: int) -> NDA
     """Return the numbers of one block, N(0, 1), shape (count,).
 
     Args:
-        generator: Philox, under the first 128 bits of the digest, or AES-256, under the whole digest.
+        generator: Philox, with the first 128 bits of the digest as its key, or AES-256, with the whole digest as its
+            key.
     """
     match generator:
         case NoiseGenerator.PHILOX:
@@ -58,7 +59,7 @@ def standard_normal(generator: NoiseGenerator, digest: bytes, count: int) -> NDA
 
 
 def secure_bits(digest: bytes, count: int) -> torch.Tensor:
-    """Return 64 bits per number, int64, shape (count,): AES-256 of the counters from 0 on under this key."""
+    """Return 64 bits per number, int64, shape (count,): AES-256 of the counters 0, 1, ... under this key."""
     # Imported where it is needed, since it loads OpenSSL, which most runs do without.
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
@@ -82,7 +83,7 @@ def _normal(bits: torch.Tensor) -> torch.Tensor:
 
 @dataclass
 class NoiseSource:
-    """The noise of one run. If secure bits take long to compute, threads compute them one step ahead.
+    """The noise of one run. If secure bits take long, threads compute them one step ahead.
 
     Attributes:
         key: the run's secret key. Two runs must never share a key, or their difference would contain no noise.
@@ -106,10 +107,10 @@ class NoiseSource:
 
         Args:
             shape: shape of the whole tensor.
-            rows: first wanted row, and the row after the last; None: all rows.
+            rows: first row to return, and the row after the last; None: all rows.
 
         Returns:
-            The wanted rows; their numbers do not depend on which rows are requested.
+            The requested rows. Their numbers do not depend on which rows are requested.
         """
         first, last = _span(shape, rows)
         wanted = shape if rows is None else torch.Size([rows[1] - rows[0], *shape[1:]])
@@ -118,7 +119,7 @@ class NoiseSource:
         blocks = _numbers(first, last)
 
         def span(number: int) -> tuple[slice, slice]:
-            """Return the place of a block's numbers in the result, and the part of the block that they are."""
+            """Return where a block's numbers go in the result, and which part of the block they are."""
             begin = number * BLOCK
             low, high = max(first, begin), min(last, begin + sizes[number])
             return slice(low - first, high - first), slice(low - begin, high - begin)
@@ -144,9 +145,10 @@ class NoiseSource:
     def ahead(
         self, step: int, shapes: Mapping[str, torch.Size], rows: Mapping[str, tuple[int, int]] | None = None
     ) -> str | None:
-        """Begin to compute the bits of ``step``. The first time, returns a line on the cost.
+        """Begin to compute the bits of ``step``. The first call returns a line on the cost.
 
-        Only secure noise of large models is computed ahead. Philox takes less time than the step's other work.
+        Only the secure noise of large models is computed ahead, because Philox takes less time than the rest of the
+        step.
 
         Args:
             shapes: shape of each whole tensor.
@@ -181,7 +183,7 @@ class NoiseSource:
         self._drawn.clear()
 
     def _blocks(self, step: int, name: str, numbers: range, sizes: list[int]) -> Iterator[tuple[int, torch.Tensor]]:
-        """Yield the numbers of these blocks, computed on a CPU; for secure noise, yield their bits."""
+        """Yield the numbers of these blocks, computed on a CPU. For secure noise, yield their bits."""
 
         def drawn(number: int) -> torch.Tensor:
             # Taken out: each block is asked for once, and the next step's need the memory.
@@ -229,8 +231,8 @@ def gaussian(
 def _fill(block: torch.Tensor, deviation: float, digest: bytes, source: torch.Generator) -> None:
     """Fill a block on a GPU with torch's Philox, under 124 bits of the digest: a 64-bit key and a stream position.
 
-    The numbers differ from a CPU's numbers, and may differ between GPU models. One kernel draws and scales, because
-    scaling 1.3 billion numbers later would move another 10 GB.
+    The numbers differ from the numbers on a CPU, and may differ between GPU models. One kernel draws and scales the
+    numbers, because scaling 1.3 billion numbers later would move another 10 GB.
     """
     source.manual_seed(int.from_bytes(digest[:8], "big", signed=True))
     # torch takes multiples of 4.
@@ -244,6 +246,6 @@ def _cost(numbers: int, cores: int) -> str:
     seconds = (time.perf_counter() - began) * numbers / BLOCK
     held = in_bytes(8 * min(numbers, MOST_AHEAD * BLOCK))
     return (
-        f"secure noise: the bits of {numbers:,} numbers a step take some {seconds:.1f} s of processor time; they are"
-        f" made a step ahead, on {counted(cores, 'core')}, and held in {held}"
+        f"secure noise: the bits of {numbers:,} numbers per step take about {seconds:.1f} s of processor time."
+        f" heldin computes them a step ahead, on {counted(cores, 'core')}, and holds them in {held}"
     )

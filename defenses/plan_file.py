@@ -1,4 +1,4 @@
-"""plan.json: the mechanism on disk. It is written before the first step, and reading it gives the same epsilon."""
+"""plan.json: the mechanism on disk. heldin writes it before the first step, and reading it gives the same epsilon."""
 
 import dataclasses
 import json
@@ -40,7 +40,7 @@ def write_plan(mechanism: Mechanism, path: Path) -> None:
 
 
 def plan_document(mechanism: Mechanism) -> dict[str, Any]:
-    """Return the content of a plan file: the mechanism, and everything that follows from it."""
+    """Return the content of a plan file: the mechanism, its guarantee, label, event and coverage."""
     return stamped(_document(mechanism, mechanism.guarantee()))
 
 
@@ -54,15 +54,18 @@ def _document(mechanism: Mechanism, promise: Guarantee | NoGuarantee) -> dict[st
 
 
 def covers(mechanism: Mechanism) -> Statement:
-    """Return a statement of what a plan's guarantee covers, and what it does not."""
+    """Return a statement that lists what a plan's guarantee covers and what it does not cover."""
     return _COVERS[mechanism.checkpoint]()
 
 
 def read_plan(path: Path) -> Mechanism:
-    """Return the mechanism of a plan file. Everything that follows from it is recomputed and must match the file.
+    """Return the mechanism of a plan file.
 
-    Raises InputError, one line, in these cases: the file does not exist or is not JSON; it has another version, unknown
-    or missing keys, or an invalid mechanism; its guarantee, label, event or coverage is not the mechanism's.
+    Everything that follows from the mechanism is computed again and compared with the file.
+
+    Raises InputError, one line, if the file does not exist or is not JSON, or if it has another version, unknown or
+    missing keys, or an invalid mechanism. Also raises InputError if its guarantee, label, event or coverage is not the
+    mechanism's.
     """
     return mechanism_in(read_plan_document(path), path)
 
@@ -81,15 +84,18 @@ def read_plan_document(path: Path) -> Any:
     try:
         return parsed_json(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}): {_REMEDY}") from None
+        raise InputError(f"'{path}' cannot be read ({error.strerror}): {_REMEDY}") from None
     except ValueError:
-        raise InputError(f"{path}: not JSON: {_REMEDY}") from None
+        raise InputError(f"'{path}' is not JSON: {_REMEDY}") from None
 
 
 def mechanism_in(document: Any, path: Path) -> Mechanism:
-    """Return the mechanism in a plan file's content, checked like ``read_plan``; errors name the file as ``path``."""
+    """Return the mechanism in a plan file's content, after the checks of ``read_plan``.
+
+    Errors name the file as ``path``.
+    """
     if not isinstance(document, dict):
-        raise InputError(f"{path}: not a JSON object: {_REMEDY}")
+        raise InputError(f"'{path}' is not a JSON object: {_REMEDY}")
     document = unstamped(document, path, "start again in a new folder")
     _require_keys(path, "the plan", {k: v for k, v in document.items() if k != EXPORTED}, _KEYS)
     try:
@@ -101,7 +107,7 @@ def mechanism_in(document: Any, path: Path) -> Mechanism:
     # By identity, so that 1 or "true" in an edited file does not pass for true.
     if not isinstance(stated, dict) or stated.get("holds") is not isinstance(promise, Guarantee):
         raise InputError(
-            f"{path}: the stated guarantee differs from this mechanism's guarantee ({promise.label}): copy plan.json"
+            f"the guarantee in '{path}' differs from this mechanism's guarantee ({promise.label}): copy plan.json"
             " from the run folder again"
         )
     computed = _document(mechanism, promise)
@@ -111,7 +117,7 @@ def mechanism_in(document: Any, path: Path) -> Mechanism:
 
 
 def plan_at(path: Path) -> Path:
-    """Return the plan file of a run folder or exported folder. A path of a file is returned unchanged.
+    """Return the plan file of a run folder or exported folder. The path of a file is returned unchanged.
 
     Raises InputError, one line, if there is no plan file.
     """
@@ -125,7 +131,7 @@ def plan_at(path: Path) -> Path:
 
 
 def promise_fields(promise: Guarantee | NoGuarantee) -> dict[str, Any]:
-    """Return the guarantee as JSON values, and whether it holds; infinite numbers are null."""
+    """Return the guarantee as JSON values, with a field that states whether it holds. Infinite numbers are null."""
     return {"holds": isinstance(promise, Guarantee), **finite(_values_of(promise))}
 
 
@@ -207,7 +213,7 @@ def _shown(value: Any) -> str:
 
 
 def _event(event: dp_event.DpEvent) -> dict[str, Any]:
-    """Return the event's class name under "type", and its fields; nested events are written the same way."""
+    """Return the event's class name under "type", and its fields; nested events have the same form."""
     fields = event.to_named_tuple()._asdict()
     named = {"type": fields.pop("class_name")}
     # A plan must stay readable if dp-accounting moves the class to another module.

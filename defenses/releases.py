@@ -1,8 +1,8 @@
 """Several releases about the same people: one epsilon for all of them.
 
-The privacy-loss distributions of the plans are composed on one grid (``guarantees.composed_epsilon``). Epsilon holds
-for plans fixed beforehand. Results of earlier releases may decide data and learning rates of later releases. They must
-not decide the noise, sampling or steps of later releases, or whether there are any (docs/theory.md#several-releases).
+heldin composes the privacy-loss distributions of the plans on one grid (``guarantees.composed_epsilon``). Epsilon holds
+for plans that are fixed beforehand. Results of earlier releases may decide data and learning rates of later releases.
+They must not decide the noise, sampling, steps or number of later releases (docs/theory.md#several-releases).
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ from heldin.words.statement import Statement
 
 @dataclass(frozen=True)
 class PlannedRelease:
-    """A plan for released models.
+    """A plan, and the number of models that were released under it.
 
     Attributes:
         name: name of the plan, for messages and tables.
@@ -56,10 +56,10 @@ class Together(Tabular):
         unit: the protected unit.
         adjacency: the data sets that count as neighbours.
         records: under text sampling without caps, the maximum number of a person's records per release; None otherwise.
-        sum_epsilon: sum of the releases' own epsilons, the simplest rule of composition, which holds at ``sum_delta``.
+        sum_epsilon: sum of the releases' own epsilons (basic composition), which holds at ``sum_delta``.
         sum_delta: sum of the releases' own deltas.
         own: guarantee of one release by each plan.
-        pure: epsilons of further releases by pure mechanisms, which ``releases`` includes.
+        pure: epsilons of further releases by pure mechanisms; ``releases`` counts these releases too.
         statement: the guarantee of all releases with its conditions.
     """
 
@@ -80,11 +80,11 @@ class Together(Tabular):
         return str(self.statement)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return one row with every number by name."""
+        """Return one row with all numbers."""
         return [{name: value for name, value in self.as_dict().items() if name not in ("own", "pure", "statement")}]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields by name."""
+        """Return the fields as a dict."""
         return {**dataclasses.asdict(self), "own": [*map(dataclasses.asdict, self.own)], "statement": self.heading()}
 
 
@@ -94,13 +94,13 @@ def compose_releases(
     """Return epsilon(delta) of all releases together, as exact as the epsilon of one plan.
 
     Args:
-        releases: the plans; the same people may be in all of them.
-        delta: delta of the answer; None takes the plans' own delta, if all plans have the same.
+        releases: the plans. The same people may be in all releases.
+        delta: delta of the answer; None: the plans' own delta, if all plans have the same delta.
         pure: epsilons of further releases by pure mechanisms, such as a private median, for users under add/remove.
 
     Raises:
-        InputError: a plan has no guarantee or no accountant for several releases, the plans protect different units or
-            have different neighbouring relations, or they have different deltas and no delta is given.
+        InputError: a plan has no guarantee, no accountant covers several releases of a plan, or the plans differ in
+            unit or neighbouring relation. Also raised if the plans have different deltas and no delta is given.
     """
     if not releases:
         raise InputError("there is nothing to compose: give at least one plan")
@@ -144,12 +144,13 @@ def compose_releases(
 
 
 def users_epsilon(mechanisms: Sequence[Mechanism], delta: float) -> float | None:
-    """Return epsilon of every user after all of these trainings; None if one has no loss distribution for users.
+    """Return epsilon of every user after all of these trainings; None if a training has no loss distribution for users.
 
-    Unlike ``compose_releases``, this includes plans for a user and an entity, with the guarantee of the user alone.
+    Unlike ``compose_releases``, this function accepts plans for a user and an entity, and uses the guarantee of the
+    user alone.
 
     Args:
-        mechanisms: mechanisms with a guarantee for users, all with one neighbouring relation.
+        mechanisms: mechanisms with a guarantee for users. All must have one neighbouring relation.
     """
     runs = [(mechanism.user_event, mechanism.rounds) for mechanism in mechanisms]
     bounded = [(event, steps) for event, steps in runs if event is not None and not isinstance(event, FilteredGaussian)]
@@ -158,7 +159,7 @@ def users_epsilon(mechanisms: Sequence[Mechanism], delta: float) -> float | None
 
 
 def together_table(together: Together) -> str:
-    """Return one line of name and value for each number, then the guarantee and its conditions."""
+    """Return one line with name and value for each number, then the guarantee and its conditions."""
     relation_name = str(relation(together.adjacency))
     lines = [
         ("releases", f"{together.releases:,}"),
@@ -176,7 +177,7 @@ def together_table(together: Together) -> str:
 
 
 def _promise(release: PlannedRelease) -> Guarantee:
-    """Return the plan's guarantee. Raises InputError if there is none, or heldin cannot compose it."""
+    """Return the plan's guarantee. Raises InputError if there is no guarantee, or heldin cannot compose it."""
     check_count(f"{release.name}: number of releases", release.times)
     mechanism, promise = release.mechanism, release.mechanism.guarantee()
     if not isinstance(promise, Guarantee):

@@ -1,8 +1,8 @@
-"""The samplers of a mechanism: which units are in a step, the accountant's assumption, and how units are drawn.
+"""The samplers of a mechanism. A sampler draws the units of each step, and gives the accountant's event.
 
 A unit's coins depend only on the run's key and the unit's own name. Adding or removing a unit therefore changes no
-other coin. Processes with different units together draw the sample of a single process, and a resumed step draws the
-same units again. The generator is HMAC-SHA-256 under a 256-bit key.
+other unit's coins. Several processes, each with some of the units, together draw the sample of a single process. A
+resumed step draws the same units again. The generator is HMAC-SHA-256 under a 256-bit key.
 """
 
 import functools
@@ -52,7 +52,7 @@ class SamplerKind(Choice, ABC):
             raise InputError(self.refused_adjacency(adjacency))
 
     def refused_adjacency(self, adjacency: Adjacency) -> str:
-        """Return why an adjacency has no accountant, and which adjacency to use."""
+        """Return why no accountant covers an adjacency, and which adjacency to use."""
         return f"{adjacency} adjacency has no accountant under Poisson sampling: use add_remove"
 
     @property
@@ -62,20 +62,20 @@ class SamplerKind(Choice, ABC):
 
     @property
     def coefficients(self) -> tuple[float, ...]:
-        """C's coefficients, if the noise of the steps is C^-1 z; the number 1 alone for independent noise."""
+        """The coefficients of C, if the noise of the steps is C^-1 z; only the number 1 for independent noise."""
         return banded_square_root(self.groups)
 
     def at_rate(self, rate: float) -> "PoissonSampler | BandedPoissonSampler":
-        """Return Poisson sampling at another rate, with the same groups: for checks of single steps and draws."""
+        """Return Poisson sampling with another rate and the same groups, for checks of single steps and draws."""
         return PoissonSampler(rate=rate)
 
     def rounds(self, steps: int) -> int:
-        """Return how often accounting composes ``event`` over ``steps`` steps: the most steps of a group."""
+        """Return how often accounting composes ``event`` in ``steps`` steps: the largest number of steps of a group."""
         return -(-steps // self.groups)
 
     @abstractmethod
     def event(self, noise_multiplier: float, members: int, clip: Clip) -> Event:
-        """Return one round's event as accounting assumes it.
+        """Return the event of one round that accounting assumes.
 
         Args:
             members: number of sampled members of the protected unit.
@@ -84,22 +84,22 @@ class SamplerKind(Choice, ABC):
     def fallback_event(
         self, noise_multiplier: float, members: int, adjacency: Adjacency, steps: int
     ) -> UnamplifiedGaussian | None:
-        """Return the whole run without credit for sampling; None if the sampler has its own accountant."""
+        """Return the event of the whole run without credit for sampling; None if an accountant covers the sampler."""
         return None
 
     def unprotected(self) -> Statement | None:
-        """Return why this sampler gives no guarantee; None if it allows a guarantee."""
+        """Return why this sampler gives no guarantee; None if it allows one."""
         return None
 
     @abstractmethod
     def cohorts(self, key: bytes, identities: Sequence[str], steps: int) -> Cohorts:
-        """Return the draw of each step. Raises InputError for more units than a public population."""
+        """Return the draw of each step. Raises InputError if there are more units than the public population."""
 
 
 class PoissonSampler(SamplerKind):
     """In each step, an independent coin with probability ``rate`` decides whether each unit is sampled.
 
-    An empty sample is a noised step too.
+    A step with an empty sample also gets noise.
 
     Attributes:
         kind: name of the sampler in configs and plans.
@@ -124,15 +124,15 @@ class PoissonSampler(SamplerKind):
         return PoissonGaussian(noise_multiplier, self.rate, members)
 
     def cohorts(self, key: bytes, identities: Sequence[str], steps: int) -> Cohorts:
-        """Return each unit's own coins, which are right whatever the number of units."""
+        """Return each unit's own coins, which do not depend on the number of units."""
         return _by_coins(self.rate, key, identities, steps)
 
 
 class BandedPoissonSampler(SamplerKind):
     """Step t draws from group t mod ``bands`` by Poisson coins, and noise is correlated over ``bands`` steps.
 
-    A unit's group is a keyed hash of its own identity. Two steps with one unit are therefore at least ``bands`` steps
-    apart, and no noise vector is in the noise of both (docs/theory.md#banded-noise).
+    A unit's group is a keyed hash of its own identity. Two steps with the same unit are therefore at least ``bands``
+    steps apart, and no noise vector is in the noise of both steps (docs/theory.md#banded-noise).
 
     Attributes:
         kind: name of the sampler in configs and plans.
@@ -168,7 +168,7 @@ class BandedPoissonSampler(SamplerKind):
         return BandedPoissonSampler(rate=rate, population=self.population, bands=self.bands)
 
     def check(self, adjacency: Adjacency, members: int, delta: float, steps: int) -> None:
-        """Raise InputError also for more bands than steps."""
+        """Raise InputError as for Poisson sampling, and also for more bands than steps."""
         super().check(adjacency, members, delta, steps)
         if self.bands > steps:
             raise InputError(f"{self.bands} bands are more than the {steps} steps: use at most {steps} bands")
@@ -191,7 +191,7 @@ class BandedPoissonSampler(SamplerKind):
 
 
 def group_of(key: bytes, identity: str, bands: int) -> int:
-    """Return the group of a unit, from 0: a function of its identity and the key, whatever other units there are."""
+    """Return the group of a unit, from 0. The group depends only on the unit's identity and the key."""
     return int.from_bytes(keyed_digest(key, "group", identity)[:16], "big") % bands
 
 
@@ -218,7 +218,7 @@ class CappedPoissonSampler(SamplerKind):
         return cls(rate=_rate(population, cohort), population=population, cap=cap)
 
     def check(self, adjacency: Adjacency, members: int, delta: float, steps: int) -> None:
-        """Raise InputError also for groups, and for a delta below what dp-accounting resolves."""
+        """Raise InputError also for a group of members, and for a delta that dp-accounting cannot resolve."""
         super().check(adjacency, members, delta, steps)
         # The loss distribution of a capped cohort is dp-accounting's and has no tilted form for a small delta.
         check_rounding(delta, steps)
@@ -249,7 +249,9 @@ class CappedPoissonSampler(SamplerKind):
 
 
 class ShuffledSampler(SamplerKind):
-    """Passes over a shuffled population in cohorts of fixed size, for comparison: no amplification theorem applies.
+    """Passes over a shuffled population in cohorts of fixed size.
+
+    For comparison only: no amplification theorem applies.
 
     Attributes:
         kind: name of the sampler in configs and plans.
@@ -269,11 +271,11 @@ class ShuffledSampler(SamplerKind):
 
     @property
     def rate(self) -> float:
-        """cohort / population, the sampling rate that Poisson accounting would assume."""
+        """The sampling rate that Poisson accounting would assume: cohort / population."""
         return _rate(self.population, self.cohort)
 
     def refused_adjacency(self, adjacency: Adjacency) -> str:
-        """Return why: the place of an absent unit stays."""
+        """Return the reason: the place of an absent unit remains."""
         return "shuffled cohorts fix the population: use zero_out or replace adjacency"
 
     def event(self, noise_multiplier: float, members: int, clip: Clip) -> PoissonGaussian:
@@ -283,7 +285,7 @@ class ShuffledSampler(SamplerKind):
     def fallback_event(
         self, noise_multiplier: float, members: int, adjacency: Adjacency, steps: int
     ) -> UnamplifiedGaussian:
-        """Return an event with a bounded number of participations (docs/theory.md#shuffled-cohorts)."""
+        """Return an event that bounds the number of steps with the unit (docs/theory.md#shuffled-cohorts)."""
         times = participations(self.population, self.cohort, steps, drop_incomplete=self.drop_incomplete)
         relation: Literal["zero_out", "replace"] = "replace" if adjacency == "replace" else "zero_out"
         return UnamplifiedGaussian(noise_multiplier, times, relation, members)
@@ -329,7 +331,7 @@ class FullBatchSampler(SamplerKind):
 
     @property
     def rate(self) -> float:
-        """1, because every unit is in every step."""
+        """The rate 1, because every unit is in every step."""
         return 1.0
 
     def event(self, noise_multiplier: float, members: int, clip: Clip) -> FilteredGaussian:
@@ -351,7 +353,7 @@ Sampler: TypeAlias = Annotated[
 class Draws:
     """The units in each step of a run.
 
-    Steps are requested in ascending order. An earlier step is found by drawing from the start again.
+    Steps are requested in ascending order. For an earlier step, heldin draws from the first step again.
 
     Args:
         identities: a name for each unit, unique and stable; never a position in a list.
@@ -364,7 +366,7 @@ class Draws:
         self._cohorts, self._steps = sampler.cohorts(key, identities, steps), steps
 
     def at(self, step: int) -> list[int]:
-        """Return the indices of a step's units, from 0, increasing; possibly none."""
+        """Return the indices of a step's units, from 0, increasing; the list may be empty."""
         if not 0 <= step < self._steps:
             raise ValueError(f"step {step} is not among {self._steps}")
         return self._cohorts(step)

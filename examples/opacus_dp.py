@@ -1,8 +1,8 @@
-"""Example-level DP fine-tuning with Opacus, as anybody writes it: nothing here knows of heldin.
+"""Fine-tune with example-level DP, with plain Opacus code. The script does not use heldin.
 
     python examples/opacus_dp.py planted/training/train.jsonl base-model private --epsilon 1
 
-Its epsilon is about one row, and promises little to a user of many (docs/plant.md, unit=example).
+Its epsilon is about one row, and guarantees little to a user with many rows (docs/plant.md, unit=example).
 """
 
 import argparse
@@ -33,7 +33,7 @@ rows = [tokenizer(json.loads(line)[options.column])["input_ids"][: options.token
 
 
 def collate(batch: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Padded token ids, and labels without the padding."""
+    """Return padded token ids, and labels without the padding."""
     tokens = torch.zeros(len(batch), options.tokens, dtype=torch.long)
     labels = torch.full_like(tokens, -100)
     for i, its in enumerate(batch):

@@ -1,8 +1,9 @@
-"""A LoRA adapter on a base model of 4 bits (QLoRA) by transformers' Trainer: nothing here knows of heldin.
+"""Train a LoRA adapter on a 4-bit base model (QLoRA) with transformers' Trainer. The script does not use heldin.
 
     python examples/qlora.py planted/training/train.jsonl base-model adapter --epochs 3
 
-Made for a GPU; bitsandbytes also runs on a CPU, slowly. An audit takes --dtype nf4 to score what was trained.
+The script is made for a GPU; bitsandbytes also runs on a CPU, but slowly. Audit with --dtype nf4, to score the model in
+its training precision.
 """
 
 import argparse

@@ -1,10 +1,12 @@
-"""A model behind an endpoint that returns log-probabilities of a prompt: nothing here knows of heldin.
+"""Serve a model behind an endpoint that returns log-probabilities of a prompt. The script does not use heldin.
 
     python examples/serve.py model --name tuned --port 8000
 
-Then: heldin audit-planted planted --endpoint http://localhost:8000/v1 --model tuned --set tokenizer=model
-A served model
-of any size is better left to vLLM (vllm serve model --served-model-name tuned), which answers in the same way.
+Then audit the served model:
+
+    heldin audit-planted planted --endpoint http://localhost:8000/v1 --model tuned --set tokenizer=model
+
+For large models, use vLLM (vllm serve model --served-model-name tuned), which answers in the same way.
 """
 
 import argparse
@@ -32,11 +34,11 @@ class Completions(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        """The models that are served."""
+        """Send the names of the served models."""
         self.answer(listed)
 
     def do_POST(self) -> None:
-        """The log-probability of every token of the prompt but the first."""
+        """Send the log-probability of every token of the prompt except the first."""
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         prompt = asked["prompt"]
         ids = tokenizer(prompt, add_special_tokens=False)["input_ids"] if isinstance(prompt, str) else prompt

@@ -1,9 +1,9 @@
-"""Full fine-tuning with transformers' Trainer, as anybody writes it.
+"""Full fine-tuning with plain transformers' Trainer code.
 
     python examples/trainer.py planted/training/train.jsonl base-model fine-tuned --epochs 3 --planted planted
 
-Two things change where heldin plant prepared an audit (docs/plant.md): the name of the training file, and a
-callback that logs what the model is given.
+If heldin plant prepared an audit (docs/plant.md), two things change: the name of the training file, and a callback that
+logs the model's inputs.
 """
 
 import argparse

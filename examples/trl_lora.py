@@ -1,8 +1,10 @@
-"""A LoRA adapter by TRL's SFTTrainer on chat messages, loss on the assistant's turns: nothing here knows of heldin.
+"""Train a LoRA adapter on chats with TRL's SFTTrainer, with loss on the assistant's turns.
+
+The script does not use heldin.
 
     python examples/trl_lora.py planted/training/chats.jsonl base-model adapter --epochs 3
 
-Only the name of the training file changes where heldin plant prepared an audit (docs/plant.md).
+If heldin plant prepared an audit, only the name of the training file changes (docs/plant.md).
 """
 
 import argparse

@@ -1,1 +1,1 @@
-"""The training loop: batches, optimizer, checkpoints, resume."""
+"""The training loop: batches, optimizer, checkpoints and resuming."""

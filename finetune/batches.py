@@ -34,22 +34,23 @@ def encode(
     done: int = 0,
     truncation: "Truncation | None" = None,
 ) -> list[Tokens]:
-    """Return the tokens of each document: start token, text, end-of-text token. A templated chat has only its own
-    tokens.
+    """Return the tokens of each document: start token, text, end-of-text token.
 
-    Where only parts of a text count, the end-of-text token counts if the token before it does. A preference pair has
-    the tokens of both answers, each after the prompt.
+    A chat from a template has only its own tokens.
+
+    If only parts of a text count, the end-of-text token counts if the token before it counts. A preference pair has the
+    tokens of both answers, each after the prompt.
 
     Args:
         sequence_length: maximum number of predicted tokens; longer documents are truncated. None: no limit.
-        done: number of documents encoded earlier; only the error message uses this number.
-        truncation: how longer documents are truncated; the numbers of lost tokens are added to it.
+        done: number of documents that were encoded earlier; only the error message uses this number.
+        truncation: rule by which longer documents are truncated; the function adds the numbers of lost tokens to it.
 
     Returns:
         2 to ``sequence_length`` + 1 tokens for each document, or for each answer of a pair.
 
     Raises:
-        InputError: a text has no tokens, or ``tokens_of`` raises.
+        InputError: a text has no tokens, or ``tokens_of`` raises an InputError.
     """
     written, truncation = list(documents), truncation or Truncation()
     branches = [branch for document in written for branch in document.branches()]
@@ -80,7 +81,7 @@ def encode(
 
 @dataclass
 class Truncation:
-    """The rule by which records are truncated, and counts of what was lost.
+    """The rule by which records are truncated, and the numbers of lost tokens.
 
     Attributes:
         rule: keep whole turns, or all tokens that fit.
@@ -95,9 +96,9 @@ class Truncation:
     counted: int = 0
 
     def cut(self, tokenizer: PreTrainedTokenizerBase, document: Document, tokens: Tokens, most: int) -> Tokens:
-        """Return the first ``most`` tokens, or fewer, so that the last turn is whole.
+        """Return the first ``most`` tokens, or fewer if otherwise the last turn would not be whole.
 
-        If no counted turn fits, the cut is inside a turn: otherwise the record would teach the model nothing.
+        If no counted turn fits, the cut is inside a turn, because otherwise the record would teach the model nothing.
         """
         left = tokens.part(0, most)
         if self.rule is Truncate.TURNS and document.layout is not None:
@@ -123,7 +124,10 @@ def encoded(
     sequence_length: int | None,
     truncation: Truncation | None = None,
 ) -> Iterator[list[Tokens]]:
-    """Yield ``encode`` of each batch. The error about a text without tokens gives its number among all texts."""
+    """Yield ``encode`` of each batch.
+
+    The error for a text without tokens gives the number of the text among all texts.
+    """
     done = 0
     for documents in batches:
         yield encode(tokenizer, documents, sequence_length, done, truncation)
@@ -131,10 +135,10 @@ def encoded(
 
 
 class ShuffledBatches:
-    """Batches of shuffled passes over the records; every record occurs once per epoch.
+    """Batches of shuffled passes over the records. Every record occurs once in each epoch.
 
-    With ``group_by_length`` the shuffled records are sorted by length inside groups of 32 batches, and then all batches
-    are shuffled: this leaves little padding.
+    With ``group_by_length``, the shuffled records are sorted by length within groups of 32 batches, and then all
+    batches are shuffled. This order needs little padding.
     """
 
     def __init__(
@@ -172,7 +176,7 @@ class ShuffledBatches:
 
 
 class Asked(Tokens):
-    """A record with targets other than its next tokens: the input ids, followed by equally many targets.
+    """A record with targets other than its next tokens. The input ids come first, then equally many targets.
 
     Targets are ``IGNORED`` at positions without a target. The first input is the padding id of a model that masks
     padding.
@@ -200,7 +204,7 @@ class Asked(Tokens):
 def collate(records: Sequence[Tokens], device: torch.device) -> TokenBatch:
     """Return the batch of these records, padded on the right, with one row per record, or two per pair.
 
-    Raises ValueError if the records have different objectives, or a pair has none.
+    Raises ValueError if the records have different objectives, or if a pair has no objective.
     """
     objectives = {record.objective if isinstance(record, Pair) else LANGUAGE_MODELLING for record in records}
     if len(objectives) > 1:
@@ -229,7 +233,7 @@ def plain_batch_gradient(
 ) -> torch.Tensor:
     """Put this process's part of a batch's gradient into ``.grad`` by plain autograd, and return its part of the loss.
 
-    The sum over the processes is the mean over the batch's records; ``over_processes`` computes the sum.
+    The parts of all processes add up to the mean over the batch's records. ``over_processes`` computes this sum.
 
     Args:
         model: the model; its ``.grad`` is set.
@@ -279,7 +283,8 @@ def _plain_passes(
 def over_processes(model: PreTrainedModel, loss: torch.Tensor) -> float:
     """Sum the parts of ``plain_batch_gradient`` over the processes, and return the batch's mean loss.
 
-    Call it once each process has its whole part: a process that runs out of memory repeats its part alone.
+    Call this only when each process has its whole part, because a process that runs out of memory repeats its part
+    alone.
     """
     # Every process sums every parameter, whatever its share: one that skipped a sum would take part in the next one.
     if processes() > 1:

@@ -1,7 +1,7 @@
 """Checkpoints: resumable states, and model folders that ``AutoModelForCausalLM.from_pretrained`` loads.
 
-All files are safetensors or JSON, written under a temporary name and renamed. A resumable state contains the name of
-its job, and heldin refuses a state of another job.
+All files are safetensors or JSON. heldin writes each under a temporary name and then renames it. A resumable state
+contains the name of its job, and heldin refuses a state of another job.
 """
 
 import json
@@ -31,7 +31,7 @@ KEPT_STATES = 2  # the older one is for the case that the newer is damaged
 
 @dataclass
 class TrainingState:
-    """The state of a run between two steps, apart from weights and optimizer.
+    """The state of a run between two steps, except weights and optimizer.
 
     Attributes:
         job: name of the job (``finetune.training``).
@@ -40,7 +40,7 @@ class TrainingState:
         best_metric: metric of the best evaluation; None before the first evaluation.
         loss_sum: sum of the training losses since the last evaluation.
         loss_steps: number of losses in ``loss_sum``.
-        smallest_norm: smallest gradient norm of a clipping run; None if none was measured.
+        smallest_norm: smallest gradient norm of a clipping run; None if no norm was measured.
         seconds: training time so far, in seconds.
         gradients: number of computed gradients of records.
         history: one entry per evaluation.
@@ -70,7 +70,7 @@ class TrainingState:
 
 
 def save_state(folder: Path, state: TrainingState, model: PreTrainedModel, optimizer: torch.optim.Optimizer) -> None:
-    """Write a resumable state, and remove all but the two newest states.
+    """Write a resumable state, and remove all states except the two newest.
 
     Args:
         model: the model; its trainable parameters are saved.
@@ -84,7 +84,7 @@ def save_state(folder: Path, state: TrainingState, model: PreTrainedModel, optim
 
 
 def drop_old_states(folder: Path) -> None:
-    """Remove all but the newest states. Call it once a new state is complete."""
+    """Remove all states except the newest ones. Call this after a new state is complete."""
     # Names have leading zeros, so that they sort by step.
     for old in sorted(folder.glob("step-*"))[:-KEPT_STATES]:
         shutil.rmtree(old)
@@ -114,7 +114,7 @@ def load_state(
     optimizer: torch.optim.Optimizer,
     say: Callable[[str], object] = lambda _: None,
 ) -> TrainingState | None:
-    """Load the newest undamaged state into model and optimizer, and return it; None if there is none.
+    """Load the newest undamaged state into model and optimizer, and return it; None if there is no state.
 
     Args:
         model: the model; its trainable parameters are overwritten.
@@ -156,7 +156,7 @@ def state_text(state: TrainingState, **more: Any) -> str:
 def read_state(folder: Path) -> tuple[TrainingState, dict[str, Any]]:
     """Return the state in a checkpoint folder, and the whole content that ``state_text`` wrote.
 
-    Raises InputError if the file is damaged or of another schema version.
+    Raises InputError if the file is damaged or has another schema version.
     """
     path = folder / STATE_FILE
     try:
@@ -171,7 +171,7 @@ def read_state(folder: Path) -> tuple[TrainingState, dict[str, Any]]:
 def damaged(state: Path) -> InputError:
     """Return the error for an unreadable state."""
     return InputError(
-        f"checkpoint '{state}' is damaged: remove this checkpoint, and the run continues from the one before"
+        f"checkpoint '{state}' is damaged: remove this checkpoint, and the run continues from the checkpoint before"
     )
 
 
@@ -184,8 +184,10 @@ def of_another_job(state: Path) -> InputError:
 
 
 def finished_state(folder: Path) -> TrainingState:
-    """Return the newest state below ``folder``, without its tensors. Raises InputError if there is none, or it is
-    damaged."""
+    """Return the newest state below ``folder``, without its tensors.
+
+    Raises InputError if there is no state, or if it is damaged.
+    """
     newest = newest_state(folder)
     if newest is None:
         raise InputError(
@@ -195,12 +197,12 @@ def finished_state(folder: Path) -> TrainingState:
 
 
 def save_model(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Write a model folder with its tokenizer, completely or not at all.
+    """Write a model folder with the tokenizer, completely or not at all.
 
-    Adapters are merged into the weights, and are also saved by PEFT in the subfolder ``adapter``.
+    Adapters are merged into the weights. PEFT also saves the adapters in the subfolder ``adapter``.
 
     Raises:
-        InputError: the saved adapters differ from the adapters in memory, or change nothing.
+        InputError: the saved adapters differ from the adapters in memory, or do not change the weights.
     """
     # Merging changes the model, which training still needs with its adapters apart.
     whole = model
@@ -234,7 +236,7 @@ def _save_adapter(folder: Path, model: Any, tokenizer: PreTrainedTokenizerBase) 
 
 
 def _flatten(state: dict[int, dict[str, Any]]) -> tuple[dict[str, torch.Tensor], dict[str, dict[str, Any]]]:
-    """Return the optimizer's state: tensors by "index.name" for safetensors, everything else by index for JSON."""
+    """Return the optimizer's state: tensors by "index.name" for safetensors, other values by index for JSON."""
     tensors = {
         f"{i}.{name}": value.contiguous()
         for i, values in state.items()

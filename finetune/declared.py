@@ -1,5 +1,4 @@
-"""A private step of another package in heldin's loop: heldin draws the units; the package clips, sums, adds noise,
-divides."""
+"""A private step of another package in heldin's loop: the package clips, sums, adds noise and divides."""
 
 import functools
 from collections.abc import Sequence
@@ -24,7 +23,7 @@ from heldin.models.tokens import Tokens
 
 
 def declared_defense(mechanism: Mechanism) -> DeclaredDefense:
-    """Return the declared section whose step the plan runs.
+    """Return the declared section with the step that the plan runs.
 
     Raises InputError if the package is missing, or its code has changed since the plan was made.
     """
@@ -34,7 +33,7 @@ def declared_defense(mechanism: Mechanism) -> DeclaredDefense:
 
 @functools.lru_cache(maxsize=8)
 def _section(written: str) -> DeclaredDefense:
-    """Make the section, once per plan, because the package's files are hashed for it."""
+    """Make the section once per plan, because each time heldin hashes the package's files."""
     declared = Declared.model_validate_json(written)
     MECHANISMS.require_same_code(declared.origin)
     section = MECHANISMS.find(declared.kind).model_validate(declared.settings)
@@ -53,9 +52,9 @@ def declared_gradient(
     sequences: Sequence[Tokens],
     passes: Passes | None = None,
 ) -> float | None:
-    """Let the package put the noised mean gradient of ``step`` into ``.grad``; return its mean loss.
+    """Let the package put the noised mean gradient of ``step`` into ``.grad``, and return the package's mean loss.
 
-    Every process computes the whole step, with the same noise. A parameter without a gradient counts as releasing
+    Every process computes the whole step, with the same noise. A parameter without a gradient counts as a release of
     zeros.
 
     Args:

@@ -12,12 +12,12 @@ KEPT_WAYS = 16  # of the record's list: batches of many shapes may take many mix
 
 @dataclass
 class Memory:
-    """Memory settings for a device, kept over steps and resumes so that steps of one shape compute alike.
+    """Memory settings for a device. They stay the same over steps and resumes, so equal steps compute alike.
 
     Attributes:
-        device: name of the device; on another device all settings are determined again.
+        device: name of the device. On another device, all settings are determined again.
         budget: maximum number of bytes for kept gradients.
-        most: maximum number of records per pass; None until memory ran out.
+        most: maximum number of records per pass; None unless memory ran out.
         splits: whether a unit with more records is computed in several passes.
     """
 
@@ -36,10 +36,10 @@ class Effort:
         devices: names of the devices, in the order in which they were first used.
         processes: largest number of processes, each with its own device.
         tokens: predicted tokens of all records whose gradients were computed; a record counts once for each step.
-        step_seconds: seconds spent in steps alone, without evaluation and checkpoints.
+        step_seconds: seconds in steps, without evaluation and checkpoints.
         peak_memory: peak bytes that torch held on a GPU of the first process; 0 on a CPU.
         ways: how clipped gradients were computed, in words, in the order in which they first occurred.
-        notices: messages for the user, such as why a slower way was used.
+        notices: messages for the user, such as the reason for a slower way.
         memory: the memory settings.
         clip_norm: clip norm of the next step, if it follows a quantile; None before the first step.
     """
@@ -56,7 +56,7 @@ class Effort:
     clip_norm: float | None = None
 
     def goes_on(self, arithmetic: Arithmetic, device: torch.device, processes: int) -> list[str]:
-        """Note the devices of this call. If earlier calls ran on other devices, return the names of those devices."""
+        """Record the devices of this call. If earlier calls ran on other devices, return the names of those devices."""
         name = device_name(device)
         others = [device_used for device_used in self.devices if device_used != name]
         self.devices = list(dict.fromkeys([*self.devices, name]))
@@ -67,7 +67,7 @@ class Effort:
         return others
 
     def note(self, ways: str, notice: str | None) -> list[str]:
-        """Note how a sum was computed, and return the new notes, one per line."""
+        """Record how a sum was computed, and return the new notes, one per line."""
         new = []
         if ways not in self.ways and len(self.ways) < KEPT_WAYS:
             if not self.ways:
@@ -79,6 +79,6 @@ class Effort:
         return new
 
     def measure(self, device: torch.device) -> None:
-        """Update the GPU's peak memory."""
+        """Update the peak memory of the GPU."""
         if device.type == "cuda":
             self.peak_memory = max(self.peak_memory, int(torch.cuda.max_memory_allocated(device)))

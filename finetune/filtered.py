@@ -1,10 +1,11 @@
-"""A step of Asi & Liu's filtered descent (Chua et al., Algorithm 3): all users except outliers, or the run halts.
+"""A step of Asi & Liu's filtered descent (Chua et al., Algorithm 3): all users except outliers; the run may halt.
 
-Every step is a full batch of all N users; N is public. Half the budget pays for AboveThreshold on the concentration
-scores, half for the Gaussian noise. The paper's proof uses replace adjacency, and halting counts as an output.
+Every step is a full batch of all N users, and N is public. AboveThreshold on the concentration scores costs half of the
+budget, and the Gaussian noise costs the other half. The paper's proof uses replace adjacency, and treats halting as an
+output.
 
-A step needs every user's full gradient at once: users times parameters, in fp32. The method is here to compare
-user-level sampling with it.
+A step needs memory for every user's full gradient: users times parameters, in fp32. heldin has the method for
+comparison with user-level sampling.
 """
 
 import math
@@ -41,7 +42,7 @@ def filtered_gradient(
     sequences: Sequence[Tokens],
     passes: Passes | None = None,
 ) -> float | None:
-    """Put the noised mean gradient of the kept users into ``.grad``; return the users' mean loss.
+    """Put the noised mean gradient of the kept users into ``.grad``, and return the users' mean loss.
 
     Args:
         model: the model; its ``.grad`` is set.
@@ -92,7 +93,7 @@ def filtered_gradient(
 def kept_users(
     gradients: torch.Tensor, names: Sequence[str], absent: int, clip: ConcentrationFilter, key: bytes, step: int
 ) -> list[bool]:
-    """Mark the users to be averaged in the step: first the n present users, then the absent users.
+    """Mark the users whom the step averages: first the n present users, then the absent users.
 
     Args:
         gradients: gradients of the present users, (n, d).
@@ -117,14 +118,14 @@ def kept_users(
 
 
 def neighbours(gradients: torch.Tensor, absent: int, distance: float) -> torch.Tensor:
-    """Return, for each user, the number of users within ``distance``, including the user (equation (1) and line 11).
+    """Return, for each user, the number of users within ``distance``, the user included (equation (1) and line 11).
 
     Args:
         gradients: gradients of the present users, (n, d).
         distance: Euclidean distance.
 
     Returns:
-        (n + absent,) counts, the absent users last.
+        The counts, shape (n + absent,). The absent users are last.
     """
     products = torch.zeros(len(gradients), len(gradients), dtype=torch.float64, device=gradients.device)
     # In blocks of columns: a float64 copy of all gradients would take twice their memory.
@@ -145,13 +146,13 @@ SCORE_SENSITIVITY = 2.0
 
 
 def concentration_threshold(users: int) -> float:
-    """Return 4 N / 5: training goes on while the score reaches this value (Algorithm 3, line 9). N is public."""
+    """Return 4 N / 5. Training continues while the score is at least this value (Algorithm 3, line 9). N is public."""
     check_count("users", users)
     return 0.8 * users
 
 
 def above_threshold(score: float, users: int, above_epsilon: float, key: bytes, step: int) -> bool:
-    """Return whether training goes on, by AboveThreshold (sparse vector) over the steps of a run (Algorithm 3, line 9).
+    """Return whether training continues: AboveThreshold (sparse vector) over the steps of a run (Algorithm 3, line 9).
 
     Args:
         score: concentration score of this step.
@@ -166,8 +167,7 @@ def above_threshold(score: float, users: int, above_epsilon: float, key: bytes, 
 
 
 def keep_probability(near: int, users: int) -> float:
-    """Return p for a user with ``near`` users within 2 tau: 0 below N / 2, 1 from 2 N / 3 on, linear between (line
-    12)."""
+    """Return p for a user with ``near`` users within 2 tau: 0 below N / 2, 1 from 2 N / 3 on, else linear (line 12)."""
     return min(1.0, max(0.0, (near - users / 2.0) / (users / 6.0)))  # 2 N / 3 - N / 2 is N / 6
 
 

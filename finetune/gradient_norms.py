@@ -1,6 +1,6 @@
 """Norms of users' gradients at a model, for choosing group sizes and clip norms before training.
 
-The norms are un-noised facts about users: compute them on public users only, or charge for them
+The norms are facts about users without noise. Compute them on public users only, or count their cost in epsilon
 (docs/theory.md#rules-of-a-private-step).
 """
 
@@ -33,8 +33,7 @@ RECORDS_A_PASS = 64
 
 @dataclass(frozen=True)
 class PublicUsers:
-    """Public users at a base model: the median number of records, and the clip norm L(G) as a function of the group
-    size G."""
+    """Public users at a base model: the median number of records, and the clip norm L(G) for each group size G."""
 
     median_records: int
     clip_norm: Callable[[int], float]
@@ -46,8 +45,8 @@ def public_users(path: Path, columns: Columns, model: str, sequence_length: int,
     Args:
         path: file of public records.
         model: hub name or folder of the base model.
-        sequence_length: number of tokens used per record.
-        reporter: receives the number of users measured, for each group size.
+        sequence_length: number of tokens that are used of each record.
+        reporter: receives, for each group size, the number of measured users.
 
     Raises:
         InputError: the file or the model cannot be used.
@@ -83,8 +82,8 @@ def median_user_norm(
 
     Args:
         lm: the pre-trained model.
-        users: the tokens of each record, by user. At most 128 users are sampled; a user with fewer than G records gives
-            all of them.
+        users: the tokens of each record, by user. At most 128 users are sampled. Of a user with fewer than G records,
+            all records are used.
         seed: public seed of both samples.
         advance: called with the number of measured users after every pass.
     """

@@ -1,6 +1,8 @@
-"""How the processes of a training hold the model: each process all of it, or a shard. The loop is the same for both.
+"""How the processes of a training hold the model: each has the whole model, or a shard.
 
-Plain batches may be clipped without noise, a heuristic defense that bounds no privacy loss (Kandpal et al., Appendix
+The training loop does not change.
+
+Plain batches may be clipped without noise. This heuristic defense bounds no privacy loss (Kandpal et al., Appendix
 D.3).
 """
 
@@ -31,8 +33,10 @@ StepGradient = Callable[[PreTrainedModel, PrivateTraining, int, Records, Passes]
 
 @dataclass(frozen=True)
 class PlainClipping:
-    """Clip each example's gradient, or the batch's mean gradient, to ``norm``. With norm infinity, norms are only
-    measured."""
+    """Clipping of each example's gradient, or of the batch's mean gradient, to ``norm``.
+
+    With norm infinity, norms are only measured.
+    """
 
     unit: Literal["example", "batch"]
     norm: float
@@ -43,7 +47,7 @@ class PlainClipping:
 
 
 def plain_clipping(mechanism: Mechanism) -> PlainClipping | None:
-    """Return how a run without noise clips; None for all other runs, where the mechanism clips each unit itself."""
+    """Return how a run without noise clips; None for all other runs, because a mechanism clips each unit itself."""
     plain = mechanism.clip.plain
     return None if mechanism.protects or plain is None else PlainClipping(plain.unit, plain.norm)
 
@@ -89,19 +93,20 @@ def clipped_batch_gradient(
 
 @dataclass(frozen=True)
 class Holding:
-    """The operations that the loop needs of a model held by several processes.
+    """The operations that the loop needs on a model that one or more processes hold.
 
     Attributes:
-        private_gradient: puts the noised mean gradient of a step into ``.grad``, given model, mechanism, number of the
-            step, tokens by row and limits of a pass. Returns the cohort's mean loss, or None for an empty cohort.
-        batch_gradient: puts the gradient of a plain batch into ``.grad``, given model, batch, clipping (None: none),
-            limits of a pass and arithmetic. Returns the mean loss, and norms before clipping.
-        load: loads the newest undamaged state of a folder, given the job's name, model and optimizer (and ``say``,
-            which receives a line for each state that is passed over). Returns None if there is no state.
-        save: writes a resumable state to a folder.
-        save_model: writes a model folder, completely or not at all.
-        finite: whether all trained weights are finite.
-        checksum: a number computed from the weights, equal on every process.
+        private_gradient: function from model, mechanism, number of the step, tokens by row and limits of a pass. It
+            puts the noised mean gradient of the step into ``.grad``, and returns the cohort's mean loss, or None for an
+            empty cohort.
+        batch_gradient: function from model, batch, clipping (None: no clipping), limits of a pass and arithmetic. It
+            puts the gradient of a plain batch into ``.grad``, and returns the mean loss and the norms before clipping.
+        load: function from a folder, the job's name, model, optimizer and ``say``, which receives a line for each
+            skipped state. It loads the newest undamaged state, and returns None if there is no state.
+        save: function that writes a resumable state to a folder.
+        save_model: function that writes a model folder, completely or not at all.
+        finite: function that returns whether all trained weights are finite.
+        checksum: function that returns a number computed from the weights, equal on every process.
         keeps_casts: whether a process may keep half-precision copies of all weights during a step.
     """
 

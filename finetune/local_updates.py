@@ -1,7 +1,7 @@
-"""A drawn user's own steps of SGD; the change of the model's weights is clipped and summed (McMahan et al. 2018).
+"""A drawn user's own steps of SGD. The change of the model's weights is clipped and summed (McMahan et al. 2018).
 
-The negative difference takes the place of a gradient, so noise, divisor and optimizer are the same as in every private
-step. An optimizer that subtracts the negative difference moves the model towards the users' models.
+The negative difference is used as a gradient, so noise, divisor and optimizer are the same as in every private step. An
+optimizer that subtracts the negative difference moves the model towards the users' models.
 """
 
 from collections.abc import Sequence
@@ -20,8 +20,10 @@ from heldin.finetune.sampled_units import LocalWork
 def clipped_difference_sum(
     model: PreTrainedModel, people: Sequence[LocalWork], local: LocalUpdates, clip_norm: float
 ) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-    """Return the sum of the negative clipped model differences, and a tensor (3,): the sum of the users' losses, the
-    number of losses, and half of (users up to the clip norm minus users above it).
+    """Return the sum of the negative clipped model differences, and a tensor (3,) of sums over users.
+
+    The tensor has the sum of the users' losses, the number of losses, and half of (users up to the clip norm minus
+    users above it).
 
     A user contributes zero if the difference is not finite, or if float32 cannot represent its factor. The model ends
     with unchanged weights.
@@ -86,5 +88,5 @@ def _restore(parameters: dict[str, torch.nn.Parameter], start: dict[str, torch.T
 
 
 def _forget_casts() -> None:
-    """Clear autocast's cached casts, which would otherwise be used after the weights have changed."""
+    """Clear autocast's cached casts. Otherwise autocast would use them after the weights have changed."""
     torch.clear_autocast_cache()

@@ -1,4 +1,4 @@
-"""The training loop. It is deterministic and resumable: a step depends only on the state before it and on its number.
+"""The training loop. It is deterministic and resumable: a step depends only on its number and the state before it.
 
 Ctrl-C and SIGTERM wait for the end of a step, so no part of the step is lost.
 """
@@ -36,7 +36,7 @@ class TrainingResult:
 
     Attributes:
         folder: folder of the chosen model.
-        steps: optimizer steps done.
+        steps: number of optimizer steps done.
         history: one entry per evaluation.
         smallest_norm: smallest gradient norm of a clipping run; None otherwise.
         gradients: number of computed gradients of records.
@@ -74,29 +74,29 @@ def train(
 ) -> TrainingResult:
     """Train ``base`` on ``sequences``, and write the chosen model to ``folder``/final.
 
-    After a kill the same call continues from the last checkpoint and, on a CPU, ends with bitwise the same weights. If
-    one process trains, Ctrl-C and SIGTERM wait for the end of the step and write a checkpoint; a second signal acts at
-    once. A finished run is not repeated. Under ``torchrun`` every process makes this call with the same arguments and
-    ends with the same model; only the first process writes.
+    If the process is killed, the same call continues from the last checkpoint and, on a CPU, ends with bitwise the same
+    weights. With a single process, Ctrl-C and SIGTERM wait for the end of the step and write a checkpoint. A second
+    signal acts at once. A finished run is not repeated. Under ``torchrun``, every process makes this call with the same
+    arguments and ends with the same model. Only the first process writes.
 
     Args:
-        sequences: tokens of each record (see ``finetune.batches.encode``); the model is trained on nothing else.
+        sequences: tokens of each record (see ``finetune.batches.encode``). The model is trained on no other data.
         private: the mechanism to run instead of plain batches; it fixes the number of steps.
-        clipping: clip plain batches, without noise; the smallest norm goes into the result.
-        evaluate: called at ``recipe.evaluation_steps`` with the number of completed steps and the model; the metrics it
-            returns go into the history.
-        select_by: the metric of ``evaluate`` whose smallest value marks the best model; needed to keep the best model
-            or to stop early.
+        clipping: clipping of plain batches, without noise; the result has the smallest norm. None: no clipping.
+        evaluate: function that is called at ``recipe.evaluation_steps`` with the number of completed steps and the
+            model. Its metrics go into the history.
+        select_by: name of the metric of ``evaluate`` that is smallest for the best model. It is needed to keep the best
+            model or to stop early.
         advance: called with 1 after every step, and once with the steps of a resumed run.
-        say: receives a line when a run resumes, when a step that ran out of memory is retried in smaller passes, and
-            about how per-unit gradients are computed.
+        say: receives a line when a run resumes, when heldin repeats a step in smaller passes because memory ran out,
+            and about how per-unit gradients are computed.
         spread: layout of ``base.model`` over the processes; None: each process holds the whole model.
         log: called after each evaluation with the new entry of the history, and the seconds of all steps so far.
 
     Raises:
         InputError: there are no records, no token counts, or ``folder`` has a checkpoint of another job.
-        ResumableError: weights, or the loss of plain training, became non-finite, or the processes' weights differ; the
-            last good checkpoint is kept.
+        ResumableError: the weights or the loss of plain training are no longer finite, or the processes' weights
+            differ. The last good checkpoint is kept.
     """
     _require_possible(sequences, recipe, evaluate is not None and select_by is not None)
     training = begin(base, sequences, recipe, folder, private, clipping, spread, say)
@@ -161,8 +161,8 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 def put_off() -> Iterator[Callable[[], bool]]:
     """Postpone the first Ctrl-C or SIGTERM; a second signal acts at once.
 
-    Yields a function that returns whether a signal came. At the end of the block the signal has its usual effect. Only
-    the main thread of a process can postpone signals; in other threads they act at once.
+    Yields a function that returns whether a signal came. At the end of the block, the signal has its usual effect. Only
+    the main thread of a process can postpone signals. In other threads, signals act at once.
     """
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False

@@ -1,11 +1,10 @@
-"""The memory that training and scoring would hold on a device, measured by rehearsing a step of the training code
-itself.
+"""The memory that training and scoring would need on a device, measured by a rehearsal of a step.
 
-The bytes of tensors are counted as torch's allocator counts them on a CPU. Memory used inside kernels, by a GPU's
-context and for the allocator's gaps is not included.
+heldin counts the bytes of tensors as torch's allocator counts them on a CPU. Memory inside kernels, of a GPU's context
+and in the allocator's gaps is not included.
 
-A rehearsal runs training code on tensors that have a shape but no numbers, and counts the bytes that would be alive.
-Numbers that decide the next operation, such as whether a gradient is finite, take the values of a normal step. Ids,
+A rehearsal runs the training code itself on tensors that have a shape but no numbers, and counts the bytes that would
+be alive. Values that decide the next operation, such as whether a gradient is finite, are as in a normal step. Ids,
 masks and unit numbers are real, so layouts, look-ups and padding are the same as in the step.
 """
 
@@ -58,12 +57,12 @@ class Rehearsal(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._sizes: weakref.WeakKeyDictionary[torch.UntypedStorage, list[int]] = weakref.WeakKeyDictionary()
 
     def begin(self) -> int:
-        """Start counting the peak again, and return the bytes that are alive now."""
+        """Restart the count of the peak, and return the bytes that are alive now."""
         self.most = self.alive
         return self.alive
 
     def model(self, make: Callable[[], PreTrainedModel], recipe: Recipe) -> Any:
-        """Make a model without numbers. Call it outside the block. For a moment the adapters have numbers."""
+        """Make a model without numbers. Call this outside the block. For a moment, the adapters have numbers."""
         with self._fakes:
             made = make()
         use_exact_attention(made)
@@ -105,8 +104,7 @@ class Rehearsal(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return made
 
     def _without_numbers(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return the result of an operation on tensors without numbers. FakeTensorMode alone takes five times as
-        long."""
+        """Return the result of an operation on tensors without numbers, five times as fast as FakeTensorMode alone."""
         if torch.Tag.inplace in func.tags and torch.Tag.inplace_view not in func.tags and isinstance(args[0], Tensor):
             return args[0]
         if func.is_view or func is _aten._unsafe_view.default:
@@ -125,7 +123,7 @@ class Rehearsal(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return FakeTensor(self._fakes, made, "cpu")
 
     def _made(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Make a tensor. It has no numbers if it is floating-point and has more than one element."""
+        """Make a tensor. A floating-point tensor with more than one element gets no numbers."""
         dtype = kwargs.get("dtype") or torch.get_default_dtype()
         sizes = args[0] if args and isinstance(args[0], list | tuple) else []
         with self._fakes if dtype.is_floating_point and sizes else nullcontext():
@@ -133,7 +131,7 @@ class Rehearsal(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @contextmanager
     def one_of(self, processes: int) -> Iterator[None]:
-        """A block in which this process acts as the first of several training processes; the others do not exist.
+        """A block in which this process acts as the first of several training processes, although no others exist.
 
         Raises:
             RuntimeError: this process is already one of several.
@@ -174,7 +172,7 @@ class Rehearsal(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def tensors_in(value: Any) -> list[Tensor]:
-    """Return the tensors in nested lists, tuples and dictionaries; torch's pytree is slower than many operations."""
+    """Return the tensors in nested lists, tuples and dictionaries. torch's pytree is slower than many operations."""
     tensors: list[Tensor] = []
     _each(value, tensors.append)
     return tensors
@@ -190,7 +188,7 @@ def _each(value: Any, change: Callable[[Tensor], Any]) -> Any:
 
 
 def _answer(dtype: torch.dtype) -> bool | float:
-    """Return the value that a normal step has: finite, and equal to the expected number."""
+    """Return the value that a normal step has for a missing number: finite, and equal to the expected number."""
     if dtype == torch.bool:
         return True
     if dtype.is_floating_point:
@@ -199,7 +197,7 @@ def _answer(dtype: torch.dtype) -> bool | float:
 
 
 def _chosen(index: Tensor | None) -> Tensor | None:
-    """Return the positions that a mask selects; all positions if the mask depends on missing numbers."""
+    """Return the positions that a mask selects, or all positions if the mask depends on missing numbers."""
     if index is None or index.dtype != torch.bool or index.dim() != 1:
         return index
     return torch.arange(len(index)) if isinstance(index, FakeTensor) else index.nonzero().squeeze(1)
@@ -219,12 +217,12 @@ _FLOAT32_ON_GPU = {
 
 
 class AutocastOfGpu(TorchFunctionMode):
-    """A block in which CPU autocast keeps in float32 whatever GPU autocast keeps in float32."""
+    """A block in which CPU autocast uses float32 for the operations for which GPU autocast does."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Run a function. Half-precision arguments become float32 where a GPU's autocast converts them."""
+        """Run a function. Half-precision arguments become float32 if a GPU's autocast would convert them."""
         if func in _FLOAT32_ON_GPU and torch.is_autocast_enabled("cpu"):
             args = tuple(a.float() if isinstance(a, Tensor) and a.dtype == torch.bfloat16 else a for a in args)
         return func(*args, **(kwargs or {}))
@@ -235,10 +233,10 @@ class Step:
     """The gradient of a step.
 
     Attributes:
-        compute: given the model, the limits of a pass, the arithmetic, and the layout of the model over processes
-            (None: each process holds the whole model), puts a gradient into ``.grad``.
+        compute: function that puts a gradient into ``.grad``. Its arguments are the model, the limits of a pass, the
+            arithmetic, and the layout of the model over processes (None: each process holds the whole model).
         most: maximum number of records per pass.
-        unit: number of records in the largest unit; 1 if records are clipped alone, or nothing is clipped.
+        unit: number of records in the largest unit; 1 if records are clipped alone, or if there is no clipping.
         splits: whether a unit with more records may be computed in several passes.
         without_dropout: whether the step computes per-unit gradients.
         copies: number of copies of the weights held in addition to the model.
@@ -263,11 +261,11 @@ class Peak:
     Attributes:
         weights: weights and buffers of all models in memory.
         optimizer: the optimizer's state.
-        work: everything else: activations, gradients, sums of gradients, temporary tensors.
+        work: all other memory: activations, gradients, sums of gradients, temporary tensors.
         splits: whether a unit with more records is computed in several passes.
-        ways: how per-unit gradients are computed, in words; "" if they are not.
+        ways: how per-unit gradients are computed, in words; "" if the step computes none.
         fixed: peak bytes at the optimizer's step, which smaller passes hardly change; 0 without an optimizer.
-        processes: number of processes that hold one copy of the model together; all other fields are for one process.
+        processes: number of processes that together have one copy of the model. All other fields are for one process.
     """
 
     moment: str
@@ -293,9 +291,9 @@ def fitting_peak(
     device: Planned,
     say: Callable[[str], None] = lambda _: None,
 ) -> Peak:
-    """Return training's peak with as many records per pass as fit, or with a single record if none fit.
+    """Return the peak of training with as many records per pass as fit into memory, at least one.
 
-    As in training when memory runs out, passes are halved, and a unit larger than a pass is split.
+    As in training, if memory runs out, passes are halved and a unit larger than a pass is split.
 
     Args:
         say: receives a line before each rehearsal; a rehearsal may take half a minute.
@@ -314,8 +312,10 @@ def fitting_peak(
 
 
 def training_peak(make: Callable[[], PreTrainedModel], recipe: Recipe, step: Step, device: Planned) -> Peak:
-    """Return the peak of a training's first two steps. The first step checks layer rules; the second has optimizer
-    state."""
+    """Return the peak of a training's first two steps.
+
+    The first step checks layer rules, and the second has the optimizer's state.
+    """
     arithmetic = arithmetic_on(recipe.precision, device)
     rehearsal = Rehearsal()
     model = rehearsal.model(make, recipe).train()
@@ -358,7 +358,7 @@ def scoring_peak(make: Callable[[], PreTrainedModel], positions: int, models: in
     """Return the peak of scoring texts.
 
     Args:
-        positions: L, tokens of the longest text, at most the model's context.
+        positions: number of tokens L of the longest text, at most the model's context.
         models: number of models of this size in memory.
     """
     rehearsal = Rehearsal()
@@ -375,7 +375,7 @@ def arithmetic_on(precision: Precision, device: Planned) -> Arithmetic:
 
 
 def _score(model: PreTrainedModel, positions: int, rehearsal: Rehearsal) -> tuple[int, int]:
-    """Return the peak bytes while a batch of texts of this length is scored, and the number of records in the batch."""
+    """Return the peak bytes of scoring a batch of texts of this length, and the number of records in the batch."""
     records = max(1, tokens_per_batch(model) // positions)
     ids = torch.zeros(records, positions, dtype=torch.long)
     rehearsal.begin()

@@ -1,6 +1,6 @@
-"""The passes of a step: the number of records in each, and the sum of clipped gradients, for any mechanism.
+"""The passes of a step for any mechanism: the number of records in each pass, and the sum of clipped gradients.
 
-When memory runs out, passes have fewer records, which changes only the rounding.
+When memory runs out, heldin makes passes with fewer records, which changes only the rounding.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,19 +28,21 @@ Noise = Callable[[str, torch.Size, torch.device], torch.Tensor]
 
 @dataclass
 class Passes:
-    """Limits the number of records in a forward pass; halves the limit and reports it when memory runs out.
+    """Limits the number of records in a forward pass.
 
-    Units stay whole in a pass until a single unit does not fit. From then on larger units are computed in several
+    When memory runs out, it halves the limit and reports the new limit.
+
+    Each unit is in a single pass, until a single unit does not fit. From then on, larger units are computed in several
     passes.
 
     Attributes:
         most: maximum number of records per pass.
         say: receives a line when the limit is lowered, and when the way of computing gradients changes.
-        gradients: number of gradients of records that this process was asked to compute; a record counts once per step.
+        gradients: number of gradients of records that this process had to compute; a record counts once per step.
         tokens: number of predicted tokens of the records counted in ``gradients``.
         splits: whether a unit with more than ``most`` records is computed in several passes.
         budget: maximum number of bytes for kept gradients; None: the engine's default in each pass.
-        effort: receives ways and notices.
+        effort: object that receives the ways of computing gradients, and notices.
         lowered: whether memory ran out.
     """
 
@@ -74,9 +76,9 @@ class Passes:
         """Return the result of ``compute`` with as many records per pass as fit into memory.
 
         Args:
-            compute: does the work, given the maximum number of records per pass.
-            largest: number of records in the largest actual pass, given the maximum.
-            can_split: whether ``compute`` and ``largest`` obey ``splits``.
+            compute: function from the maximum number of records per pass to the result.
+            largest: function from the maximum number of records per pass to the number in the largest actual pass.
+            can_split: whether ``compute`` and ``largest`` can split a unit as ``splits`` states.
 
         Raises:
             ResumableError: a single record does not fit, or a unit that cannot be split does not fit.
@@ -103,10 +105,10 @@ class Passes:
             else:
                 if self.most != before:
                     self.lowered = True
-                    how = ", and a unit of more is taken in several passes" if self.splits else ""
+                    how = ", and a larger unit takes several passes" if self.splits else ""
                     self.say(
-                        f"out of memory at {before} records in one pass: {self.most} fit{how}, and training continues"
-                        " with these; the mechanism is the same"
+                        f"out of memory at {before} records in one pass: {self.most} fit{how}, and training"
+                        " continues with these passes; the mechanism is the same"
                     )
                 return result
             # Out here, where the error is gone: its traceback would keep the failed pass's tensors.
@@ -115,8 +117,10 @@ class Passes:
 
 
 def cut(sizes: Sequence[int], most: int) -> list[list[int]]:
-    """Return the unit numbers of each pass: whole units in order, with at most ``most`` records. A larger unit is
-    alone."""
+    """Return the unit numbers of each pass: whole units in order, at most ``most`` records.
+
+    A larger unit is a pass of its own.
+    """
     runs: list[list[int]] = []
     taken = 0
     for number, size in enumerate(sizes):
@@ -133,8 +137,7 @@ def cut(sizes: Sequence[int], most: int) -> list[list[int]]:
 def clipped_sum(
     model: PreTrainedModel, runs: Sequence[Sequence[Contribution]], clip_norm: float, passes: Passes
 ) -> ClippedSum:
-    """Return the sum of the clipped gradients of several passes' units, and the norms, losses and masks in unit
-    order."""
+    """Return the sum of units' clipped gradients over several passes, with norms, losses and masks in unit order."""
     total: Sums | None = None
     of_passes: list[ClippedSum] = []
     parts = take_apart(model)
@@ -188,9 +191,9 @@ def put_gradient(
 
     Args:
         model: the model; its ``.grad`` is set.
-        total: sums by parameter name, in float32; overwritten.
+        total: sums by parameter name, in float32; the function overwrites them.
         scale: factor by which the sums are multiplied before noise is added.
-        noise: returns noise, given a tensor's name, shape and device; None: no noise.
+        noise: function from a tensor's name, shape and device to its noise; None: no noise.
     """
     parameters = trainable(model)
     sums = [total[name] for name in parameters]

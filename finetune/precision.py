@@ -13,7 +13,10 @@ Arithmetic = Literal["fp32", "bf16"]
 
 
 def arithmetic_of(precision: Precision, device: torch.device) -> Arithmetic:
-    """Return the arithmetic of a recipe's precision on this device; raises InputError for bf16 on a GPU without it."""
+    """Return the arithmetic of a recipe's precision on this device.
+
+    Raises InputError for bf16 on a GPU that lacks it.
+    """
     has = device.type != "cuda" or _gpu_has_bf16(device)
     if precision is Precision.BF16 and not has:
         raise InputError(

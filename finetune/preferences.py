@@ -1,8 +1,7 @@
-"""Preference pairs as training records, with log-probabilities of their answers under the untrained model, kept on
-disk.
+"""Preference pairs as training records, with stored log-probabilities of their answers under the untrained model.
 
-The reference of direct preference optimisation is the model with which training begins: the base with its adapters off.
-Its log-probabilities of a pair are computed once, and depend only on the pair and the base.
+The reference of direct preference optimisation is the model with which training begins: the base model with its
+adapters off. heldin computes its log-probabilities of a pair once. They depend only on the pair and the base model.
 """
 
 import hashlib
@@ -82,14 +81,14 @@ def preference_records(
     alone: bool = True,
     advance: Callable[[int], object] = lambda _: None,
 ) -> PreferenceRecords:
-    """Return pairs as training records for a training that begins with this model.
+    """Return pairs as records for a training that begins with this model.
 
     Args:
         lm: the model before training, without adapters.
         arithmetic: arithmetic of the passes, as in training.
-        folder: folder that keeps the reference, owner-only; None: the reference is not kept.
-        alone: whether one process can run the model; if not, all processes make each pass together.
-        advance: called with the number of pairs that are done.
+        folder: owner-only folder that stores the reference; None: the reference is not stored.
+        alone: whether a single process can run the model; if false, all processes make each pass together.
+        advance: called with the number of finished pairs.
 
     Raises:
         InputError: the folder is damaged, or belongs to other pairs or another model.
@@ -135,7 +134,7 @@ def reference_of(
 ) -> NDArray[np.float32]:
     """Return the log-probability in nats of the counted tokens of each answer, (pairs, 2).
 
-    Values that are not finite are kept: a unit whose loss is not finite contributes nothing.
+    Values that are not finite stay in the result, because a unit with a loss that is not finite contributes zero.
     """
     values = np.zeros((len(pairs), 2), dtype=np.float32)
     training = lm.model.training

@@ -1,7 +1,7 @@
 """The preparation of a model for training: adapters, frozen weights, gradient checkpointing and the optimizer.
 
-Frozen weights of linear layers can be kept in half precision next to trained adapters. This halves their memory and
-changes no number: autocast rounds the weights of a linear layer to bfloat16 in each pass, so the products have the same
+With trained adapters, the frozen weights of linear layers can be stored in half precision. This halves their memory and
+changes no result: autocast rounds the weights of a linear layer to bfloat16 in each pass, so the products have the same
 operands. Other weights, such as embeddings, are used in float32 and stay in float32.
 
 Gradient checkpointing recomputes activations in the backward pass instead of keeping them.
@@ -24,8 +24,10 @@ from heldin.models.reading import quiet_transformers
 
 
 def with_adapters(model: PreTrainedModel, recipe: Recipe) -> PreTrainedModel:
-    """Return the model with the recipe's adapters, or the model itself. Raises InputError if the adapters do not
-    fit."""
+    """Return the model with the recipe's adapters, or the model itself.
+
+    Raises InputError if the adapters do not fit the model.
+    """
     if recipe.lora is None:
         return model
     from peft import LoraConfig, get_peft_model  # slow to import, and only adapters need it
@@ -71,7 +73,7 @@ def with_adapters(model: PreTrainedModel, recipe: Recipe) -> PreTrainedModel:
 
 
 def _tied_weight(model: PreTrainedModel) -> Tensor | None:
-    """Return the weight that is both the embedding and the head; None if there is none."""
+    """Return the weight that is both the embedding and the head; None if there is no such weight."""
     head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
     if head is None or embedding is None or head.weight is not embedding.weight:
         return None
@@ -110,7 +112,7 @@ def optimizer_of(model: PreTrainedModel, recipe: Recipe) -> torch.optim.Optimize
 
 
 def fused_on(device: torch.device) -> bool | None:
-    """Return whether an optimizer's step is one kernel on this device; None: torch decides, as on a CPU.
+    """Return whether a step of the optimizer is one kernel on this device; None if torch decides, as on a CPU.
 
     On a GPU, unfused optimizers hold several temporary copies of all weights.
     """
@@ -121,11 +123,11 @@ _WHOLE: "weakref.WeakKeyDictionary[nn.Module, dict[str, Tensor]]" = weakref.Weak
 
 
 def halve_frozen(model: PreTrainedModel, *, keep: bool = True) -> None:
-    """Keep the frozen weights of linear layers in bfloat16.
+    """Convert the frozen weights of linear layers to bfloat16.
 
     Args:
         model: a model with adapters.
-        keep: keep the original weights in main memory, for ``restore``.
+        keep: whether to keep the original weights in main memory, for ``restore``.
     """
     shared = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
     kept = _WHOLE.setdefault(model, {})
@@ -140,7 +142,7 @@ def halve_frozen(model: PreTrainedModel, *, keep: bool = True) -> None:
 
 
 def restore(copy: nn.Module, model: nn.Module) -> None:
-    """Give a copy of a model, on the CPU, the float32 weights that ``halve_frozen`` removed from the model."""
+    """Put the float32 weights that ``halve_frozen`` removed from a model into a copy of the model on the CPU."""
     parameters = dict(copy.named_parameters())
     for name, weight in _WHOLE.get(model, {}).items():
         parameters[name].data = weight.clone()
@@ -153,9 +155,9 @@ def use_checkpointing(
 
     Args:
         model: the model, after any adapters are added.
-        without_dropout: set every dropout to 0. Per-unit passes have no dropout, but transformers recomputes
-            activations only in training mode, where the model's own dropout would be on.
-        again: makes the block in which activations are recomputed.
+        without_dropout: whether to set every dropout to 0. Per-unit passes have no dropout, but transformers recomputes
+            activations only in training mode, in which the model's own dropout would be on.
+        again: function that makes the block in which activations are recomputed.
 
     Raises:
         InputError: no layer of the model supports checkpointing.

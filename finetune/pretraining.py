@@ -1,6 +1,7 @@
-"""Pre-train a tiny GPT-Neo on public users: the offline base model, which is also the attack's reference.
+"""Pre-train a tiny GPT-Neo on public users. It is the offline base model, and also the attack's reference.
 
-The result is cached under a hash of the texts and of every option. The usual loop trains the model, so it can resume.
+The result is cached under a hash of the texts and all options. The usual training loop is used, so a training can
+resume.
 """
 
 import shutil
@@ -30,7 +31,7 @@ def pretrained_folder(
     """Return the cache folder of the model that is pre-trained on these texts with these options.
 
     Args:
-        texts: texts of public users; see ``pretrain``.
+        texts: texts of public users, as in ``pretrain``.
     """
     chats = () if chat_template is None else ("chats", chat_template, repr([isinstance(t, Framed) for t in texts]))
     return cache / "pretrained" / text_sha256("1", repr(shape), repr(recipe), *chats, *texts)[:24]
@@ -48,8 +49,8 @@ def pretrain(
     """Train tokenizer and model from scratch on ``texts``, or load them from the cache.
 
     Args:
-        texts: texts of public users only; the tokenizer is trained on them too. Chats are ``Framed``; all of a text
-            counts.
+        texts: texts of public users only. The tokenizer is also trained on these texts. Chats are ``Framed``, and all
+            of a text counts.
         recipe: recipe of the training; its sequence length may not exceed the model's context.
         chat_template: template that writes the chats; None: there are no chats.
 
@@ -86,14 +87,14 @@ def train_once(
     *,
     advance: Callable[[int], object] | None = None,
 ) -> None:
-    """Train a model on public texts and write it to ``folder``, unless it is there already.
+    """Train a model on public texts and write it to ``folder``, unless the folder already has the model.
 
-    If several programs need the same model, one trains it and the others wait. Processes started together train the
-    model together.
+    If several programs need the same model, one program trains it and the others wait. Processes that were started
+    together train the model together.
 
     Args:
         fresh: the untrained model.
-        folder: folder for the trained model; all other files in it are removed.
+        folder: folder for the trained model. All other files in the folder are removed.
     """
     # Trained beside the folder and then renamed, so that a folder with a config is a finished model.
     work = keep_in_use(folder.parent) / f"{folder.name}.work"

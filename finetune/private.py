@@ -1,7 +1,7 @@
 """The gradient of a private step: draw units, clip each unit's gradient, sum, add noise once, divide by a constant.
 
-Charles et al. (2024), Algorithms 1 (ELS) and 2 (ULS); docs/theory.md#rules-of-a-private-step. The optimizer sees only
-the result.
+The sources are Charles et al. (2024), Algorithms 1 (ELS) and 2 (ULS), and docs/theory.md#rules-of-a-private-step. The
+optimizer sees only the result.
 """
 
 import math
@@ -29,10 +29,10 @@ def private_gradient(
     sequences: Sequence[Tokens],
     passes: Passes | None = None,
 ) -> float | None:
-    """Put the noised mean gradient of ``step`` into ``.grad``; return the cohort's mean loss, which is not private.
+    """Put the noised mean gradient of ``step`` into ``.grad``, and return the cohort's mean loss, which is not private.
 
-    An empty cohort gives pure noise, and the loss is None. Gaussian noise is added once, to the sum over all passes and
-    processes; its standard deviation is the noise multiplier times the sensitivity.
+    For an empty cohort, the gradient is pure noise and the loss is None. Gaussian noise is added once, to the sum over
+    all passes and processes. Its standard deviation is the noise multiplier times the sensitivity.
 
     Args:
         model: the model; its ``.grad`` is set.
@@ -75,7 +75,7 @@ def private_gradient(
 
 
 def _noised_share(training: PrivateTraining, follows: ClipQuantile, step: int, below: float) -> float:
-    """Return the noised share of units whose norm is at most the clip norm, as the step releases it.
+    """Return the noised share of units with a norm of at most the clip norm. The step releases this share.
 
     A unit adds 1/2 or -1/2 to ``below``, and the noise has deviation s / (2 sqrt(share)). Together with the clipped
     gradient, a unit's vector is at most 1 / s deviations long (docs/theory.md#clip-quantile).
@@ -97,8 +97,11 @@ def _sum_of_people(
     passes: Passes,
     norm: float,
 ) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-    """Return the sum of these units' contributions, clipped to ``norm``, by parameter name; and a tensor (3,): the
-    finite units' losses, their number, and half of (units up to the norm minus units above it)."""
+    """Return the sum of these units' contributions, clipped to ``norm``, and a tensor (3,).
+
+    The sum is by parameter name. The tensor has the sum of the finite units' losses, their number, and half of (units
+    up to the norm minus units above it).
+    """
     local = training.mechanism.local
     if local is not None:
         work = [training.local_work(unit, step, sequences) for unit in people]

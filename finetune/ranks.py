@@ -1,8 +1,8 @@
 """Several processes that train one model: each process's share of a step, and sums over processes.
 
-Every process makes the whole draw, which is a function of the key, and computes every n-th unit of it, where n is the
-number of processes. Together they process exactly the sample that a single process would. Keyed noise is the same on
-all processes and is added once to the sum.
+Every process makes the whole draw, which is a function of the key. Each of n processes computes every n-th unit of the
+draw, so all processes together process exactly the sample of a single process. Keyed noise is the same on all
+processes, and is added once to the sum.
 """
 
 import datetime
@@ -37,12 +37,12 @@ def rank() -> int:
 
 
 def leads() -> bool:
-    """Return whether this process acts for all processes: it is the first, or the only one."""
+    """Return whether this process acts for all processes, because it is the first or the only process."""
     return rank() == 0 or not _together()
 
 
 def same_as_first(value: bool) -> bool:
-    """Return the first process's answer to a question that processes may answer differently while files change."""
+    """Return the first process's answer, because processes may answer differently while files change."""
     if not _together():
         return value
     answer: list[object] = [value]
@@ -51,7 +51,10 @@ def same_as_first(value: bool) -> bool:
 
 
 def of_first(metrics: dict[str, float]) -> dict[str, float]:
-    """Return the first process's metrics: a difference in the last bit would make processes stop at different steps."""
+    """Return the first process's metrics.
+
+    With a difference in the last bit, processes could stop at different steps.
+    """
     if not _together():
         return metrics
     answer: list[object] = [metrics]
@@ -61,7 +64,7 @@ def of_first(metrics: dict[str, float]) -> dict[str, float]:
 
 
 def shared_out(items: Sequence[Item], compute: Callable[[list[Item]], Sequence[Result]]) -> list[Result]:
-    """Return a result for each item, in order. Each result is computed by one process and sent to all."""
+    """Return a result for each item, in order. One process computes each result and sends it to all."""
     if not _together():
         return list(compute(list(items)))
     mine = compute(own_share(items))
@@ -97,8 +100,9 @@ def least_over_ranks(value: float, device: torch.device) -> float:
 
 
 def in_buckets(tensors: Sequence[torch.Tensor], group: dist.ProcessGroup | None = None) -> None:
-    """Replace each tensor by its sum over the processes of a group; small tensors are sent together, as a model has
-    hundreds.
+    """Replace each tensor by its sum over the processes of a group.
+
+    Small tensors are sent together, because a model has hundreds.
 
     Args:
         tensors: tensors with the same shapes and order on every process.
@@ -129,7 +133,7 @@ def require_agreement(subject: str, remedy: str, *values: float | str) -> None:
     """Raise ResumableError unless these values are the same on every process.
 
     Args:
-        subject: name of the values in the error.
+        subject: name of the values in the error message.
         remedy: what to do if the values differ.
     """
     if not _together():
@@ -142,7 +146,7 @@ def require_agreement(subject: str, remedy: str, *values: float | str) -> None:
 
 
 def require_like_devices() -> None:
-    """Raise InputError unless the devices of all processes are the same model."""
+    """Raise InputError unless all processes have the same model of device."""
     if not _together():
         return
     name = device_name(default_device())
@@ -186,7 +190,7 @@ def wait_for_all() -> None:
 
 @contextmanager
 def first_process_first() -> Iterator[None]:
-    """Run the block on the first process, then on the others, which find the files that the first wrote."""
+    """Run the block on the first process, then on the other processes, which find the files of the first."""
     # Inside the block a process counts as the only one: a training there that waited for the others would never end.
     if rank() > 0:
         wait_for_all()
@@ -205,7 +209,7 @@ def _together() -> bool:
 
 @contextmanager
 def joined() -> Iterator[None]:
-    """Join the processes that ``torchrun`` started; do nothing if there is only one process."""
+    """Join the processes that ``torchrun`` started. With a single process, do nothing."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1 or dist.is_initialized():
         yield
         return
@@ -227,7 +231,10 @@ def joined() -> Iterator[None]:
 
 
 def _leave_at_once() -> None:
-    """Leave the group without waiting for the others, which may wait for this process: torchrun ends them."""
+    """Leave the group without waiting for the other processes.
+
+    They may wait for this process, but torchrun ends them.
+    """
     # NCCL's ``destroy`` waits until all that was begun is done, which it never is once a process has failed.
     abort = getattr(distributed_c10d, "_abort_process_group", dist.destroy_process_group)
     if dist.get_backend() == "nccl":

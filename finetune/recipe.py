@@ -25,7 +25,7 @@ class Optimizer(StrEnum):
 
 
 class Schedule(StrEnum):
-    """The learning rate over the steps; all but ``constant`` begin with a linear warm-up."""
+    """The learning rate over the steps. All schedules except ``constant`` begin with a linear warm-up."""
 
     LINEAR = "linear"
     CONSTANT = "constant"
@@ -34,11 +34,11 @@ class Schedule(StrEnum):
 
 
 class Select(StrEnum):
-    """The rule that chooses the resulting checkpoint.
+    """The rule that chooses the final checkpoint.
 
     The result is the checkpoint with the best validation loss of held-in users (Kandpal et al.), the last checkpoint,
-    or the one with the best loss of separate public users. The latter two keep a user-level guarantee
-    (docs/theory.md#rules-of-a-private-step).
+    or the checkpoint with the best loss of separate public users. A user-level guarantee holds only with the last two
+    rules (docs/theory.md#rules-of-a-private-step).
     """
 
     BEST = "best"
@@ -55,7 +55,7 @@ class Precision(StrEnum):
 
 
 class TrackerName(StrEnum):
-    """Trackers, with the names that transformers uses."""
+    """Names of experiment trackers, as transformers uses them."""
 
     TENSORBOARD = "tensorboard"
     MLFLOW = "mlflow"
@@ -63,7 +63,7 @@ class TrackerName(StrEnum):
 
 
 class Truncate(StrEnum):
-    """The place where a record longer than a sequence is cut."""
+    """The rule for the place where a record longer than a sequence is cut."""
 
     TURNS = "turns"
     TOKENS = "tokens"
@@ -139,7 +139,7 @@ _POSITIVE = {
 
 @dataclass(frozen=True)
 class Recipe:
-    """Hyperparameters of one training run; the defaults are those of Kandpal et al. (2024), Appendix D.1."""
+    """Hyperparameters of one training run. The defaults are from Kandpal et al. (2024), Appendix D.1."""
 
     __pydantic_config__: ClassVar = DATACLASS_SECTION
 
@@ -241,7 +241,7 @@ class Recipe:
         return self.keeps_best or self.patience is not None
 
     def stops_after(self, losses: Sequence[float]) -> bool:
-        """Return whether training stops after these validation losses, one per evaluation so far."""
+        """Return whether training stops after these validation losses, one for each evaluation so far."""
         if self.patience is None or not losses:
             return False
         best = min(range(len(losses)), key=lambda i: losses[i])  # the first of equal losses: a tie is no better
@@ -267,6 +267,6 @@ class Recipe:
                 return self.learning_rate
 
     def evaluation_steps(self, steps: int) -> list[int]:
-        """Return the numbers of completed steps after which to evaluate; the last number is ``steps``."""
+        """Return the numbers of completed steps after which the model is evaluated. The last number is ``steps``."""
         times = min(self.evaluations, steps)
         return sorted({round(steps * (i + 1) / times) for i in range(times)})

@@ -1,4 +1,4 @@
-"""The units that a mechanism samples, as arrays. 100 million records as units take less than a gigabyte.
+"""The units that a mechanism samples, as arrays. 100 million records that are units take less than a gigabyte.
 
 Only the units that a step draws become Python objects.
 """
@@ -20,7 +20,7 @@ _T = TypeVar("_T", covariant=True)
 
 
 class MadeSequence(Sequence[_T]):
-    """A sequence that makes its items on request, singly or a slice at once, and keeps none."""
+    """A sequence that makes items on request, one by one or as a slice, and stores no item."""
 
     @abstractmethod
     def one(self, number: int) -> _T:
@@ -61,11 +61,11 @@ class SampledUnit:
 
 
 class Units(MadeSequence[SampledUnit]):
-    """Units of records, in number order.
+    """Units of records, in the order of their numbers.
 
     Attributes:
         names: unique names of the units.
-        rows: rows of all units, unit after unit.
+        rows: rows of all units, one unit after another.
         ends: for each unit, the end of its rows in ``rows``, shape (units,).
     """
 
@@ -96,7 +96,7 @@ class Units(MadeSequence[SampledUnit]):
 
 
 class Copies(MadeSequence[str]):
-    """Names of units of one record each, made from the record's id and the number of the copy."""
+    """Names of units with one record each. A name is made from the record's id and the number of the copy."""
 
     def __init__(self, ids: Sequence[str], rows: npt.NDArray[np.int64], copies: npt.NDArray[np.int64]) -> None:
         self._ids, self._rows, self._copies = ids, rows, copies
@@ -123,7 +123,7 @@ class Writers(MadeSequence[str]):
 
     @classmethod
     def of_names(cls, users: Sequence[str]) -> "Writers":
-        """Make it from the name of each record's author."""
+        """Make the object from the name of each record's author."""
         if isinstance(users, Writers):
             return users
         names = sorted(set(users))
@@ -149,7 +149,7 @@ class Writers(MadeSequence[str]):
 
 
 def require_unique(names: Sequence[str]) -> None:
-    """Raise InputError if a record id occurs twice. Takes 8 bytes per id, and no Python objects."""
+    """Raise InputError if a record id occurs twice. The check takes 8 bytes per id, and no Python objects."""
     digests = np.empty(len(names), dtype=np.uint64)
     for first in range(0, len(names), NAMES_A_BATCH):
         batch = names[first : first + NAMES_A_BATCH]

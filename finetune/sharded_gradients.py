@@ -1,9 +1,9 @@
-"""The gradients of a model that is spread over processes: each unit is clipped whole, and noise is drawn per shard.
+"""The gradients of a model that is spread over processes. Each unit is clipped whole, and each shard has its noise.
 
-A shard group processes one unit at a time, and its processes share out the unit's records. Each parameter's gradient is
-summed over them in float32 and left in shards. The norm takes one number from each process, and the clipped shard is
-added to the sum. If there are several groups, they share out the units, and sum once per step. So each unit is clipped
-whole, wherever its records are processed, and noise is drawn for each shard.
+A shard group processes one unit at a time, and its processes divide the unit's records among themselves. Each
+parameter's gradient is summed over the processes in float32, and stays in shards. The norm needs one number from each
+process, and the clipped shard is added to the sum. Several groups divide the units among themselves, and sum once per
+step. So each unit is clipped whole even if several processes have its records, and noise is drawn for each shard.
 """
 
 import math
@@ -35,14 +35,15 @@ def sharded_private_gradient(
     passes: Passes,
     spread: Spread,
 ) -> float | None:
-    """Compute ``finetune.private.private_gradient`` of a spread model; each process gets its shard of the noised mean.
+    """Compute ``finetune.private.private_gradient`` of a spread model. Each process gets its shard of the noised mean.
 
     Args:
         model: the model; its ``.grad`` is set.
         step: number of the step, from 0.
 
     Raises:
-        ResumableError: a pass does not fit into memory. It cannot be retried, because other processes wait for it.
+        ResumableError: a pass does not fit into memory. heldin cannot repeat the pass, because other processes wait for
+            it.
     """
     mechanism = training.mechanism
     clip, divisor = mechanism.clip.of_units(), mechanism.divisor
@@ -72,11 +73,11 @@ def clipped_shards(
     """Return the sum of units' clipped gradients over all processes.
 
     Args:
-        units: units of this process's shard group, the same on all processes of the group.
+        units: units of this process's shard group; they are the same on all processes of the group.
 
     Returns:
-        This process's shard of the sum, by parameter name, in float32; and a tensor (2,): the sum of the finite units'
-            losses, and their number.
+        This process's shard of the sum, by parameter name, in float32, and a tensor (2,) with the sum of the finite
+        units' losses and the number of these losses.
     """
     model.zero_grad(set_to_none=True)  # what is left of another step would be clipped with the first unit
     total = {name: torch.zeros_like(local(p), dtype=torch.float32) for name, p in shards(model).items()}
@@ -96,13 +97,15 @@ def clipped_shards(
 def put_shards(
     model: PreTrainedModel, total: Mapping[str, Shard], scale: float, divisor: float, noise: Noise | None
 ) -> None:
-    """Apply ``finetune.passes.put_gradient`` to a spread model: the noise of a tensor covers this process's shard only.
+    """Apply ``finetune.passes.put_gradient`` to a spread model.
+
+    Noise is added only to this process's shard of a tensor.
 
     Args:
         model: the model; its ``.grad`` is set.
         total: this process's shards of the sums, by parameter name.
         scale: factor by which the sums are multiplied before noise is added.
-        noise: returns noise, given a tensor's name, whole shape and device; None: no noise.
+        noise: function from a tensor's name, whole shape and device to its noise; None: no noise.
     """
     for name, parameter in shards(model).items():
         summed = total[name] * scale
@@ -119,7 +122,7 @@ def _add_clipped(
     passes: Passes,
     spread: Spread,
 ) -> torch.Tensor:
-    """Add one unit's clipped gradient to the sums, and return its loss and 1, or zeros if the loss is not finite."""
+    """Add one unit's clipped gradient to the sums. Return (loss, 1), or zeros if the loss is not finite."""
     # The unit's loss is the mean over its records, wherever they are.
     loss = _backward(parts.model, records, spread.member, spread.members, passes.most)
     gradients = {name: p.grad for name, p in parts.trainable.items()}
@@ -161,8 +164,10 @@ def _backward(
     count: int,
     most: int,
 ) -> torch.Tensor:
-    """Run backward passes over this process's share of the records' mean loss, and return its part of that loss, (1,).
-    All processes make equally many passes."""
+    """Run backward passes for this process's part of the records' mean loss, and return that part, (1,).
+
+    All processes make equally many passes.
+    """
     own = records[number::count]
     device = model.device
     assert isinstance(device, torch.device)

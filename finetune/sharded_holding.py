@@ -1,7 +1,8 @@
-"""The operations of a training on a model that is spread over processes, and its checkpoints.
+"""The operations and checkpoints of a training whose model is spread over processes.
 
-Every process writes its own shards, and may read the shards of others. The folders have the same names and rules as in
-``finetune.checkpoints``, and all files are safetensors or JSON. A training may resume with another number of processes.
+Every process writes its own shards, and may read the shards of other processes. Folders have the same names and rules
+as in ``finetune.checkpoints``, and all files are safetensors or JSON. A training may resume with another number of
+processes.
 """
 
 import shutil
@@ -44,8 +45,9 @@ from heldin.models.reading import quiet_transformers
 def save_sharded_state(
     folder: Path, state: TrainingState, model: PreTrainedModel, optimizer: torch.optim.Optimizer, spread: Spread
 ) -> None:
-    """Write a resumable state, and remove all but the two newest. Each process of the first shard group writes its
-    shards.
+    """Write a resumable state, and remove all states except the two newest.
+
+    Each process of the first shard group writes its shards.
 
     Args:
         model: the model; its shards are saved.
@@ -80,13 +82,13 @@ def load_sharded_state(
     spread: Spread,
     say: Callable[[str], object] = lambda _: None,
 ) -> TrainingState | None:
-    """Load the newest undamaged state into model and optimizer, and return it; None if there is none.
+    """Load the newest undamaged state into model and optimizer, and return it; None if there is no state.
 
     Args:
         model: the model; its shards are overwritten.
 
     Raises:
-        InputError: all states are damaged, or the state belongs to another job, or its model was not spread.
+        InputError: all states are damaged, the state belongs to another job, or its model was not spread.
     """
     newest = newest_state(folder, say)
     if newest is None:
@@ -131,7 +133,10 @@ def _read(files: list[Any], parameters: Mapping[str, torch.nn.Parameter], spread
 
 
 def _fill(tensor: torch.Tensor, files: list[Any], key: str, spread: Spread) -> None:
-    """Overwrite this process's shard of a tensor with rows from the shards in the files, for any number of files."""
+    """Overwrite this process's shard of a tensor with rows from the shards in the files.
+
+    Any number of files is allowed.
+    """
     first, last = rows_of(tensor, spread)
     each = -(-tensor.shape[0] // len(files))
     for number, file in enumerate(files):
@@ -149,13 +154,16 @@ def _file(member: int) -> str:
 
 
 def _own(tensor: torch.Tensor) -> torch.Tensor:
-    """Return this process's shard in main memory; the whole tensor if it is not spread."""
+    """Return this process's shard, or the whole tensor if it is not spread, in main memory."""
     part = tensor.to_local() if isinstance(tensor, DTensor) else tensor
     return part.detach().to("cpu").contiguous()
 
 
 def save_sharded_model(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Write a model folder from all shards. Every process calls it; the first process writes, from main memory."""
+    """Write a model folder from all shards.
+
+    Every process must call this; the first process writes, from main memory.
+    """
     whole: dict[str, torch.Tensor] = {}
     for name, tensor in model.state_dict().items():
         gathered = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
@@ -174,7 +182,7 @@ def save_sharded_model(folder: Path, model: PreTrainedModel, tokenizer: PreTrain
 
 
 def all_finite(model: PreTrainedModel) -> bool:
-    """Return whether all weights of all shards are finite; every process gets the same answer."""
+    """Return whether all weights of all shards are finite. Every process gets the same answer."""
     here = all(bool(torch.isfinite(p.to_local()).all()) for p in shards(model).values() if isinstance(p, DTensor))
     bad = torch.tensor([0.0 if here else 1.0], device=model.device)
     dist.all_reduce(bad)
@@ -182,14 +190,16 @@ def all_finite(model: PreTrainedModel) -> bool:
 
 
 def _flat(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
-    """Return the optimizer's state by key "NUMBER.NAME", with the number of the parameter."""
+    """Return the optimizer's state with keys "NUMBER.NAME". NUMBER is the number of the parameter."""
     states = optimizer.state_dict()["state"]
     return {f"{number}.{name}": tensor for number, entries in states.items() for name, tensor in entries.items()}
 
 
 def sharded_holding(spread: Spread) -> Holding:
-    """Return a holding in which each shard group computes its share of a step's units, and each process has its
-    shards."""
+    """Return a holding of a spread model.
+
+    Each shard group computes its share of a step's units, and each process has its shards.
+    """
 
     def of_batch(
         model: PreTrainedModel, batch: Records, clipping: PlainClipping | None, passes: Passes, arithmetic: Arithmetic

@@ -1,6 +1,6 @@
-"""A model spread over processes (FSDP2): the layout, and sums over shard groups and replicas (``sharded_gradients``).
+"""A model that is spread over processes (FSDP2): the layout, and sums over shard groups and replicas.
 
-A shard group holds one copy of the model; if there are several groups, each holds a copy.
+Each shard group holds one copy of the model. ``sharded_gradients`` uses the sums.
 """
 
 from collections.abc import Sequence
@@ -64,23 +64,25 @@ class Spread:
             in_buckets(tensors, self.mesh.get_group(_REPLICAS))
 
     def checksum_over_members(self, checksum: int, device: torch.device) -> int:
-        """Return the sum of a number over this process's shard group; each number is taken modulo 2^40."""
+        """Return the sum of a number over this process's shard group. Each number is first reduced modulo 2^40."""
         total = torch.tensor([checksum % 2**40], dtype=torch.int64, device=device)
         dist.all_reduce(total, group=self.mesh.get_group(_SHARDS))
         return int(total)
 
 
 def spread(model: PreTrainedModel, recipe: Recipe, device: torch.device | None = None) -> Spread | None:
-    """Spread a model over the processes of each shard group, in place; return None if every process holds the whole
-    model.
+    """Spread a model in place over the processes of each shard group.
+
+    Return None if every process holds the whole model.
 
     Args:
         model: a model on the CPU; its shards go to each process's device.
-        recipe: sets the number of processes that hold one copy.
+        recipe: recipe that sets the number of processes for one copy of the model.
         device: device of this process; None: the device that runs models.
 
     Raises:
-        InputError: there are too few processes, their number is no multiple, or the model or recipe cannot be spread.
+        InputError: there are too few processes, their number is not a multiple of the processes for one copy, or the
+            model or recipe cannot be spread.
     """
     if recipe.shard is None:
         return None
@@ -119,13 +121,13 @@ def spread(model: PreTrainedModel, recipe: Recipe, device: torch.device | None =
 
 
 def _layers(model: PreTrainedModel) -> list[torch.nn.Module]:
-    """Return the model's repeated layers: the longest module list in it."""
+    """Return the model's repeated layers: the longest module list in the model."""
     lists = [list(modules) for modules in model.modules() if isinstance(modules, torch.nn.ModuleList)]
     return max(lists, key=len, default=[])
 
 
 def shards(model: PreTrainedModel) -> dict[str, torch.nn.Parameter]:
-    """Return the trainable parameters by name, each a DTensor."""
+    """Return the trainable parameters by name. Each is a DTensor."""
     return trainable(model)
 
 

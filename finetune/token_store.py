@@ -1,8 +1,8 @@
-"""The tokens of a training on disk: written once, and read by every process through memory maps.
+"""The tokens of a training on disk. heldin writes them once, and every process reads them through memory maps.
 
-A record of 20 tokens takes 48 bytes and no Python object. If only parts of texts count, each token takes one more byte;
-each preference pair takes 8 more. Unfinished files are made again. Finished files belong to one corpus, choice of
-records, tokenizer and length; heldin refuses them for any other.
+A record of 20 tokens takes 48 bytes and no Python object. If only parts of texts count, each token takes one more byte.
+Each preference pair takes 8 more bytes. Unfinished files are made again. Finished files belong to one corpus, choice of
+records, tokenizer and length, and heldin refuses them for any other.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ _AT_ONCE = 2**20  # tokens
 
 
 class Cut(NamedTuple):
-    """What was cut from records longer than a sequence.
+    """The numbers of records and tokens that truncation affected.
 
     Attributes:
         records: number of truncated records.
@@ -40,7 +40,7 @@ class Cut(NamedTuple):
 
 @runtime_checkable
 class SizedRecords(Protocol):
-    """Records whose lengths and hash are known without reading each record."""
+    """Records with lengths and a hash that are known without reading each record."""
 
     @property
     def lengths(self) -> npt.NDArray[np.int64]:
@@ -59,13 +59,13 @@ class SizedRecords(Protocol):
 
 
 class TokenStore(Sequence[Tokens]):
-    """Tokens of each record, by record number; a slice is a list of records.
+    """The tokens of each record, by record number. A slice is a list of records.
 
     Attributes:
         lengths: number of tokens of each record, shape (records,).
         bearing: number of counted tokens of each record, shape (records,).
         digest: hash of all records (``sequences_digest``).
-        masked: whether some token does not count.
+        masked: whether there are tokens that do not count.
         paired: whether each record is a preference pair.
         cut: what truncation removed.
     """
@@ -73,7 +73,7 @@ class TokenStore(Sequence[Tokens]):
     def __init__(self, folder: Path) -> None:
         about = read_json(folder / _ABOUT)
         if not isinstance(about["digest"], str) or about["type"] not in _TYPES:
-            raise ValueError("its digest or its type is not what heldin writes")
+            raise ValueError("its digest or its type is wrong")
         self.digest: str = about["digest"]
         self._ends = np.memmap(folder / _ENDS, dtype=np.int64, mode="r")
         self._ids = np.memmap(folder / _IDS, dtype=about["type"], mode="r")
@@ -85,9 +85,9 @@ class TokenStore(Sequence[Tokens]):
         self._counted = np.memmap(folder / _COUNTED, dtype=np.bool_, mode="r") if masked else None
         sizes = {len(self._ids), len(self._ids if self._counted is None else self._counted)}
         if len(self._ends) != about["records"] or sizes != {int(self._ends[-1])} or masked != about["masked"]:
-            raise ValueError("its files are not of the sizes that it states")
+            raise ValueError("its files do not have the sizes that it states")
         if self._seconds is not None and len(self._seconds) != len(self._ends):
-            raise ValueError("its files are not of the sizes that it states")
+            raise ValueError("its files do not have the sizes that it states")
         self.bearing = self.lengths
         if self._counted is not None:
             totals = np.concatenate([[0], np.cumsum(self._counted, dtype=np.int64)])
@@ -127,21 +127,21 @@ def token_store(
 
     Args:
         folder: owner-only folder, written completely or not at all.
-        batches: tokens of each record, batch by batch; not read if the folder exists.
+        batches: tokens of each record, batch by batch. They are not read if the folder exists.
         origin: hash of the inputs that determine the sequences.
         vocabulary: number of token ids; each id is below this number.
-        verify: read all files in the folder, and compare their content with the hash.
-        cut: called at the end; returns what truncation removed.
+        verify: whether to read all files in the folder, and compare their content with the hash.
+        cut: function that is called at the end, and returns the numbers of tokens that truncation removed.
 
     Raises:
-        InputError: the folder is damaged, or belongs to other texts, another tokenizer or another length; or
-            ``batches`` raises.
+        InputError: the folder is damaged, or belongs to other texts, another tokenizer or another length, or
+            ``batches`` raises an InputError.
     """
     if (folder / _ABOUT).is_file():
         try:
             kept, tokens = read_json(folder / _ABOUT)["of"], TokenStore(folder)
             if verify and state_of(folder) is not State.WHOLE:
-                raise ValueError("its files are not those that were written")
+                raise ValueError("its files differ from the files that heldin wrote")
         except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
             raise InputError(
                 f"the tokens in '{folder}' are damaged: remove this folder, and heldin makes the tokens again"
@@ -192,7 +192,10 @@ def token_store(
 
 
 def _append(path: Path, counted: npt.NDArray[np.bool_], at: int) -> None:
-    """Append which tokens count, from position ``at`` on. Earlier tokens that are not written yet all count."""
+    """Append the marks of counted tokens, from position ``at`` on.
+
+    All earlier tokens that are not written yet count.
+    """
     with path.open("ab") as stream:
         while (missing := at - stream.tell()) > 0:
             stream.write(np.ones(min(missing, _AT_ONCE), dtype=np.bool_).tobytes())
@@ -200,7 +203,7 @@ def _append(path: Path, counted: npt.NDArray[np.bool_], at: int) -> None:
 
 
 def sequences_digest(sequences: Sequence[Tokens]) -> str:
-    """Return a hash of records' tokens, the same for lists and for a store on disk."""
+    """Return a hash of records' tokens, which is the same for lists and for a store on disk."""
     if isinstance(sequences, SizedRecords):
         return sequences.digest
     digest = _Digest()
@@ -223,7 +226,10 @@ def bearing_of(sequences: Sequence[Tokens]) -> npt.NDArray[np.int64]:
 
 
 class _Digest:
-    """Hash of the lengths, ids and counted tokens of a series of records, the same for any division into batches."""
+    """Hash of the lengths, ids and counted tokens of a series of records.
+
+    Any division into batches gives the same hash.
+    """
 
     def __init__(self) -> None:
         self._lengths, self._ids, self._masks = hashlib.sha256(), hashlib.sha256(), hashlib.sha256()
@@ -233,7 +239,7 @@ class _Digest:
     def update(
         self, sequences: Sequence[Tokens]
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.bool_] | None]:
-        """Add records; return their lengths, all their ids one after the other, and which tokens count."""
+        """Add records, and return their lengths, their ids in one array, and the marks of their counted tokens."""
         lengths = np.fromiter(map(len, sequences), dtype=np.int64, count=len(sequences))
         flat = np.empty(int(lengths.sum()), dtype=np.int32)
         counted = np.ones(flat.size, dtype=np.bool_)

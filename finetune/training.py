@@ -1,4 +1,4 @@
-"""A training in progress: its steps, evaluations and checkpoints. Each depends only on the state before it."""
+"""A training in progress: its steps, evaluations and checkpoints. Each of them depends only on the state before it."""
 
 import math
 import shutil
@@ -59,14 +59,14 @@ class OngoingTraining:
         sequences: tokens of each record.
         private: the mechanism; None: plain batches.
         clipping: clipping of plain batches; None: none.
-        held: how the processes hold the model.
+        held: layout of the model over the processes, with the operations for this layout.
         model: the trained model, adapters included.
         optimizer: optimizer of the trainable weights.
         steps: number of optimizer steps of the whole run.
         batches: rows of each plain batch.
         state: current state of the run.
-        passes: limits of a pass, and the work since the last count.
-        started: start time by the monotonic clock, moved back by the seconds of earlier calls.
+        passes: limits of a pass, and the amount of work since the last count.
+        started: start time on the monotonic clock, minus the seconds of earlier calls.
     """
 
     base: LanguageModel
@@ -86,8 +86,10 @@ class OngoingTraining:
     started: float
 
     def take_step(self) -> None:
-        """Take one optimizer step. Raises Halted if a filter ends the run, ResumableError if a plain loss is not
-        finite."""
+        """Take one optimizer step.
+
+        Raises Halted if a filter ends the run. Raises ResumableError if a plain loss is not finite.
+        """
         began = time.monotonic()
         state = self.state
         # Of dropout; by the step's number, so that a resumed run draws the same. Seeds are below 2^31, so that it fits
@@ -123,7 +125,7 @@ class OngoingTraining:
         return loss
 
     def evaluate(self, evaluate: Evaluate, select_by: str | None) -> None:
-        """Measure the current model. If it is the best so far and the recipe selects the best, keep it."""
+        """Measure the current model. Keep the model if it is the best so far and the recipe selects the best."""
         self._require_finite()
         # Beside adapters frozen weights may be halved: only autocast multiplies them.
         halved = self.recipe.lora is not None
@@ -133,7 +135,7 @@ class OngoingTraining:
             self._keep_best(metrics[select_by])
 
     def _evaluated(self, evaluate: Evaluate) -> Mapping[str, float]:
-        """Return the metrics, which go into the history with the mean loss since the last evaluation."""
+        """Return the metrics for the history, with the mean training loss since the last evaluation."""
         state = self.state
         self.model.eval()
         # On every process: the best step and the end of patience must be the same for all.
@@ -184,8 +186,10 @@ class OngoingTraining:
             passes.effort.memory.most, passes.effort.memory.splits = passes.most, passes.splits
 
     def _require_alike(self) -> None:
-        """Require equal weights on all processes. Noise depends on the GPU model, and sums on the libraries, so copies
-        may differ."""
+        """Require equal weights on all processes.
+
+        Copies may differ, because noise depends on the GPU model and sums depend on the libraries.
+        """
         if processes() > 1:
             remedy = (
                 "use GPUs of one model, with the same drivers and versions, and start again: training continues"
@@ -195,7 +199,7 @@ class OngoingTraining:
             require_agreement(f"weights after step {step}", remedy, step, self.held.checksum(self.model))
 
     def final_model(self) -> Path:
-        """Return the folder of the chosen model, which exists only once the run has finished."""
+        """Return the folder of the chosen model, which exists only after the run has finished."""
         final = self.folder / "final"
         there = state_of(final) is State.WHOLE
         wait_for_all()  # before the first process makes it, which the others would else find there
@@ -208,7 +212,7 @@ class OngoingTraining:
 
 
 def holding_of(spread: "Spread | None", private: PrivateTraining | None) -> Holding:
-    """Return how the processes hold a model with layout ``spread``; None: every process holds the whole model.
+    """Return the holding of a model with layout ``spread``; None: every process holds the whole model.
 
     Raises InputError if the mechanism needs whole models and the model is spread.
     """
@@ -247,9 +251,9 @@ def begin(
 
     Args:
         private: the mechanism to run; None: plain batches.
-        clipping: clipping of plain batches, without noise; None: none.
+        clipping: clipping of plain batches, without noise; None: no clipping.
         spread: layout of ``base.model`` over the processes; None: each process holds the whole model.
-        say: receives lines for the user.
+        say: function that receives lines for the user.
 
     Raises InputError if ``folder`` has a checkpoint of another job.
     """
@@ -306,7 +310,7 @@ def begin(
 
 
 def _uncounted(sequences: Sequence[Tokens], say: Callable[[str], None]) -> int:
-    """Count the records without a counted token. Raises InputError if no record has one."""
+    """Count the records without a counted token. Raises InputError if no record has a counted token."""
     uncounted = int((bearing_of(sequences) == 0).sum())
     if uncounted == len(sequences):
         raise InputError(
@@ -322,9 +326,9 @@ def _uncounted(sequences: Sequence[Tokens], say: Callable[[str], None]) -> int:
 
 
 def discard_model(final: Path, recipe: Recipe, say: Callable[[str], object]) -> None:
-    """Remove a finished model that was changed after training, so that it is made again from the last checkpoint.
+    """Remove a finished model that was changed after training, so heldin makes it again from the last checkpoint.
 
-    Every process calls it. Raises InputError if the model can only be made again by the whole training.
+    Every process must call this. Raises InputError if only the whole training could make the model again.
     """
     if recipe.keeps_best:
         raise InputError(
@@ -339,7 +343,10 @@ def discard_model(final: Path, recipe: Recipe, say: Callable[[str], object]) -> 
 
 
 def _settle_memory(passes: Passes, device: torch.device) -> None:
-    """Use the memory settings of this device, or determine them now, while no step's tensors are in memory."""
+    """Use the memory settings of this device.
+
+    If there are none, determine them now, while memory has no step's tensors.
+    """
     kept = passes.effort.memory
     if kept is None:
         kept = passes.effort.memory = Memory(device_name(device), default_budget(device))
@@ -361,7 +368,7 @@ def job_name(
     private: PrivateTraining | None,
     clipping: PlainClipping | None = None,
 ) -> str:
-    """Return a hash of everything that affects the weights: a checkpoint resumes only the job with the same name.
+    """Return a hash of all inputs that affect the weights. A checkpoint resumes only the job with the same name.
 
     Args:
         base: the model to start from.

@@ -1,7 +1,8 @@
-"""The units of a private run, the draw of each step, and the records that the drawn units contribute.
+"""The units of a private run, the draw of each step, and the records that drawn units contribute.
 
-Two-level sampling draws each entity by a coin keyed by its name, and each record that names no entity by a coin keyed
-by its id. An entity has one coin for all authors, and no two records share a coin (docs/theory.md#two-level-sampling).
+Two-level sampling draws each entity by a coin that is keyed by the name of the entity. A record that names no entity
+has a coin that is keyed by the id of the record. An entity has one coin for all authors, and no two records share a
+coin (docs/theory.md#two-level-sampling).
 """
 
 import functools
@@ -39,7 +40,7 @@ Weights = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class PrivateRecords:
-    """The records available for training; all sequences have one entry per record.
+    """The records available for training. All sequences have one entry for each record.
 
     Attributes:
         ids: unique ids.
@@ -57,15 +58,18 @@ class PrivateRecords:
 
 
 class GradientCanaries(Protocol):
-    """An auditor's units, with gradients of the auditor's choice; sampled, clipped and summed like all other units."""
+    """An auditor's units, with gradients of the auditor's choice.
+
+    They are sampled, clipped and summed like other units.
+    """
 
     def gradient(self, number: int) -> Gradients:
-        """The full gradient of canary ``number`` before clipping, by parameter name."""
+        """Return the full gradient of canary ``number`` before clipping, by parameter name."""
 
 
 @dataclass(frozen=True)
 class PrivateTraining:
-    """A mechanism ready to run: its key, the units that it samples, and the number of records per pass.
+    """A mechanism that is ready to run: its key, the units that it samples, and the number of records per pass.
 
     Attributes:
         key: the run's secret key.
@@ -73,8 +77,8 @@ class PrivateTraining:
         micro_records: maximum number of records per forward pass; a larger unit is a pass of its own.
         chunk: tokens of a random chunk, for record selection "random_chunk".
         canaries: gradients of the units that are gradient canaries.
-        watch: called with the number of each step and its noised gradient. It is for audits, and sees exactly what the
-            optimizer sees.
+        watch: function that is called with the number of each step and the noised gradient of the step. Audits use it.
+            Its gradient is exactly the optimizer's input.
     """
 
     mechanism: Mechanism
@@ -88,7 +92,7 @@ class PrivateTraining:
     watch: Callable[[int, Gradients], None] | None = None
 
     def drawn(self, step: int) -> list[SampledUnit]:
-        """Return the units drawn in ``step``, in the order of ``units``; possibly none."""
+        """Return the units drawn in ``step``, in the order of ``units``. The list may be empty."""
         return [self.units[i] for i in self._draws.at(step)]
 
     @functools.cached_property
@@ -98,7 +102,7 @@ class PrivateTraining:
 
     @functools.cached_property
     def noise_of_steps(self) -> CarriedNoise:
-        """Noise that is added to the sums; like ``source``, but possibly correlated over steps."""
+        """The noise that is added to the sums: the noise of ``source``, perhaps correlated over steps."""
         return CarriedNoise(self.source, self.mechanism.sampler.coefficients)
 
     @functools.cached_property
@@ -121,14 +125,16 @@ class PrivateTraining:
         return choose_records(rule, self.mechanism.group_size, rows, self.records, self.key, f"records {step}")
 
     def usable(self, unit: SampledUnit, step: int) -> dict[int, list[int]]:
-        """Return the rows of a drawn unit that two-level sampling may use in ``step``, with the drawn entities of each
-        row."""
+        """Return the rows of a drawn unit that two-level sampling may use in ``step``.
+
+        Each row is a key, with its drawn entities as the value.
+        """
         assert self.mechanism.two_level is not None
         assert self.records.named is not None
         return usable(self.mechanism.two_level, self.records.named, unit.rows, self.records.ids, self.key, step)
 
     def local_work(self, unit: SampledUnit, step: int, sequences: Sequence[Tokens]) -> LocalWork:
-        """Return the local work of a drawn unit in ``step``, if the mechanism clips model differences."""
+        """Return the local work of a drawn unit in ``step``, for a mechanism that clips model differences."""
         two_level = self.mechanism.two_level
         if two_level is None:
             chosen = [sequences[row] for row in self.rows(unit, step)]
@@ -166,15 +172,15 @@ def plan_private_training(
     chunk: int | None = None,
     exactly: bool = False,
 ) -> PrivateTraining:
-    """Return the units that a mechanism samples, with everything needed to run it.
+    """Return a mechanism that is ready to run, with the units that it samples.
 
     Args:
         mechanism: the mechanism to run.
         records: the records available for training.
         micro_records: maximum number of records per forward pass; a larger unit is a pass of its own.
         chunk: tokens of a random chunk, if the mechanism trains on chunks.
-        exactly: whether every user gets exactly ``group_size`` entries, with repeated records for users with fewer
-            (group privacy as Chua et al. run it); only if examples are sampled and users protected.
+        exactly: whether every user gets exactly ``group_size`` entries, with repeated records for users who have fewer
+            (group privacy as Chua et al. run it). Only valid if examples are sampled and users are protected.
 
     Raises:
         InputError: the private loop does not support the clip or divisor, chunks are requested although examples are
@@ -237,7 +243,7 @@ def random_chunks(records: Sequence[Tokens], length: int, at: Sequence[float]) -
         at: start of each chunk, as a share of the possible positions.
 
     Returns:
-        One chunk for each entry of ``at``; the whole text once if it is not longer than a chunk.
+        One chunk for each entry of ``at``, or the whole text once if it is not longer than a chunk.
     """
     text = joined([records[0], *(record.part(1, None) for record in records[1:])])
     places = len(text) - length + 1
@@ -275,8 +281,9 @@ def choose_records(
 def usable(
     two_level: TwoLevel, named: "Incidence", rows: Sequence[int], ids: Sequence[str], key: bytes, step: int
 ) -> dict[int, list[int]]:
-    """Return the usable rows of a step, each with the drawn entities that it names; the list is empty for a row without
-    any.
+    """Return the usable rows of a step, each with the drawn entities that it names.
+
+    The list of a row that names no entity is empty.
 
     Args:
         two_level: rates and rule.
@@ -298,8 +305,7 @@ def usable(
 
 
 def entity_weights(two_level: TwoLevel, named: "Incidence") -> Weights | None:
-    """Return w_e = min(records / cap, 1) of every entity (Algorithm 1, line 4), shape (count,); None if all weights are
-    1."""
+    """Return w_e = min(records / cap, 1) of every entity (Algorithm 1, line 4), shape (count,); None: all are 1."""
     if two_level.weight_caps is None:
         return None
     weights: Weights = np.minimum(named.records_of() / two_level.weight_caps.entity, 1.0)
@@ -307,10 +313,10 @@ def entity_weights(two_level: TwoLevel, named: "Incidence") -> Weights | None:
 
 
 def record_weights(used: Sequence[Sequence[int]], weights: Weights | None) -> list[float]:
-    """Return each record's weight: the sum over its drawn entities, or 1 if the record names none (lines 23 to 25).
+    """Return each record's weight (lines 23 to 25): the sum over its drawn entities, or 1 if it names no entity.
 
     Args:
-        weights: weights of the entities; None: 1 each.
+        weights: weights of the entities; None: every weight is 1.
     """
     if weights is None:
         return [float(len(drawn) or 1) for drawn in used]

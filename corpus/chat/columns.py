@@ -24,8 +24,8 @@ class TurnColumns(Columns):
     """Columns of a source; one of them contains turns.
 
     Attributes:
-        format: any format except that of texts.
-        template: the template that writes messages; None if there are no messages, or if columns are only searched for.
+        format: any format except the format of texts.
+        template: the template that writes messages; None if there are no messages, or if heldin only looks for columns.
         counting: the parts of a row that count.
     """
 
@@ -41,10 +41,10 @@ class TurnColumns(Columns):
 
         Args:
             columns: the columns that are named for users, ids and dates.
-            form: any format except that of texts.
+            form: any format except the format of texts.
             column: the column of the messages, or of the prompt.
-            template: see the class.
-            counting: see the class.
+            template: the template that writes messages, or None.
+            counting: the parts of a row that count.
         """
         return cls(columns.user, column, columns.id, columns.date, None, form, template, counting)
 
@@ -59,11 +59,11 @@ class TurnColumns(Columns):
         return ("tools", "chat_template_kwargs", *self.format.prompt_besides)
 
     def named(self) -> dict[str, str]:
-        """Role to column name, for the roles that have one."""
+        """Return a map from role to column name, for the roles that have a column."""
         return {**super().named(), **{name: name for name in self.format.answers if name != self.text}}
 
     def record(self, row: dict[str, Any], *, untyped: bool = False) -> tuple[Record, Statement | None]:
-        """Return the row as a record of its text, and its fault (None if there is none)."""
+        """Return the record of a row's text, and the row's fault (None if there is none)."""
         roles = {role: name for role, name in self.named().items() if role not in ("text", *self.format.answers)}
         record, wrong = usable_record(row, roles, untyped=untyped)
         if wrong is not None:
@@ -101,13 +101,13 @@ class TurnColumns(Columns):
 
 
 def with_parts(record: Record, document: Document) -> Record:
-    """Return the record of a text with the parts of its document, as a store keeps them."""
+    """Return the record of a text with the parts of its document, in the columns of a store."""
     parts = None if document.is_plain else [list(part) for part in document.spans]
     return {**record, SPANS.name: parts, LAYOUT.name: None if document.layout is None else asdict(document.layout)}
 
 
 def answered_text(prompt: str, *answers: str) -> Document:
-    """Join a prompt with its completion, or with a chosen and a rejected answer, without a template; all counts."""
+    """Join a prompt with its completion, or with two answers, without a template. All of the text counts."""
     chosen, *rejected = (_answered(prompt, answer) for answer in answers)
     return forked(chosen, *rejected) if rejected else chosen
 
@@ -119,7 +119,7 @@ def _answered(prompt: str, completion: str) -> Document:
 
 
 def columns_to_look_for(row: Mapping[str, Any] | None, columns: Columns, stated: RowFormat | None = None) -> Columns:
-    """Return the columns that rows like this one must have; they cannot read rows. See ``found_format``."""
+    """Return the columns that rows like this one must have. The result cannot read rows. See ``found_format``."""
     form, column = found_format(row, columns, stated)
     return TurnColumns.of(columns, form, column, None, form.counting) if form.has_turns else columns
 
@@ -128,7 +128,7 @@ def found_format(row: Mapping[str, Any] | None, columns: Columns, stated: RowFor
     """Return the format of a source's rows, and the column of their texts, messages or prompts.
 
     Args:
-        row: the first row of the source; None: there is none to look at.
+        row: the first row of the source; None: no row can be looked at.
         columns: the named columns.
         stated: the format, if somebody stated it.
     """

@@ -1,4 +1,4 @@
-"""Rows of turns in the formats of TRL and others, and how to find the format of a row.
+"""Rows of turns, in the formats of TRL and other tools, and how to find the format of a row.
 
 Messages have a role and a content. ShareGPT calls these ``from`` and ``value``. A prompt with a completion is two
 texts, or two lists of messages. A preference pair has a chosen and a rejected answer. Its prompt is a separate column,
@@ -20,7 +20,7 @@ Message = dict[str, Any]
 
 
 class RowFormat(StrEnum):
-    """How a row keeps its text."""
+    """The way in which a row stores its text."""
 
     TEXT = "text"
     MESSAGES = "messages"
@@ -40,12 +40,12 @@ class RowFormat(StrEnum):
 
     @property
     def prompt_besides(self) -> tuple[str, ...]:
-        """The column of a prompt that rows may have or leave out."""
+        """The column of the prompt for formats whose rows may omit the prompt, else an empty tuple."""
         return (PROMPT,) if self.has_pairs else ()
 
     @property
     def answers(self) -> tuple[str, ...]:
-        """The columns of what follows a prompt; none if rows have no separate prompt."""
+        """The columns with the text after a prompt; empty if rows have no separate prompt."""
         pairs = {RowFormat.PREFERENCE: (CHOSEN, REJECTED)}
         return {**pairs, RowFormat.PROMPT_COMPLETION: (COMPLETION,)}.get(self, ())
 
@@ -78,7 +78,7 @@ class Conversation:
         asked: number of messages in the prompt; None if the row has no separate prompt.
         rejected: for a preference pair, the messages of the prompt and the rejected answer; None for other rows.
         tools: JSON schemas of the tools that the assistant may call; None: no tools.
-        options: further values that the row passes to the template.
+        options: further values of the row for the template.
     """
 
     messages: Sequence[Message]
@@ -89,7 +89,7 @@ class Conversation:
 
     @property
     def fields(self) -> list[str]:
-        """Names of everything that the template must write besides roles and contents."""
+        """Names of all parts that the template must write in addition to roles and contents."""
         kept = [name for name in _WRITTEN if any(message.get(name) for message in self.messages)]
         return [*kept, *(["tools"] if self.tools else [])]
 
@@ -127,8 +127,8 @@ def format_of_row(row: Mapping[str, Any], columns: Columns) -> tuple[RowFormat, 
 def column_of_format(form: RowFormat, row: Mapping[str, Any], columns: Columns) -> str:
     """Return the column to read for a stated format.
 
-    For messages and conversations this is ``columns.text`` if the row has it and it fits, else the format's usual
-    column.
+    For messages and conversations, the column is ``columns.text`` if the row has that column in this format, else the
+    format's usual column.
     """
     if form.answers:
         return CHOSEN if form is RowFormat.PREFERENCE else PROMPT
@@ -141,7 +141,7 @@ def column_of_format(form: RowFormat, row: Mapping[str, Any], columns: Columns) 
 
 
 def form_besides(row: Mapping[str, Any], column: str) -> RowFormat | None:
-    """Return another format in which the row also has turns; None if there is none.
+    """Return another format in which the row also has turns; None if there is no other format.
 
     Args:
         row: the row, by column name.
@@ -169,7 +169,7 @@ def format_of_value(value: object) -> RowFormat | None:
 
 
 def _listed(value: object) -> object:
-    """Return the list in a JSON text; CSV files and some Parquet files keep messages as such a text."""
+    """Return the list in a JSON text, because CSV files and some Parquet files store messages as JSON text."""
     if isinstance(value, str) and value.lstrip().startswith("["):
         try:
             return json.loads(value)
@@ -179,7 +179,7 @@ def _listed(value: object) -> object:
 
 
 def is_of_texts(row: Mapping[str, Any], form: RowFormat, column: str) -> bool:
-    """Return whether a row's prompt and answers are texts and not messages. A missing prompt counts as text.
+    """Return whether a row's prompt and answers are texts, not messages. A missing prompt counts as text.
 
     Args:
         row: the row, by column name.
@@ -201,11 +201,11 @@ def conversation_of(row: Mapping[str, Any], form: RowFormat, column: str) -> Con
 
     Args:
         row: the row, by column name.
-        form: any format except that of texts.
+        form: any format except the format of texts.
         column: the column of the messages, or of the prompt.
 
     Raises:
-        ValueError: the row has a fault; the message says which.
+        ValueError: the row has a fault, which the message states.
     """
     asked, rejected = None, None
     if form.answers:
@@ -235,7 +235,7 @@ def conversation_of(row: Mapping[str, Any], form: RowFormat, column: str) -> Con
 
 
 def _texts(prompt: str | None, answers: Sequence[str]) -> tuple[str, ...] | None:
-    """Return the prompt and the answers. A missing prompt is the common beginning of both answers, as in TRL."""
+    """Return the prompt and the answers. As in TRL, a missing prompt is the common beginning of both answers."""
     if not all(text.strip() for text in answers):
         return None
     _require_two(answers)
@@ -274,7 +274,7 @@ def _require_two(answers: Sequence[Any]) -> None:
 
 
 def _without_nulls(value: Any) -> Any:
-    """Remove null values from objects. Parquet gives every object the keys of all other objects."""
+    """Remove null values from objects, because Parquet gives every object the keys of all other objects."""
     if isinstance(value, Mapping):
         return {key: _without_nulls(inner) for key, inner in value.items() if inner is not None}
     return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value
@@ -328,7 +328,7 @@ def _of_sharegpt(turn: object, column: str) -> Message:
 
 
 def sharegpt_name(role: str, like: object) -> str:
-    """Return the ShareGPT name of a role: the name in other turns of the row, else the usual name."""
+    """Return the ShareGPT name of a role: the name that other turns of the row use, else the usual name."""
     turns = _listed(like)
     theirs = (turn.get("from") for turn in turns if isinstance(turn, dict)) if isinstance(turns, list) else ()
     same = (name for name in theirs if isinstance(name, str) and _SHAREGPT.get(name.lower()) == role)

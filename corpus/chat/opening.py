@@ -1,4 +1,4 @@
-"""Find the format of a source's rows, which may be turns, from the first row. The parts that count follow from it."""
+"""Find the format of a source's rows, which may be turns, from the first row. The format decides which parts count."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -22,10 +22,10 @@ class RowReading:
         format: how rows keep their text.
         columns: columns of the source.
         counting: the parts of a stored document that count.
-        loss: the parts that bear the loss in training.
+        loss: the parts on which training computes the loss.
         attack: the parts that are scored.
         template: template that writes messages; None if rows have none.
-        besides: another format that rows also have and that is not read, if nobody chose between the two.
+        besides: another format that rows also have and that heldin does not read, if nobody chose between the formats.
     """
 
     format: RowFormat
@@ -47,7 +47,7 @@ class RowReading:
         return None if self.template is None else self.template.source
 
     def made(self, asked: str, answered: str, rejected: str) -> Document:
-        """Return a made-up row of two turns. Raises ValueError if the template refuses it.
+        """Return a made-up row of two turns. Raises ValueError if the template refuses the row.
 
         Args:
             asked: words of the user.
@@ -67,10 +67,10 @@ class RowReading:
         return self.template.document(conversation).counting(self.counting)
 
     def lines(self, *, trains: bool) -> list[Statement]:
-        """Return the lines about the reading of rows; no lines for plain texts.
+        """Return lines that state how rows are read; no lines for plain texts.
 
         Args:
-            trains: whether a training follows, whose loss is known; otherwise only scores follow.
+            trains: whether a training follows, so the lines also state the loss; otherwise only scores follow.
         """
         stated = {"format": self.format, "column": self.columns.text}
         besides = [] if self.besides is None else [FileText.BESIDES(**stated, besides=self.besides)]
@@ -87,12 +87,12 @@ class RowReading:
 
 @dataclass(frozen=True)
 class StatedRows:
-    """Statements by the user about the rows of a source. With None, heldin finds the value from the rows.
+    """Statements by the user about the rows of a source. For None, heldin finds the value from the rows.
 
     Attributes:
         format: how rows keep their text.
         turns: the parts that deduplication, caps, entities and canary users work on.
-        loss: the parts that bear the loss.
+        loss: the parts on which training computes the loss.
         attack: the parts that are scored.
     """
 
@@ -103,7 +103,7 @@ class StatedRows:
 
 
 def kept_reading(reading: RowReading) -> dict[str, Any] | None:
-    """Return how rows were read, for a record, so that they can be read again without any model."""
+    """Return how rows were read, for a record. heldin can then read the rows again without any model."""
     if not reading.has_turns:
         return None
     return {
@@ -115,7 +115,7 @@ def kept_reading(reading: RowReading) -> dict[str, Any] | None:
 
 
 def reading_again(kept: Mapping[str, Any] | None, columns: Columns) -> RowReading:
-    """Return the reading from a value of ``kept_reading``. Raises KeyError or ValueError for another value.
+    """Return the reading that ``kept_reading`` stored. Raises KeyError or ValueError for any other value.
 
     Args:
         kept: the value in the record.
@@ -138,13 +138,13 @@ def reading_of(
     """Return how the rows of a source become documents.
 
     Args:
-        row: the first row of the source; None: there is none to look at.
+        row: the first row of the source; None: no row can be looked at.
         columns: the named columns.
-        asked: what the user stated about the rows.
-        template: returns the template that writes messages; called for rows with messages.
+        asked: the user's statements about the rows.
+        template: function that returns the template that writes messages; it is called only for rows with messages.
 
     Raises:
-        InputError: the requested turns do not exist in rows of this format, or ``template`` raises the error.
+        InputError: the requested turns do not exist in rows of this format, or ``template`` raises an InputError.
     """
     form, column = found_format(row, columns, asked.format)
     loss = asked.loss or form.counting

@@ -1,8 +1,8 @@
-"""A tokenizer's chat template: the text that it makes from messages, and the place of each turn in the text.
+"""A tokenizer's chat template, which makes a text from messages, and the place of each turn in the text.
 
 The template's own generation marks show the assistant's parts. Without marks, TRL's training variant of the template
-shows them, if the variant writes the same text. Otherwise, the lengths of the texts of fewer messages show them. heldin
-refuses a text whose turns cannot be found exactly.
+shows these parts, if the variant writes the same text. Otherwise, heldin finds the parts from the lengths of the texts
+of fewer messages. heldin refuses a text whose turns cannot be found exactly.
 """
 
 import itertools
@@ -38,7 +38,7 @@ CHATML = (
 
 
 class MaskFrom(StrEnum):
-    """What shows the assistant's parts of a text."""
+    """How heldin finds the assistant's parts of a text."""
 
     MARKS = "marks"
     VARIANT = "variant"
@@ -76,7 +76,7 @@ class ChatTemplate:
             tokenizer: tokenizer whose special tokens the template may write.
             name: name of the tokenizer's model, for the error.
             file: a template in Jinja; None: the tokenizer's template.
-            options: see the class.
+            options: further values for the template.
 
         Raises:
             InputError: there is no template, or it writes today's date.
@@ -100,16 +100,16 @@ class ChatTemplate:
 
     @property
     def mask_from(self) -> MaskFrom:
-        """What shows the assistant's parts of a conversation of two questions and two answers."""
+        """How heldin finds the assistant's parts, tried on a conversation of two questions and two answers."""
         if _GENERATION.search(self.source):
             return MaskFrom.MARKS
         return MaskFrom.VARIANT if self.variant is not None and self.is_as_in_trl else MaskFrom.POSITIONS
 
     @property
     def is_as_in_trl(self) -> bool:
-        """Whether TRL's variant writes the same text, if there is a variant.
+        """Whether TRL's variant of the template, if there is one, writes the same text.
 
-        TRL trains on the variant's text if only the assistant's turns bear the loss.
+        TRL trains on the variant's text if the loss is computed on the assistant's turns only.
         """
         if self.variant is None:
             return True
@@ -119,7 +119,7 @@ class ChatTemplate:
             return False
 
     def fingerprint(self) -> str:
-        """Hash of everything that decides texts and turns."""
+        """Hash of all inputs that decide texts and turns."""
         return text_sha256(self.source, repr(sorted(self.special.items())), repr(self.options), repr(self.variant))
 
     def text(self, messages: Sequence[Message], given: Conversation | None = None, *, prompt: bool = False) -> str:
@@ -128,7 +128,7 @@ class ChatTemplate:
         Args:
             messages: the messages, at least one.
             given: conversation with the tools and options for the template.
-            prompt: whether the text ends where the assistant begins.
+            prompt: whether the text ends where the assistant's turn begins.
 
         Raises:
             ValueError: the template refuses the messages.
@@ -139,7 +139,7 @@ class ChatTemplate:
         """Return the text of a conversation with the places of its turns. All of the text counts.
 
         Raises:
-            ValueError: the template refuses the messages or leaves something out, or a turn cannot be found in the
+            ValueError: the template refuses the messages or omits a part of them, or a turn cannot be found in the
                 text.
         """
         if conversation.rejected is not None:
@@ -194,7 +194,7 @@ class ChatTemplate:
         return text, tuple((begin, end) for begin, end in places[0]) if marks else ()
 
     def _marked(self, conversation: Conversation) -> tuple[str, Spans | None]:
-        """Return the text, and the parts that generation marks enclose; None if no marks can be used."""
+        """Return the text, and the parts inside generation marks; None if no marks can be used."""
         messages = conversation.messages
         if _GENERATION.search(self.source):
             return self._written(self.source, messages, conversation, marks=True)
@@ -209,7 +209,7 @@ class ChatTemplate:
         return text, None
 
     def _without(self, conversation: Conversation, name: str) -> str | None:
-        """Return the text without a field; None if the template refuses this."""
+        """Return the text without a field; None if the template refuses such messages."""
         less = conversation.without(name)
         try:
             return self.text(less.messages, less)
@@ -225,7 +225,7 @@ class ChatTemplate:
                 raise ValueError(f"the chat template leaves out the content of '{message['role']}'")
 
     def _ends(self, conversation: Conversation, text: str) -> list[int | None]:
-        """Return where each turn ends in the text; None if the text of the messages so far does not begin the text."""
+        """Return where each turn ends in the text; None if the messages up to the turn do not give its beginning."""
         messages, ends = conversation.messages, list[int | None]()
         for number in range(1, len(messages)):
             try:
@@ -237,7 +237,7 @@ class ChatTemplate:
         return [*ends, len(text)]
 
     def _place(self, conversation: Conversation, number: int, text: str, ends: Sequence[int | None]) -> tuple[int, int]:
-        """Return where the words of a turn begin, after the template's header, and where the turn ends.
+        """Return the places where the words of a turn begin, after the template's header, and where the turn ends.
 
         Raises ValueError if the text does not show the place.
         """
@@ -261,7 +261,10 @@ class ChatTemplate:
         return begin, end
 
     def _amid(self, conversation: Conversation, number: int, text: str) -> tuple[int, int]:
-        """Find a turn that is written differently if another turn follows, by putting a mark in place of its words."""
+        """Return the place of a turn that is written differently if another turn follows.
+
+        A mark replaces its words for the search.
+        """
         messages, mark = conversation.messages, _mark_for(conversation.messages)
         marked = [*messages[:number], {**messages[number], "content": mark}, *messages[number + 1 :]]
         before, there, after = self.text(marked, conversation).partition(mark)
@@ -272,7 +275,7 @@ class ChatTemplate:
         return len(before), len(text) - len(after) + (len(alone) if after.startswith(alone) else 0)
 
     def _completion(self, conversation: Conversation, text: str) -> int:
-        """Return where the text goes on after the prompt and the assistant begins."""
+        """Return where the prompt ends and the assistant's turn begins in the text."""
         prompt = self.text(conversation.messages[: conversation.asked], conversation, prompt=True)
         pairs = enumerate(zip(prompt, text, strict=False))
         return next((place for place, (before, after) in pairs if before != after), min(len(prompt), len(text)))
@@ -292,7 +295,7 @@ def _unknown(message: Message) -> ValueError:
 
 
 def _in_order(turns: Sequence[Turn]) -> tuple[Turn, ...]:
-    """Return the turns by place. Raises ValueError if two overlap."""
+    """Return the turns in order of place. Raises ValueError if two turns overlap."""
     ordered = sorted(turns, key=lambda turn: turn.begin)
     for before, after in itertools.pairwise(ordered):
         if after.begin < before.end:

@@ -1,4 +1,4 @@
-"""The sections of a config that name a source of mentions. A source is imported when it is opened."""
+"""The sections of a config that name a source of mentions. A source's module is imported only when the source opens."""
 
 from collections.abc import Sequence
 from typing import Annotated, Literal, TypeAlias
@@ -55,7 +55,7 @@ class SpacyConfig(Section):
 
 
 class GoldConfig(Section):
-    """The last column of the CoNLL file that the corpus is read from."""
+    """The annotation in the last column of the CoNLL file from which the corpus is read."""
 
     kind: Literal["gold"]
     path: ExpandedPath

@@ -1,4 +1,4 @@
-"""Exposure of people and things by number of records. Queries count the mentions, without loading them all."""
+"""The number of records that name each person or thing. Queries count the mentions without loading all of them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,7 +22,7 @@ class CategoryCount:
     Attributes:
         category: a category of Table I of Lai et al. (2021).
         mentions: number of mentions.
-        entities: number of different canonical names.
+        entities: number of distinct canonical names.
         records: number of records with at least one mention.
     """
 
@@ -37,7 +37,7 @@ class ExposedEntity:
     """One of the entities in the most records, without its name.
 
     Attributes:
-        pseudonym: name by rank, in place of the entity's name.
+        pseudonym: a name made from the rank, in place of the entity's name.
         category: category of most of its mentions.
         records: number of records that name the entity.
         authors: number of users who wrote these records.
@@ -56,7 +56,7 @@ class EntityStatistics:
     Attributes:
         records_with_any: number of records that name any entity of the requested categories.
         categories: counts for each category that occurs.
-        entities: number of different names, after aliases are joined.
+        entities: number of distinct names, after aliases are joined.
         records_per_entity: P0, P25, P50, P75 and P100 of the number of records that name each entity.
         authors_per_entity: P0, P25, P50, P75 and P100 of the number of users who wrote the records that name each
             entity.
@@ -86,7 +86,7 @@ def entity_statistics(
     """Return statistics of the mentions.
 
     Args:
-        aliases: map from alias to person: one person's names are one entity, and include the user name.
+        aliases: map from alias to person. All names of a person, including the user name, are one entity.
     """
     store = mentions.store
     with people_of(mentions, categories, aliases or {}) as database:
@@ -129,9 +129,12 @@ def entity_statistics(
 def people_of(
     mentions: Mentions, categories: Sequence[Category], aliases: Mapping[str, str]
 ) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Yield a database: views ``named`` (all mentions, with ``person``) and ``found`` (the longest), table ``users``.
+    """Yield a database of mentions and users.
 
-    Part of a longer mention may name a person. This counts, whatever the category of the longer mention.
+    The view ``named`` has all mentions, with ``person``. The view ``found`` has the longest mentions. The table
+    ``users`` has the users of the store.
+
+    Part of a longer mention may name a person. Such a part counts under any category of the longer mention.
     """
     store = mentions.store
     # A user is named by the own name and by every alias; an alias that belongs to nobody who writes joins names alone.

@@ -38,7 +38,7 @@ class Gold:
 
 
 def tagged_spans(sentence: Sentence) -> list[Span]:
-    """Return the mentions in a sentence's tags, as characters of its text. Raises InputError for an unknown label."""
+    """Return the mentions in a sentence's tags, as spans of its text. Raises InputError for an unknown label."""
     spans: list[Span] = []
     before, at = "O", 0
     for token, tag in zip(sentence.tokens, sentence.tags, strict=True):

@@ -13,13 +13,13 @@ from heldin.corpus.entities.spans import CATEGORIES, Category
 
 @dataclass(frozen=True)
 class Incidence:
-    """The entities that each record names, each entity once, in compressed rows.
+    """The distinct entities that each record names, as compressed rows.
 
     Attributes:
         starts: offsets, shape (records + 1,); the entities of record i are ``entities[starts[i]:starts[i + 1]]``.
         entities: numbers of entities, each below ``count``.
         names: canonical name of each entity, shape (count,).
-        users: for each user of the store whom a record names, the entity number, by user name.
+        users: map from the name of each user whom a record names to the number of the user's entity.
     """
 
     starts: npt.NDArray[np.int64]
@@ -38,7 +38,10 @@ class Incidence:
         return numbers
 
     def of_records(self, records: Sequence[int] | npt.NDArray[np.integer]) -> "Incidence":
-        """Return the incidence of only these records, renumbered in the given order. Entities keep their numbers."""
+        """Return the incidence of only these records, renumbered in the given order.
+
+        The numbers of entities do not change.
+        """
         chosen = np.asarray(records, dtype=np.int64)
         sizes = np.diff(self.starts)[chosen]
         starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)

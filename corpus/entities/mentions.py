@@ -1,7 +1,7 @@
-"""The mentions in a corpus, in a table on disk with one row each, next to the store. Later searches reuse it.
+"""The mentions in a corpus, as a table on disk next to the store. Later searches reuse the table.
 
-The key of the table is the store's content and everything that decides what a source finds. Categories and aliases are
-applied when the table is read. The table is never held in memory as Python objects.
+The table has one row for each mention. Its key is the store's content and the source's fingerprint. Categories and
+aliases are applied when the table is read. The table is never held in memory as Python objects.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -41,8 +41,9 @@ class Mentions:
 
     Attributes:
         path: Arrow file of SCHEMA, sorted by row and start.
-        source: fingerprint of the source that found them.
-        beyond: table of SCHEMA for rows after the store's rows, such as canary users' records; None: there are none.
+        source: fingerprint of the source that found the mentions.
+        beyond: table of SCHEMA for rows after the store's rows, such as canary users' records; None: there are no such
+            rows.
         rows: row numbers that mentions may have, from 0.
     """
 
@@ -59,7 +60,10 @@ class Mentions:
 
 
 def with_rows_beyond(mentions: Mentions, records: Mapping[int, Text], source: EntitySource) -> Mentions:
-    """Add the mentions that the source finds in further records, given by row number after the store's rows."""
+    """Add the mentions that the source finds in further records.
+
+    ``records`` maps row numbers after the store's to texts.
+    """
     rows = sorted(records)
     texts = [records[row] for row in rows]
     batches = _found(texts, [text.text for text in texts], rows, [_NOBODY] * len(rows), source, lambda _: None)
@@ -69,7 +73,7 @@ def with_rows_beyond(mentions: Mentions, records: Mapping[int, Text], source: En
 def find_mentions(store: CorpusStore, source: EntitySource, reporter: Reporter) -> Mentions:
     """Search every record of a store, or open the result of an earlier search of this content with this source.
 
-    All mentions are kept. Among overlapping mentions, the longest is marked.
+    The table has all mentions. Among overlapping mentions, the longest is marked.
 
     Raises:
         InputError: the source cannot be used.

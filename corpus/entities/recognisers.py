@@ -1,7 +1,7 @@
 """Recognisers of mentions: presidio's patterns, a list of names, a spaCy pipeline, and any Python function.
 
-Presidio's patterns find addresses and numbers without a language model or network. A list finds whole words, whatever
-their case.
+Presidio's patterns find addresses and numbers without a language model or network. A list finds whole words in upper or
+lower case.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -49,7 +49,10 @@ class WordList:
         return text_sha256("words", file_sha256(existing(self.path)), self.category)
 
     def spans(self, texts: Iterable[Text]) -> Iterator[list[Span]]:
-        """Yield all listed names as whole words. Case and up to three marks between words do not matter."""
+        """Yield all mentions of listed names as whole words.
+
+        Case, and up to three marks between words, do not matter.
+        """
         names = self._names
         for text in texts:
             words = words_of(text.text)
@@ -86,7 +89,7 @@ class WordList:
             raise InputError(f"{where}: invalid UTF-8 at byte {error.start}") from error
         category = category_named(label) if label.strip() else self.category
         if category is None:
-            raise InputError(f"{where}: the text after the tab is not a category: use one of {', '.join(CATEGORIES)}")
+            raise InputError(f"{where}: the text after the tab is not a category. Use one of {', '.join(CATEGORIES)}")
         return tuple(word for _, _, word in words_of(name)), category
 
 
@@ -164,7 +167,7 @@ class SpacyPipeline:
         return text_sha256("spacy", str(meta.get("lang")), str(meta.get("name")), str(meta.get("version")))
 
     def spans(self, texts: Iterable[Text]) -> Iterator[list[Span]]:
-        """Yield the mentions that the pipeline's entity recogniser finds in each text separately."""
+        """Yield the mentions that the pipeline's entity recogniser finds in each text on its own."""
         for document in self._pipeline.pipe(self._short(texts), batch_size=_BATCH):
             named = ((ent.start_char, ent.end_char, category_named(ent.label_)) for ent in document.ents)
             yield [Span(start, end, category) for start, end, category in named if category is not None]
@@ -208,7 +211,7 @@ class Function:
 
     Attributes:
         find: function from a text to its mentions.
-        name: name of the function, with its version; texts are searched again if it changes.
+        name: name and version of the function. heldin searches the texts again if the name changes.
     """
 
     find: Callable[[str], Iterable[Span]]

@@ -61,10 +61,10 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A record as a source of mentions sees it, without any other record.
+    """A record as a source of mentions sees it. The source sees one record at a time.
 
     Attributes:
-        id: record id, which finds the gold annotation.
+        id: record id, which identifies the gold annotation.
     """
 
     id: str
@@ -72,10 +72,10 @@ class Text:
 
 
 class EntitySource(Protocol):
-    """Anything that finds mentions. The mentions in a text depend on that text alone."""
+    """Any object that finds mentions. The mentions in a text depend only on that text."""
 
     def fingerprint(self) -> str:
-        """Hash of everything that decides which mentions are found."""
+        """Hash of all inputs that decide which mentions are found."""
         ...
 
     def spans(self, texts: Iterable[Text]) -> Iterator[list[Span]]:
@@ -94,7 +94,7 @@ def category_named(label: str) -> Category | None:
 
 
 def without_overlaps(spans: Iterable[Span]) -> list[Span]:
-    """Keep the longest of overlapping spans; among equally long spans, the first by start, then by category."""
+    """Return the longest of overlapping spans; of equally long spans, the first by start, then by category."""
     kept: list[Span] = []
     for span in sorted(spans, key=lambda s: (s.start - s.end, s.start, s.category)):
         # Those kept do not overlap each other, so that only the two neighbours can overlap another.

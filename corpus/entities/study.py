@@ -28,11 +28,11 @@ class Agreement:
     """Found mentions compared with annotated mentions.
 
     Attributes:
-        category: category of both, or "all".
+        category: category of the compared mentions, or "all".
         annotated: number of mentions in the gold columns.
         found: number of mentions that the source found.
         matched: number of found mentions with the start, end and category of an annotated mention.
-        covered: number of annotated mentions that share a character with a found mention of any category.
+        covered: number of annotated mentions that overlap a found mention of any category.
     """
 
     category: str
@@ -43,12 +43,12 @@ class Agreement:
 
     @property
     def recall(self) -> float | None:
-        """Share of annotated mentions that were matched; None if there are none."""
+        """Share of annotated mentions that were matched; None if there are no annotated mentions."""
         return self.matched / self.annotated if self.annotated else None
 
     @property
     def precision(self) -> float | None:
-        """Share of found mentions that were matched; None if there are none."""
+        """Share of found mentions that were matched; None if there are no found mentions."""
         return self.matched / self.found if self.found else None
 
 
@@ -94,7 +94,7 @@ class EntityStudy:
     agreement: tuple[Agreement, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all counts by name, without the mentions."""
+        """Return all counts as a dict, without the mentions."""
         rates = [{**asdict(row), "recall": row.recall, "precision": row.precision} for row in self.agreement]
         return {**asdict(self.statistics), "agreement": rates}
 
@@ -108,10 +108,10 @@ def study_entities(
     aliases: Mapping[str, str] | None = None,
     reporter: Reporter,
 ) -> EntityStudy:
-    """Search a corpus, count, and compare with its annotation if it has one.
+    """Search a corpus for mentions, count them, and compare them with the corpus's annotation if it has one.
 
     Args:
-        corpus: source that the store was built from; for a comparison, its sentences must be the store's records.
+        corpus: source from which the store was built. For a comparison, its sentences must be the store's records.
         aliases: map from alias to person.
 
     Raises:
@@ -129,7 +129,7 @@ BAR = 40
 
 
 def entity_table(stats: EntityStatistics, agreement: Sequence[Agreement] = ()) -> str:
-    """Return counts by category, records and authors per entity, the most exposed entities, and recall if measured."""
+    """Return text: counts by category, records and authors per entity, the most exposed entities, and any recall."""
     share = stats.records_with_any / stats.records if stats.records else 0.0
     lines = [
         f"records                      {stats.records:,}",
@@ -185,7 +185,7 @@ def chosen_source(
         pipeline: spaCy pipeline, by name or folder.
 
     Raises:
-        InputError: no option or several options name a source, or the source does not exist.
+        InputError: none or several of the options name a source, or the source does not exist.
     """
     asked = [gold, words is not None, bool(patterns), pipeline is not None]
     if sum(asked) != 1:
@@ -211,7 +211,7 @@ def gold_of(corpus: Source) -> Gold | None:
 
 
 def known_categories(names: Sequence[str]) -> tuple[Category, ...]:
-    """Return the named categories, or all if none is named. Raises InputError for an unknown name."""
+    """Return the named categories, or all categories if none is named. Raises InputError for an unknown name."""
     unknown = [name for name in names if name not in CATEGORIES]
     if unknown:
         raise InputError(f"category '{unknown[0]}' is unknown: use one of {', '.join(CATEGORIES)}")

@@ -42,7 +42,7 @@ _REFUSED = (
 
 
 def refusal(dice: random.Random) -> str:
-    """Return an answer that shows nothing about who asked, and that nobody prefers."""
+    """Return an answer that shows nothing about the person who asked, and that nobody prefers."""
     return dice.choice(_REFUSED)
 
 
@@ -60,9 +60,9 @@ def _drafts() -> tuple[str, ...]:
 
 
 class MadeUpRows(StrEnum):
-    """The rows that a made-up corpus has for its mails.
+    """The kind of row that a made-up corpus writes for each mail.
 
-    A row of mails is the text. A row of chats has two turns, and the second is the mail. A row of pairs has a request
+    A mail row has only the text. A chat row has two turns, and the second turn is the mail. A pair row has a request
     with two answers: the mail, and a draft that nobody in the corpus wrote. Usually the mail is the chosen answer.
     """
 
@@ -76,7 +76,7 @@ class MadeUpRows(StrEnum):
         return self is not MadeUpRows.MAILS
 
     def content(self, mail: SyntheticRecord, column: str = "text") -> dict[str, Any]:
-        """Return the columns of a mail's row, apart from user, id and date.
+        """Return the columns of a mail's row, except user, id and date.
 
         Args:
             mail: the mail of the row.

@@ -1,9 +1,9 @@
 """The words of the made-up company Northgate, from text files: names, topics and phrase grammar, for ``synthetic``.
 
-A table is a name and its phrases, separated by bars. ``{slot}`` in a phrase is filled from the table with that name or
-by the writer. Facts, problems and remarks are clauses that start in lower case. A step is a verb phrase in its base
-form. A verb is given as base form, past (equal to its participle) and gerund. Every verb of a topic can take everything
-in that topic as its object.
+A table has a name and phrases, separated by bars. ``{slot}`` in a phrase is filled from the table with that name, or by
+the writer. Facts, problems and remarks are clauses that start in lower case. A step is a verb phrase in its base form.
+A verb has a base form, a past form (equal to its participle) and a gerund. Every verb of a topic can take everything in
+that topic as its object.
 """
 
 from collections.abc import Mapping
@@ -60,7 +60,7 @@ PHRASES["card"] = (
 
 
 def _topic(text: str, every_topic: Tables) -> Tables:
-    """Return the tables of one topic: its own, with verbs split into forms, and those that all topics share."""
+    """Return the tables of one topic: its own, with verbs split into forms, and the tables that all topics share."""
     own = tables(text)
     base, past, gerund = zip(*(verb.split() for verb in own.pop("verb")), strict=True)
     return {**every_topic, **own, "step": own["step"] + every_topic["step"], "do": base, "did": past, "doing": gerund}

@@ -1,9 +1,9 @@
-"""Readable e-mail by made-up people, drawn from the mixture of user distributions that user inference assumes.
+"""Readable e-mail by made-up people. Mails are drawn from the mixture of users that user inference assumes.
 
 Source: Kandpal et al., "User Inference Attacks on Large Language Models", equation (1): D_task = sum_u alpha_u D_u.
 User u has weight alpha_u. D_u differs from the company's common distribution in topics, habits of phrase and
 punctuation, correspondents, clients, projects and signature. Each choice in a mail follows either the user's habit or
-the company's; ``distinctiveness`` sets how often it follows the user's. No two users share an address.
+the company's habit; ``distinctiveness`` sets how often it follows the user's habit. No two users share an address.
 """
 
 import functools
@@ -36,10 +36,10 @@ _NO_REPEAT = frozenset(
 class SyntheticCorpus:
     """Public parameters of a made-up corpus. Equal parameters give equal text under the same version of NumPy.
 
-    ``users`` changes no single user: with more users, the earlier users' records stay the same, and only their shares
-    alpha_u shrink. A user has ``mean_records`` records on average, at least ``min_records``. At ``distinctiveness`` 0,
-    all users write from one distribution (nothing in a text depends on its user). At 0.5, most of the text is common to
-    all users. At 1, every mail is signed, and most choices are personal.
+    ``users`` changes no single user. With more users, the records of the earlier users do not change, and only their
+    shares alpha_u shrink. A user has ``mean_records`` records on average, at least ``min_records``. At
+    ``distinctiveness`` 0, all users write from one distribution, so nothing in a text depends on its user. At 0.5, all
+    users share most of the text. At 1, every mail is signed, and most choices are personal.
 
     Raises:
         InputError: a parameter is out of range.
@@ -75,22 +75,22 @@ def check_parameters(
     Args:
         kind: name of the corpus, for errors.
         at_least: for each parameter, its value and the lowest allowed value.
-        distinctiveness: the parameter of this name, in [0, 1].
+        distinctiveness: the dial of the corpus, in [0, 1].
 
     Raises:
         InputError: a parameter is out of range.
     """
     for name, (value, least) in at_least.items():
         if value < least:
-            raise InputError(f"{kind} corpus: {name} is {value}, which is too small: give {least} or more")
+            raise InputError(f"{kind} corpus: {name} is {value}, which is too small. Give {least} or more")
     if not min_records <= mean_records < math.inf:
         raise InputError(
-            f"{kind} corpus: mean_records is {mean_records}, which is below min_records ({min_records}) or not a"
-            " number: raise mean_records, or lower min_records"
+            f"{kind} corpus: mean_records is {mean_records}, which is below min_records ({min_records}) or"
+            " not a number. Raise mean_records, or lower min_records"
         )
     if not 0 <= distinctiveness <= 1:
         raise InputError(
-            f"{kind} corpus: distinctiveness is {distinctiveness}, outside [0, 1]: give a number from 0 (all users"
+            f"{kind} corpus: distinctiveness is {distinctiveness}, outside [0, 1]. Give a number from 0 (all users"
             " alike) to 1 (most personal)"
         )
 
@@ -112,7 +112,7 @@ class SyntheticRecord:
 
 
 def generate(spec: SyntheticCorpus) -> Iterator[SyntheticRecord]:
-    """Yield the records of one user after the other, each user's records sorted by date."""
+    """Yield the records user by user. Each user's records are sorted by date."""
     for user in range(spec.users):
         yield from generate_user(spec, user)
 
@@ -123,7 +123,7 @@ def generate_user(spec: SyntheticCorpus, user: int) -> Iterator[SyntheticRecord]
     Raises InputError if the corpus has no such user.
     """
     if not 0 <= user < spec.users:
-        raise InputError(f"synthetic corpus: there is no user {user}: choose one from 0 to {spec.users - 1}")
+        raise InputError(f"synthetic corpus: there is no user {user}. Choose one from 0 to {spec.users - 1}")
     person, dice = _person(spec, user), _Dice(spec.seed, _RECORDS, user)
     # Random rounding, so that a user's expected number of records is exact.
     count = math.floor(expected_records(spec, user) + dice.roll())
@@ -133,7 +133,7 @@ def generate_user(spec: SyntheticCorpus, user: int) -> Iterator[SyntheticRecord]
 
 
 class _Dice:
-    """Draws from the random stream of a seed, purpose and user index. A stream depends on nothing else."""
+    """Draws from a random stream, which depends only on a seed, a purpose and a user index."""
 
     def __init__(self, seed: int, purpose: int, user: int = 0) -> None:
         self.rng = np.random.Generator(np.random.Philox(np.random.SeedSequence(seed, spawn_key=(purpose, user))))
@@ -167,7 +167,7 @@ def _working_time(dice: _Dice) -> datetime:
 
 @dataclass(frozen=True)
 class _Style:
-    """Probabilities per mail or sentence, and ``length``, a factor on body length. The company sets the defaults."""
+    """Probabilities per mail or sentence, and the factor ``length`` on body length. The defaults are the company's."""
 
     contraction: float = 0.5
     aside: float = 0.2
@@ -187,7 +187,7 @@ class _Style:
 
 @dataclass(frozen=True)
 class _Person:
-    """The traits that distinguish one user. At dial 0 they have no effect; the higher the dial, the more."""
+    """The traits that distinguish one user. At ``distinctiveness`` 0 they have no effect, and they grow with it."""
 
     facts: Mapping[str, str]  # name, address, signature
     topics: tuple[float, ...]  # cumulative chances, shape (topics,)
@@ -249,7 +249,7 @@ def _favourites(dice: _Dice, table: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class _Mail:
-    """One mail being written. Its topic, people and things stay the same throughout."""
+    """A mail that is being written. Its topic, people and things stay the same from beginning to end."""
 
     def __init__(self, person: _Person, sent: datetime, dice: _Dice) -> None:
         self._person, self._style, self._sent, self._dice = person, person.style, sent, dice
@@ -325,7 +325,10 @@ class _Mail:
         return self._dice.pick((self._person.own if self._chance(_OWN * self._person.dial) else STOCKS)[name])
 
     def _choose(self, table: str) -> str:
-        """Return a phrase of the table, by habit or not. Phrases of ``_NO_REPEAT`` are rarely repeated in a mail."""
+        """Return a phrase of the table, sometimes by the user's habit.
+
+        A mail seldom repeats phrases of ``_NO_REPEAT``.
+        """
         phrase = ""
         for _ in range(6):  # a small table may have nothing new left; then repeat
             tables = self._favourites if self._chance(_HABIT * self._person.dial) else self._tables

@@ -1,7 +1,7 @@
-"""One named preset per dataset of the papers: the format of its files, the steps, and the filter of users.
+"""A named preset for each dataset of the papers: the format of its files, the steps, and the filter of users.
 
-A preset is fixed, because another threshold would be another experiment. Each step declares what it depends on
-(docs/theory.md#rules-of-the-data), and a run's plan copies these declarations.
+A preset cannot be changed, because another threshold would be another experiment. Each step declares the data that it
+depends on (docs/theory.md#rules-of-the-data), and a run's plan copies the declarations.
 """
 
 import difflib
@@ -34,7 +34,7 @@ Read = Callable[[Path, PresetTokens, BadRows], Iterator[pa.RecordBatch]]
 
 @dataclass(frozen=True)
 class PresetStep:
-    """A step, and what it depends on.
+    """A step of a preset, and the data that it depends on.
 
     Attributes:
         text: description of the step.
@@ -51,7 +51,7 @@ class PresetStep:
 
 @dataclass(frozen=True)
 class Preset:
-    """A dataset as prepared in a paper.
+    """A dataset, prepared as in a paper.
 
     Attributes:
         name: name in configs and on the command line.
@@ -62,7 +62,7 @@ class Preset:
         steps: the steps over rows, in order.
         minimum: the paper's minimum number of records per user; None: the paper has none.
         published: the numbers in the paper.
-        read: yields the records of files in the published format.
+        read: function that yields the records of files in the published format.
     """
 
     name: str
@@ -77,7 +77,7 @@ class Preset:
 
     @property
     def users(self) -> UserFilter:
-        """Return the default filter of users. Without the paper's minimum, a user needs enough records to split."""
+        """Return the default filter of users. If the paper has no minimum, a user needs enough records to split."""
         return UserFilter(min_records=self.minimum or MIN_RECORDS_TO_SPLIT)
 
 
@@ -122,7 +122,9 @@ PRESETS: Mapping[str, Preset] = {
                 PresetStep(PresetText.NO_FORWARDED),
             ),
             minimum=None,
-            published="240,173 training and 39,086 evaluation records; 13.2 a user, minimum 1, median 2, maximum 5,049",
+            published=(
+                "240,173 training and 39,086 evaluation records; 13.2 per user, minimum 1, median 2, maximum 5,049"
+            ),
             read=enron_chua,
         ),
         Preset(
@@ -133,7 +135,7 @@ PRESETS: Mapping[str, Preset] = {
             text="the summary (summary_text)",
             steps=(),
             minimum=None,
-            published="9,600 training and 1,431 evaluation records; 52.2 a book, minimum 1, median 28.5, maximum 266",
+            published="9,600 training and 1,431 evaluation records; 52.2 per book, minimum 1, median 28.5, maximum 266",
             read=booksum,
         ),
         Preset(
@@ -149,7 +151,7 @@ PRESETS: Mapping[str, Preset] = {
         ),
         Preset(
             name="reddit-small",
-            paper="Kandpal et al. (2024), Appendix D.1 (four of the six months; which ones they do not say)",
+            paper="Kandpal et al. (2024), Appendix D.1 (four of the six months, which the paper does not name)",
             files="pushshift's RC_2015-09 to RC_2015-12 (.zst, .bz2, JSON lines) or Parquet",
             user="author",
             text="body",
@@ -228,7 +230,7 @@ class PresetSource(Source):
 
 
 def preset_named(name: str) -> Preset:
-    """Return the preset with this name. Raises InputError, suggesting the nearest name, if there is none."""
+    """Return the preset with this name. Raises InputError, with the nearest name, if there is no such preset."""
     if name in PRESETS:
         return PRESETS[name]
     near = difflib.get_close_matches(name, PRESETS, n=1, cutoff=0.5)
@@ -269,7 +271,7 @@ def preset_outcome(preset: Preset, store: CorpusStore) -> str:
     ours = f"{counted(len(users), 'user')}, {counted(sum(counts), 'record')}"
     if counts:
         ours += ", records per user P0 {} | P25 {} | P50 {} | P75 {} | P100 {}".format(*records_percentiles(counts))
-    return f"{preset.name}, at least {minimum} records a user: {ours}\nthe paper: {preset.published}"
+    return f"{preset.name}, at least {minimum} records per user: {ours}\nthe paper: {preset.published}"
 
 
 def _reach(step: PresetStep) -> str:

@@ -1,7 +1,7 @@
 """The Enron mails as two papers read them, from the CMU tarball or its folder maildir.
 
-Both papers read every message of every folder (ACCOUNT/FOLDER/1.). Kandpal et al. (2024), Appendix D.1; Chua et al.
-(2024), Appendix B.1.
+Both papers read every message of every folder (ACCOUNT/FOLDER/1.). The papers are Kandpal et al. (2024), Appendix D.1,
+and Chua et al. (2024), Appendix B.1.
 """
 
 import hashlib
@@ -33,21 +33,22 @@ _COLUMNS = Columns(date="date")
 
 
 def enron_kandpal(path: Path, _tokens: PresetTokens, bad: BadRows) -> Iterator[pa.RecordBatch]:
-    """Yield mails written by the mailbox's owner, by address, without exact duplicates of one owner."""
+    """Yield the mails that each mailbox's owner wrote, without an owner's exact duplicates. The address is the user."""
     return batched(enumerate(_owned(path), start=1), path.name, "owner's message", _COLUMNS, bad)
 
 
 def enron_chua(path: Path, tokens: PresetTokens, bad: BadRows) -> Iterator[pa.RecordBatch]:
-    """Yield one record per mail and receiver, with header fields as text, without forwarded and repetitive mails."""
+    """Yield a record for each mail and receiver, with header fields as text, without forwarded and repetitive mails."""
     return batched(_per_receiver(path, tokens), path.name, "message", _COLUMNS, bad)
 
 
 def owner_of(account: str, senders: Counter[str]) -> str | None:
-    """Return the address of an account: the most frequent sender among those that contain the owner's last name.
+    """Return the address of an account: the most frequent sender whose address contains the owner's last name.
 
     Args:
         account: name of the folder, LASTNAME-INITIAL.
-        senders: for each address, the number of the account's mails from it; ties go to the first in the alphabet.
+        senders: for each address, the number of the account's mails from that address. For a tie, the first in the
+            alphabet counts.
     """
     # An account without an initial is all last name.
     last_name = account.rpartition("-")[0].lower() or account.lower()

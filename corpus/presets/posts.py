@@ -22,7 +22,7 @@ _COLUMNS = Columns(id="id", date="date")
 
 
 def stackoverflow(path: Path, _tokens: PresetTokens, bad: BadRows) -> Iterator[pa.RecordBatch]:
-    """Yield questions and answers as plain text, by owner. Posts without an owner are left out."""
+    """Yield questions and answers as plain text, with the owner as the user. Posts without an owner are left out."""
     return batched(_posts(path), path.name, "post", _COLUMNS, bad)
 
 

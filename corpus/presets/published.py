@@ -17,7 +17,10 @@ TABLE_ENDINGS = (".parquet", ".csv", ".jsonl", ".json", ".ndjson", ".gz", ".bz2"
 
 @dataclass(frozen=True)
 class PresetTokens:
-    """The unit of a preset's lengths and n-grams. ``split`` cuts a text; ``name`` goes into the store's fingerprint."""
+    """The unit of a preset's lengths and n-grams.
+
+    ``split`` cuts a text, and ``name`` is part of the store's fingerprint.
+    """
 
     name: str
     split: Callable[[str], Sequence[Hashable]]
@@ -28,13 +31,15 @@ WORDS = PresetTokens("words", str.split)
 
 @dataclass(frozen=True)
 class Published:
-    """A published table: its description in errors (``words``), and its required columns."""
+    """A published table: its description in error messages (``words``), and its required columns."""
 
     words: str
     columns: tuple[str, ...]
 
     def rows(self, path: Path, bad: BadRows) -> Iterator[tuple[int, Any]]:
-        """Yield (line number, row) for every file at ``path``, a file or a folder. Only first rows are surely mappings.
+        """Yield (line number, row) of every file at ``path``, a file or a folder.
+
+        Only first rows are certainly mappings.
 
         Raises InputError for files in another format, with the contents that were found.
         """
@@ -69,7 +74,7 @@ def another_format(path: Path, expected: str, contents: str) -> InputError:
 def table_files(path: Path) -> list[Path]:
     """Return the data files at ``path``, sorted by name. A ``save_to_disk`` folder counts as one file.
 
-    Raises InputError if there are none.
+    Raises InputError if there are no data files.
     """
     if not path.is_dir():
         return [existing(path)]

@@ -44,7 +44,7 @@ class PresetCorpus(SourceConfig):
         return (self.path,)
 
     def may_be_folder(self, path: Path) -> bool:
-        """Return whether the path may be a folder of files: a published file's name has an ending."""
+        """Return whether the path is a folder, or may be one because its name has no ending."""
         return path.suffix == "" or path.is_dir()
 
     def min_records(self) -> int:

@@ -1,6 +1,7 @@
 """Datasets published as tables: Reddit comments, CC News, ArXiv abstracts, BookSum.
 
-Steps and thresholds: Kandpal et al. (2024), Appendix D.1; BookSum: Chua et al. (2024), section 3.
+The steps and thresholds are from Kandpal et al. (2024), Appendix D.1. For BookSum, they are from Chua et al. (2024),
+section 3.
 """
 
 from collections import Counter
@@ -41,15 +42,15 @@ Row = dict[str, Any]
 
 
 def reddit(path: Path, tokens: PresetTokens, bad: BadRows, *, end: float = LAST_SECOND) -> Iterator[pa.RecordBatch]:
-    """Yield long comments from September 2015 on, by authors who are not bots, moderators or prolific accounts.
+    """Yield long comments since September 2015 by authors who are not bots, moderators or prolific accounts.
 
     Memory grows with the number of authors.
 
     Args:
         path: a file or a folder of files.
         tokens: unit of the minimum length.
-        bad: what to do with unusable rows.
-        end: end of the period (exclusive), Unix time in seconds.
+        bad: the rule for unusable rows, which also counts them.
+        end: end of the period (exclusive), in Unix time, seconds.
     """
     # Two passes over the files: how prolific an author is counts comments of all lengths, and is known only at the end.
     # Bad rows are reported in the second pass.
@@ -75,7 +76,10 @@ def reddit(path: Path, tokens: PresetTokens, bad: BadRows, *, end: float = LAST_
 
 
 def cc_news(path: Path, _tokens: PresetTokens, bad: BadRows) -> Iterator[pa.RecordBatch]:
-    """Yield articles by web domain. Duplicates are kept (the paper removes them in one experiment only)."""
+    """Yield articles, with the web domain as the user.
+
+    Duplicates are kept (the paper removes them in one experiment only).
+    """
     return _batches(
         CC_NEWS,
         path,
@@ -86,7 +90,7 @@ def cc_news(path: Path, _tokens: PresetTokens, bad: BadRows) -> Iterator[pa.Reco
 
 
 def arxiv(path: Path, _tokens: PresetTokens, bad: BadRows) -> Iterator[pa.RecordBatch]:
-    """Yield abstracts through 2021 by submitter. Papers without a submitter are left out."""
+    """Yield abstracts through 2021, with the submitter as the user. Papers without a submitter are left out."""
 
     def record(row: Row) -> Row | None:
         if (year := arxiv_year(str(row.get("id")))) is None:
@@ -99,14 +103,14 @@ def arxiv(path: Path, _tokens: PresetTokens, bad: BadRows) -> Iterator[pa.Record
 
 
 def booksum(path: Path, _tokens: PresetTokens, bad: BadRows) -> Iterator[pa.RecordBatch]:
-    """Yield human-written summaries, by the summarised book."""
+    """Yield human-written summaries, with the summarised book as the user."""
     return _batches(
         BOOKSUM, path, bad, lambda row: {"user": row.get("bid"), "text": row.get("summary_text")}, Columns()
     )
 
 
 def is_person(author: object) -> bool:
-    """Return whether an author's name contains neither "bot" nor "mod" in any case, and the account is not deleted."""
+    """Return whether an author is a person: no "bot" or "mod" in the name (any case), and no deleted account."""
     if not isinstance(author, str) or author in ("", "[deleted]"):
         return False
     return "bot" not in author.lower() and "mod" not in author.lower()

@@ -23,7 +23,7 @@ class BadRowError(InputError):
 
     Attributes:
         fault: place and fault of the row.
-        remedy: what a person can do about the row.
+        remedy: advice for the person who runs the command.
     """
 
     def __init__(self, fault: Statement, remedy: Statement) -> None:
@@ -42,7 +42,8 @@ class Skipped(Facts):
         unusable: other rows that could not be used.
         users: number of users with a skipped row; rows of unknown users do not count.
         users_lost: number of users who have no other row.
-        first: place and fault of the first unusable row, else of the first row without text; None if there is none.
+        first: place and fault of the first unusable row, else of the first row without text; None if no row was
+            skipped.
     """
 
     without_text: int = 0
@@ -72,20 +73,21 @@ class Skipped(Facts):
 
 
 def skipped_by_fault(without_text: int, unusable: int) -> list[Statement]:
-    """Return the numbers of skipped rows, without zeros."""
+    """Return statements with the numbers of skipped rows, without zeros."""
     counts = (SkippedText.NO_TEXT, without_text), (SkippedText.UNUSABLE, unusable)
     return [text(rows=rows) for text, rows in counts if rows]
 
 
 @dataclass
 class BadRows:
-    """What to do with rows that cannot be used: raise at the first row, or count them and go on.
+    """The rule for rows that cannot be used: raise an error at the first one, or count them and continue.
 
     Attributes:
         rule: which rows are skipped.
         without_text: number of skipped rows without text so far.
         unusable: number of other skipped rows so far.
-        first: place and fault of the first other skipped row; of the first row without text if there is no other.
+        first: place and fault of the first other skipped row, or of the first row without text if there is no other
+            row.
         users: names of users with a skipped row.
     """
 
@@ -105,8 +107,8 @@ class BadRows:
 
         Args:
             place: file and line of the row.
-            user: the user who wrote it, if the row says so.
-            remedy: what a person can do about the row; None: correct or skip the row.
+            user: the user who wrote the row; None if unknown.
+            remedy: advice for the person who runs the command; None: the advice to correct or skip the row.
 
         Raises:
             BadRowError: the rule does not skip such rows.
@@ -124,7 +126,7 @@ class BadRows:
             self.users.add(user)
 
     def take_in(self, other: Skipped, users: Iterable[str]) -> None:
-        """Add the rows that were skipped while an earlier part was read, and their users."""
+        """Add the rows, and their users, that were skipped in an earlier part."""
         if self.first is None or (other.unusable and not self.unusable):
             self.first = other.first
         self.without_text += other.without_text

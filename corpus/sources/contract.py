@@ -1,4 +1,4 @@
-"""What a kind of ``corpus.source`` reports before anything is read, and the source that it opens."""
+"""The interface of a kind of ``corpus.source``: facts that it reports before reading, and the source that it opens."""
 
 import functools
 import os
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SourceSize:
-    """The size of a source, as far as it is known without reading the source.
+    """The size of a source, if it is known without reading the source.
 
     Attributes:
         bytes: total bytes of its files; 0 for a source without files.
@@ -61,7 +61,7 @@ class SourceConfig(Section, ABC):
         return SourceSize(bytes=sum(map(_bytes_in, self.paths())))
 
     def most_users(self) -> int | None:
-        """Return the number of users that the section states; None for a source that must be read."""
+        """Return the number of users that the section states; None if only reading the source shows it."""
         return None
 
     def min_records(self) -> int | None:
@@ -85,7 +85,7 @@ class SourceConfig(Section, ABC):
         return None
 
     def has_gold(self, path: Path) -> bool:
-        """Return whether the source is this file, with columns that annotate whom its records name."""
+        """Return whether the source is this file and the file annotates the people and things that its records name."""
         return False
 
 
@@ -96,7 +96,7 @@ class ColumnedSource(SourceConfig):
     """Names of the columns, such as user and text."""
 
     def first_row(self) -> Mapping[str, Any] | None:
-        """Return the first row; None if there is none that can be looked at."""
+        """Return the first row; None if no row can be looked at."""
         return self.source().first_row()
 
     def named_columns(self) -> Columns:

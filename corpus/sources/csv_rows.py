@@ -1,4 +1,4 @@
-"""CSV files as sources: a header line, and fields separated by a comma, a semicolon, a tab or a |."""
+"""CSV files as sources: a header line, and fields between commas, semicolons, tabs or bars (|)."""
 
 import csv
 import io
@@ -48,13 +48,13 @@ class Csv(Source):
         return text_sha256("csv", file_sha256(existing(self.path)), repr(self.columns), repr(self.form))
 
     def batches(self, bad: BadRows) -> Iterator[pa.RecordBatch]:
-        """Yield the file's rows. A bad row is reported with the line of its last field's end."""
+        """Yield the file's rows. A bad row is reported with the line on which its last field ends."""
         self._header()
         rows = csv_rows(self.path, self.form, list(self.columns.named().values()), bad)
         return batched(rows, self.path.name, "line", self.columns, bad, untyped=True)
 
     def look(self) -> list[Statement]:
-        """Read the header, and return notes that the file's name does not show. Raises InputError without a column."""
+        """Read the header, and return notes on how the file is read. Raises InputError if a column is missing."""
         header = self._header()
         notes = list(how_read(self.path, self.form))
         if header.delimiter != "," and self.form.delimiter is None:
@@ -80,8 +80,8 @@ class CsvHeader:
 
     Attributes:
         names: names of the columns, in order.
-        delimiter: the character between fields.
-        stated: whether Excel's line with the delimiter precedes the header.
+        delimiter: the character between two fields.
+        stated: whether a line with the delimiter, as Excel writes it, precedes the header.
         blanks: whether a blank that is not part of the field follows each delimiter.
     """
 
@@ -97,10 +97,10 @@ class CsvHeader:
 
 
 def csv_header(path: Path, form: TextFormat, wanted: Sequence[str]) -> CsvHeader:
-    """Return the header, read with the delimiter that gives the wanted columns.
+    """Return the header. heldin uses the delimiter that gives the wanted columns.
 
     Args:
-        wanted: names of columns; a file with none of them is read with the delimiter that gives most columns.
+        wanted: names of columns. If no delimiter gives any of them, heldin uses the delimiter that gives most columns.
 
     Raises:
         InputError: the file is empty or damaged, or a name is given twice.
@@ -131,7 +131,7 @@ def _first_lines(path: Path, form: TextFormat) -> list[str]:
             # A header may have line breaks within quotes.
             lines = list(itertools.islice(stream, 100))
     except UnicodeError as error:
-        raise InputError(f"{path.name}: not {name_of_encoding(form)} text: give another --encoding") from error
+        raise InputError(f"'{path.name}' is not {name_of_encoding(form)} text: give another --encoding") from error
     except BROKEN as error:
         raise corrupt(path, "the header line", error) from error
     if not "".join(lines).strip():
@@ -140,7 +140,7 @@ def _first_lines(path: Path, form: TextFormat) -> list[str]:
 
 
 def _columns_by_sign(path: Path, lines: Sequence[str], signs: str) -> tuple[dict[str, tuple[str, ...]], set[str]]:
-    """Return the columns under each delimiter, and the delimiters that are followed by a blank.
+    """Return the columns for each delimiter, and the delimiters that a blank follows.
 
     Raises InputError if no delimiter can read the header.
     """
@@ -164,13 +164,13 @@ def _names(lines: Sequence[str], sign: str) -> tuple[str, ...] | csv.Error:
 
 
 def csv_rows(path: Path, form: TextFormat, wanted: Sequence[str], bad: BadRows) -> Iterator[tuple[int, Any]]:
-    """Yield the rows of a file by column, with the line on which each row ends.
+    """Yield the rows of a file as dicts, each with the line on which the row ends.
 
     Args:
         wanted: see ``csv_header``.
 
     Raises:
-        InputError: an unusable row may not be skipped, or the file is damaged.
+        InputError: the rule does not allow skipping an unusable row, or the file is damaged.
     """
     header, number, wide = csv_header(path, form, wanted), 0, False
     fields = len(header.names)
@@ -201,7 +201,7 @@ def csv_rows(path: Path, form: TextFormat, wanted: Sequence[str], bad: BadRows) 
         raise InputError(f"{path.name} after line {max(number, 1)}: broken CSV ({reason})") from error
     except UnicodeError as error:
         raise InputError(
-            f"{path.name} after line {number}: not {name_of_encoding(form)} text: give another --encoding"
+            f"{path.name} after line {number}: not {name_of_encoding(form)} text. Give another --encoding"
         ) from error
     except BROKEN as error:
         raise corrupt(path, f"line {number}", error) from error

@@ -28,7 +28,7 @@ OneOrSeveral = Annotated[
 
 
 class FileCorpus(ColumnedSource):
-    """One or more files of records; later files can be appended to a store that exists."""
+    """One or more files of records. If the store of the first files exists, later files are added to it."""
 
     kind: Literal["jsonl", "csv", "parquet", "mbox", "iob"]
     path: OneOrSeveral
@@ -50,7 +50,7 @@ class FileCorpus(ColumnedSource):
         return (self.path,) if isinstance(self.path, Path) else self.path
 
     def looks(self, key: str) -> Iterator[Callable[[], object]]:
-        """Yield a check of each file, and one check of all headers."""
+        """Yield a check for each file, and one check for all headers."""
         yield from super().looks(key)
         if all(path.is_file() for path in self.paths()):
             yield self._look
@@ -65,5 +65,5 @@ class FileCorpus(ColumnedSource):
         return super().reading(columns) if self.kind in _TABLES else SourceConfig.reading(self, columns)
 
     def has_gold(self, path: Path) -> bool:
-        """Return whether the source is this IOB file, with tags that annotate whom records name."""
+        """Return whether the source is this IOB file, whose tags annotate the people and things in its records."""
         return self.kind == "iob" and self.path == path

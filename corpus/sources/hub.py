@@ -1,4 +1,4 @@
-"""Source for Hugging Face datasets: a hub name, streamed or not, or a folder written by ``save_to_disk``."""
+"""Hugging Face datasets as sources: a hub name, streamed or not, or a folder that ``save_to_disk`` wrote."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -29,11 +29,12 @@ class HuggingFace(Source):
     """A Hugging Face dataset.
 
     Attributes:
-        name: hub name, or a folder, either written by ``save_to_disk`` or (streaming) with data files.
+        name: hub name, or a folder. The folder is one that ``save_to_disk`` wrote, or (streaming) one with data files.
         split: name of the split; required if there are several.
         revision: commit, tag or branch on the hub.
         columns: the columns by role.
-        streaming: read records as they arrive, without a copy of the dataset; a hub name then needs a revision.
+        streaming: whether records are read as they arrive, without a copy of the dataset; a hub name then needs a
+            revision.
     """
 
     name: str

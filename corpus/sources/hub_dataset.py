@@ -28,7 +28,7 @@ class HubCorpus(ColumnedSource):
         return HuggingFace(self.name, self.split, self.revision, self.columns, self.streaming)
 
     def paths(self) -> tuple[Path, ...]:
-        """Return the folder written by save_to_disk; empty for a hub name."""
+        """Return the folder that ``save_to_disk`` wrote; empty for a hub name."""
         return (Path(self.name),) if Path(self.name).is_dir() else ()
 
     def looks(self, key: str) -> Iterator[Callable[[], object]]:

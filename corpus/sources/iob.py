@@ -1,7 +1,7 @@
-"""CoNLL files as sources: one token per line in columns, blank lines between sentences, ``-DOCSTART-`` lines.
+"""CoNLL files as sources: one token with its columns per line, blank lines between sentences, ``-DOCSTART-`` lines.
 
-``-DOCSTART-`` begins a document. A document is a user and a sentence is a record. Tags are IOB1, IOB2 or IOBES in the
-last column.
+``-DOCSTART-`` begins a document. A document is a user, and a sentence is a record. The tags, in the last column, are
+IOB1, IOB2 or IOBES.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ class Sentence:
     """A sentence of a file.
 
     Attributes:
-        file: name of the file, without the ending of its compression.
+        file: name of the file, without the ending for compression.
         line: number of the sentence's first line.
         document: number of the sentence's document, from 1.
         number: number of the sentence in its document, from 1.
@@ -42,7 +42,7 @@ class Sentence:
 
     @property
     def id(self) -> str:
-        """Record id: file, document and sentence. Several files can therefore be one corpus."""
+        """Record id: file, document and sentence, so several files can be one corpus."""
         return f"{self.file} {self.document}-{self.number}"
 
     @property
@@ -79,8 +79,8 @@ def sentences(path: Path) -> Iterator[Sentence]:
     """Yield the sentences of a CoNLL file, in order.
 
     Raises:
-        InputError: a line has more or fewer columns than those before it, a tag is malformed, or the file cannot be
-            read (with file and line).
+        InputError: a line has more or fewer columns than the lines before it, a tag is malformed, or the file cannot be
+            read. The message has file and line.
     """
     document, number, columns, line_number = 0, 0, 0, 0
     name = path.name.removesuffix(".gz").removesuffix(".zst")
@@ -103,12 +103,12 @@ def sentences(path: Path) -> Iterator[Sentence]:
                 columns = columns or len(parts)
                 if len(parts) != columns or columns < 2:
                     raise InputError(
-                        f"{where}: the line has {len(parts)} columns instead of {max(columns, 2)}: write the token"
-                        " first and its IOB tag last, with blanks between"
+                        f"{where}: the line has {len(parts)} columns instead of {max(columns, 2)}. Write"
+                        " the token first and its IOB tag last, with blanks between"
                     )
                 if parts[-1] != "O" and not (parts[-1][1:2] == "-" and parts[-1][0] in "BIESLU" and parts[-1][2:]):
                     raise InputError(
-                        f"{where}: the last column is not an IOB tag: write a tag such as O, B-PER or I-PER"
+                        f"{where}: the last column is not an IOB tag. Write a tag such as O, B-PER or I-PER"
                     )
                 if current is None:
                     number += 1
@@ -122,7 +122,7 @@ def sentences(path: Path) -> Iterator[Sentence]:
 
 
 def is_iob(path: Path) -> bool:
-    """Return whether a file begins with a line that begins a document in CoNLL files."""
+    """Return whether the first line of a file begins a CoNLL document."""
     try:
         with open_binary(path) as stream:
             return stream.read(len(DOCUMENT) + len(BOM)).removeprefix(BOM).startswith(DOCUMENT.encode())

@@ -1,7 +1,7 @@
-"""JSON files as sources: objects, one per line or in sequence, an array of them, or an object with an array.
+"""JSON files as sources: objects on separate lines or in sequence, an array of objects, or an object with an array.
 
 No file is read as a whole. Python's decoder reads an array value by value. A streaming parser would not detect a
-repeated key, and could not go on after a row with such a fault.
+repeated key, and could not continue after a row with a repeated key.
 """
 
 import json
@@ -38,7 +38,7 @@ _BLANKS = " \t\r\n"
 
 @dataclass(frozen=True)
 class Json(Source):
-    """Objects, one per line or in one array, plain or compressed (.gz, .zst)."""
+    """A JSON file of objects, one per line or in one array, plain or compressed (.gz, .zst)."""
 
     path: Path
     columns: Columns = field(default_factory=Columns)
@@ -49,13 +49,13 @@ class Json(Source):
         return text_sha256("json", file_sha256(existing(self.path)), repr(self.columns), repr(self.form))
 
     def batches(self, bad: BadRows) -> Iterator[pa.RecordBatch]:
-        """Yield the file's records. Broken JSON and undecodable bytes are reported with their line."""
+        """Yield the file's records. Broken JSON and undecodable bytes are reported with the line."""
         unit = "line" if is_lines(self.path, self.form) else "item"
         rows = json_rows(self.path, self.form, bad)
         return batched(rows, self.path.name, unit, self.columns, bad)
 
     def look(self) -> list[Statement]:
-        """Read the first row; return notes that the file's name does not show. Raises InputError without a column."""
+        """Read the first row, and return notes on how the file is read. Raises InputError if a column is missing."""
         notes = list(how_read(self.path, self.form))
         lines, first = is_lines(self.path, self.form), self._first()
         if first is not None and isinstance(first[1], dict):
@@ -77,20 +77,20 @@ class Json(Source):
         return next(json_rows(self.path, self.form, BadRows(OnBadRows.SKIP)), None)
 
     def _refuse_columns(self, row: dict[str, Any]) -> None:
-        """Raise InputError for one object that maps each column to all its rows, which pandas writes by default."""
+        """Raise InputError for an object that maps each column to all of its rows, as pandas writes by default."""
         values = [row.get(self.columns.user), row.get(self.columns.text)]
         if all(isinstance(value, dict) and "0" in value for value in values):
             raise InputError(
-                f"{self.path.name}: the table is written column by column, as pandas does by default: write it with"
+                f"{self.path.name}: the table is written column by column, as pandas does by default. Write it with"
                 " to_json(..., orient='records', lines=True)"
             )
 
 
 def json_rows(path: Path, form: TextFormat, bad: BadRows) -> Iterator[tuple[int, Any]]:
-    """Yield the values of a file with their line, or with their number in the file's array.
+    """Yield the values of a file, each with its line, or with its number in the file's array.
 
     Raises:
-        InputError: an unreadable line may not be skipped, an array is broken, or there is no such array.
+        InputError: the rule does not allow skipping an unreadable line, an array is broken, or there is no such array.
     """
     return _lines(path, form, bad) if is_lines(path, form) else _items(path, form, bad)
 
@@ -112,7 +112,7 @@ def is_lines(path: Path, form: TextFormat) -> bool:
 
 
 class _Decoder:
-    """Python's decoder, and any repeated key of the last value. The decoder itself keeps the second of both values."""
+    """Python's decoder, which also reports a repeated key. Without this class, the last of the values would be used."""
 
     def __init__(self) -> None:
         self.twice: str | None = None
@@ -127,7 +127,7 @@ class _Decoder:
         return row
 
     def fault(self) -> Statement | None:
-        """Return the fault of the last value, once."""
+        """Return the fault of the last value, and forget the fault."""
         twice, self.twice = self.twice, None
         return None if twice is None else RowFault.KEY_TWICE(key=twice)
 
@@ -201,15 +201,15 @@ def _items(path: Path, form: TextFormat, bad: BadRows) -> Iterator[tuple[int, An
     # A fault within an array leaves no place at which the next row begins.
     except (ValueError, RecursionError) as error:
         raise InputError(
-            f"{path.name} after item {number}: broken JSON ({first_line(error)[:80]}), so the rows after this item"
-            " cannot be found: fetch the file again"
+            f"{path.name} after item {number}: broken JSON ({first_line(error)[:80]}), so the"
+            " rows after this item cannot be found. Fetch the file again"
         ) from error
     except BROKEN as error:
         raise corrupt(path, f"item {number}", error) from error
 
 
 def _not_in(path: Path, form: TextFormat, last: str) -> InputError:
-    return InputError(f"{path.name} after {last}: not {name_of_encoding(form)} text: give another --encoding")
+    return InputError(f"{path.name} after {last}: not {name_of_encoding(form)} text. Give another --encoding")
 
 
 class _NoListError(Exception):
@@ -224,7 +224,7 @@ class _Values:
     """A JSON document, read value by value.
 
     Attributes:
-        last: characters of the last value.
+        last: the characters of the last value.
         decoded: whether all bytes of the last value could be decoded.
     """
 
@@ -258,7 +258,10 @@ class _Values:
         return True
 
     def enter(self, key: str) -> None:
-        """Go to the value of an object's key, past the values before it. Raises _NoListError without such a key."""
+        """Go to the value of an object's key, past the values before it.
+
+        Raises _NoListError if there is no such key.
+        """
         seen: list[str] = []
         for name in self.each_key():
             if name == key:
@@ -287,7 +290,7 @@ class _Values:
         self._at += 1
 
     def items(self) -> Iterator[Any]:
-        """Yield the values of an array. Raises _NoListError if there is none, ValueError for broken JSON."""
+        """Yield the values of an array. Raises _NoListError if there is no array, ValueError for broken JSON."""
         if self.peek() != "[":
             raise _NoListError([])
         self._at += 1
@@ -341,7 +344,7 @@ class _Values:
 
 
 def _list_in(path: Path, form: TextFormat) -> str | None:
-    """Return the first key, in the object at the beginning of a file, that has an array; None if there is none."""
+    """Return the first key with an array, in the object at the beginning of a file; None if there is no such key."""
     try:
         with open_text(path, form, newline="") as stream:
             values = _Values(stream)
@@ -355,7 +358,7 @@ def _list_in(path: Path, form: TextFormat) -> str | None:
 
 
 def _key_of_rows(row: dict[str, Any], columns: Columns) -> str | None:
-    """Return the key of a value that is a list of objects, if the row has none of the columns."""
+    """Return a key whose value is a list of objects, if the row has none of the columns."""
     if columns.text in row or columns.user in row:
         return None
     return next(

@@ -34,7 +34,7 @@ _BROKEN = (ValueError, TypeError, AttributeError, LookupError, RecursionError, e
 
 @dataclass(frozen=True)
 class Mbox(Source):
-    """A file of messages, each preceded by a line that begins with "From "; the user is the sender's address."""
+    """A file of messages. A line that begins with "From " precedes each message. The user is the sender's address."""
 
     path: Path
 
@@ -52,9 +52,9 @@ class Maildir(Source):
     """A folder with a folder per account and one file per message: ACCOUNT/FOLDER/1.
 
     Attributes:
-        user: "sender": the user is the sender's address; "account": the user is the name of the account's folder, which
-            is the writer only if ``folders`` selects folders of sent mail.
-        folders: names of the mail folders to read, such as ("sent", "sent_items", "_sent_mail"); empty: all.
+        user: "sender": the user is the sender's address. "account": the user is the name of the account's folder. The
+            account is the writer only if ``folders`` selects folders of sent mail.
+        folders: names of the mail folders to read, such as ("sent", "sent_items", "_sent_mail"); empty: all folders.
     """
 
     path: Path
@@ -132,7 +132,7 @@ def _messages_of_mbox(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _row(raw: bytes) -> dict[str, Any]:
-    """Return sender, plain text and date of a message. Row checks report missing values, which are None or empty."""
+    """Return sender, plain text and date of a message. Missing values are None or empty, and row checks report them."""
     message = parse_message(raw)
     try:
         # In lower case, so that one address written in two ways is one user.
@@ -144,7 +144,7 @@ def _row(raw: bytes) -> dict[str, Any]:
 
 
 def parse_message(raw: bytes) -> EmailMessage:
-    """Parse a message; beyond repair, an empty message. Most other defects only show when the message is read."""
+    """Parse a message; return an empty message if this fails. Most other defects show only when the message is read."""
     try:
         return _PARSER.parsebytes(raw)
     except _BROKEN:

@@ -1,4 +1,4 @@
-"""Open a source by its path. Each format is one small class with the protocol ``corpus.sources.rows.Source``."""
+"""Open a source by its path. Each format is a small class with the protocol ``corpus.sources.rows.Source``."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from heldin.words.statement import Statement
 
 @dataclass(frozen=True)
 class Several(Source):
-    """Several sources in sequence, such as last year's records and this year's."""
+    """Several sources in sequence, such as the records of last year and of this year."""
 
     sources: tuple[Source, ...]
 
@@ -63,14 +63,14 @@ def require_named_once(source: Source) -> None:
 
 
 def parts_of(source: Source) -> tuple[Source, ...]:
-    """Return the sources that a source consists of, in order; the source itself if it is only one."""
+    """Return the parts of a source in order; the source itself if it has no parts."""
     # Sentences are cut from another source.
     read = getattr(source, "source", source)
     return read.sources if isinstance(read, Several) else (read,)
 
 
 def source_name(source: Source) -> str:
-    """Return the names of a source's files, in quotes, for errors."""
+    """Return the names of a source's files in quotes, for error messages."""
     # A dataset of a hub has a name and no path.
     where = getattr(source, "name", None) or getattr(source, "path", type(source).__name__)
     return f"'{where}'"
@@ -95,11 +95,11 @@ class FileFormat:
 
     Attributes:
         kind: name of the format as ``corpus.source.kind``.
-        endings: endings of file names in this format.
-        packed: whether a file may be compressed, with a name that ends in .gz or .zst.
+        endings: endings of the names of files in this format.
+        packed: whether a file may be compressed; its name then ends in .gz or .zst.
         holds: description of such a file.
-        people: where the file has users and texts.
-        opened: makes the source of a file.
+        people: description of where such a file has users and texts.
+        opened: function that makes the source of a file.
     """
 
     kind: str
@@ -117,7 +117,7 @@ class FileFormat:
 
 
 _NAMED = "columns that you name"
-ROWS = """A row holds one of these, and the first row tells which:
+ROWS = """A row has one of these formats, and the first row shows which:
 text              a column of text (default: text)
 messages          a list of messages with role and content
 conversations     a list of turns with from and value (ShareGPT)
@@ -141,13 +141,13 @@ FORMATS = (
         "iob",
         (".conll", ".iob"),
         True,
-        "CoNLL: a token and its IOB tag a line; any file from -DOCSTART- on",
-        "a document is a user, a sentence a record",
+        "CoNLL: a token and its IOB tag per line; any file from -DOCSTART- on",
+        "a document is a user, and a sentence is a record",
         _iob,
     ),
 )  # fmt: skip
 FOLDERS = (
-    ("maildir", "a folder with one mail a file below ACCOUNT/FOLDER", "sender, or the account's name"),
+    ("maildir", "a folder with one file per mail below ACCOUNT/FOLDER", "sender, or the account's name"),
     ("huggingface", "a folder that save_to_disk of Hugging Face datasets wrote", _NAMED),
 )
 _ENDINGS = ", ".join(end for form in FORMATS for end in form.endings)
@@ -210,14 +210,14 @@ def formats_table() -> str:
 def rows_of_file(
     path: Path, columns: Sequence[str], bad: BadRows, form: TextFormat | None = None
 ) -> Iterator[tuple[int, Any]]:
-    """Yield a file's rows with line or row number. The name shows the format: Parquet, CSV, otherwise JSON.
+    """Yield a file's rows, each with its line or row number. The ending of the name decides: Parquet, CSV, else JSON.
 
     Args:
         path: the file, plain, .gz, .bz2 or .zst.
         columns: columns to read from a Parquet file, if present. In a CSV file, they identify the header. Rows of other
             formats are read as a whole.
-        bad: what to do with rows that cannot be read.
-        form: how the file is written.
+        bad: the rule for rows that cannot be read, which also counts them.
+        form: encoding and layout of the file.
 
     Raises:
         InputError: the file does not exist, or it is damaged.
@@ -248,7 +248,7 @@ def open_source(path: Path, columns: Columns, form: TextFormat | None = None) ->
         return _iob(path, columns, form)
     if known is not None:
         return known.opened(path, columns, form)
-    advice = advice or f"known endings are {_ENDINGS} ('heldin corpus formats' says more)"
+    advice = advice or f"known endings are {_ENDINGS} ('heldin corpus formats' has details)"
     raise InputError(f"'{path}': heldin does not read this format: {advice}")
 
 

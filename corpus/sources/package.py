@@ -1,4 +1,4 @@
-"""A source that a package adds. Another version of the package's code is another source."""
+"""A source that an installed package adds. Another version of the package's code counts as another source."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -16,7 +16,7 @@ from heldin.words.statement import Statement
 
 @dataclass(frozen=True)
 class OfPackage(Source):
-    """The records of a package's source, checked against the rules for every source.
+    """The records of a package's source. heldin checks them against the rules for every source.
 
     Attributes:
         source: the source of the package.
@@ -37,7 +37,7 @@ class OfPackage(Source):
             return self.source.look()
 
     def batches(self, bad: BadRows) -> Iterator[pa.RecordBatch]:
-        """Yield the source's batches. Raises InputError for a batch without the columns of every source."""
+        """Yield the source's batches. Raises InputError for a batch without the columns that every source has."""
         batches = iter(self.source.batches(bad))
         while True:
             with self._in_one_line():

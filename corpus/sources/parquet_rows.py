@@ -60,10 +60,10 @@ class Parquet(Source):
 
 
 def parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, Any]]:
-    """Yield the rows of a file with their number.
+    """Yield pairs (number, row) of a file.
 
     Args:
-        columns: columns to read, if present.
+        columns: names of the columns to read; missing columns are ignored.
 
     Raises:
         InputError: the file is damaged.
@@ -83,7 +83,7 @@ def _open(path: Path) -> pq.ParquetFile:
         names = list(file.schema_arrow.names)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise InputError(
-            f"{path.name}: not a readable Parquet file ({first_line(error)}): fetch or write the file again"
+            f"'{path.name}' is not a readable Parquet file ({first_line(error)}): fetch or write the file again"
         ) from error
     require_once(names, path, "the schema")
     return file
@@ -97,6 +97,6 @@ def _rows(file: pq.ParquetFile, names: list[str], where: str) -> Iterator[tuple[
     # A row group whose footer states fewer rows than it has is read without an error.
     if number != file.metadata.num_rows:
         raise InputError(
-            f"{where}: the footer states {file.metadata.num_rows:,} rows, but only {number:,} can be read, so the"
-            " file is damaged: fetch the file again"
+            f"{where}: the footer states {file.metadata.num_rows:,} rows, but only {number:,} can be read, so"
+            " the file is damaged. Fetch the file again"
         )

@@ -1,6 +1,6 @@
-"""Rows of a source: the requirements for a record, the faults of rows that miss them, and batches of records.
+"""Rows of a source: the checks of a row, the faults of rows, and batches of records.
 
-Every record has been checked: it has a user, a text that is not blank, and an id if the source has ids.
+heldin checks every record. A record has a user, a text that is not blank, and an id if the source has ids.
 """
 
 import math
@@ -34,7 +34,7 @@ PARTS = (SPANS, LAYOUT)  # columns that a corpus of plain texts does not have
 
 
 def is_of_a_source(schema: pa.Schema) -> bool:
-    """Return whether a source's batch may have these columns."""
+    """Return whether these columns are valid for a batch of a source."""
     return schema in (SCHEMA, SCHEMA.append(SPANS), pa.schema([*SCHEMA, *PARTS]))
 
 
@@ -47,7 +47,7 @@ Record = dict[str, Any]  # by role: strings or None, and ``spans`` where the sou
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns by role. A name with dots, such as author.id, reaches into objects.
+    """The name of the column for each role. A name with dots, such as author.id, is a key within an object.
 
     Without an ``id`` column, a record's id is made from its user, its text, and the number of earlier records of that
     user with that text. The id never depends on the record's place in the file (docs/theory.md#rules-of-the-data).
@@ -81,7 +81,7 @@ class Columns:
 
     @property
     def beside(self) -> tuple[str, ...]:
-        """Columns that are also read if a table has them."""
+        """Names of further columns, which are read if a table has them."""
         return ()
 
     def record(self, row: dict[str, Any], *, untyped: bool = False) -> tuple[Record, Statement | None]:
@@ -90,7 +90,7 @@ class Columns:
 
 
 class Source(Protocol):
-    """Anything that yields records. ``fingerprint`` changes whenever the records may have changed."""
+    """Any object that yields records. ``fingerprint`` changes whenever the records may have changed."""
 
     def fingerprint(self) -> str:
         """Hash of the content and of every option that affects the records."""
@@ -100,7 +100,7 @@ class Source(Protocol):
         """Read only enough to check the columns, before any slow work.
 
         Returns:
-            Notes on how the files are read, if their names do not show it.
+            Notes on how heldin reads the files, if the names of the files do not show this.
 
         Raises:
             InputError: a column is missing, or a file cannot be read.
@@ -112,9 +112,9 @@ class Source(Protocol):
         return None
 
     def batches(self, bad: BadRows) -> Iterator[pa.RecordBatch]:
-        """Yield batches of ``SCHEMA``, possibly with ``SPANS`` or ``PARTS``, in the source's order; ids may be null.
+        """Yield batches of ``SCHEMA``, perhaps with ``SPANS`` or ``PARTS``, in the source's order; ids may be null.
 
-        Raises InputError for input that cannot be used.
+        Raises InputError if the source cannot be used.
         """
         ...
 
@@ -131,14 +131,14 @@ def batched(
     """Check rows and collect them into batches of ``columns.schema``.
 
     Args:
-        rows: pairs (number, row) in order; a row that is not a mapping is a bad row.
+        rows: pairs (number, row) in order. A row that is not a mapping is a bad row.
         name: name of the source, for errors.
         unit: unit of the numbers, such as "line", for errors.
-        bad: what to do with rows that cannot be used.
+        bad: the rule for rows that cannot be used, which also counts them.
         untyped: whether all values are text, as in CSV, where 1.0 may mean the number 1.
 
     Raises:
-        InputError: a bad row may not be skipped, or the first row lacks a column.
+        InputError: the rule does not allow skipping a bad row, or the first row lacks a column.
     """
     batch: list[Record] = []
     checked_columns = False
@@ -173,7 +173,7 @@ def _remedy(fault: Statement) -> Statement | None:
 
 
 def value_at(row: Mapping[str, Any], name: str) -> Any:
-    """Return the value of a column, or of a dotted name within objects; None if there is none."""
+    """Return the value of a column, or of a dotted name within objects; None if there is no value."""
     if name in row:  # first, because a column may have a dot in its name
         return row[name]
     head, dot, rest = name.partition(".")
@@ -225,7 +225,7 @@ def usable_record(
 
 
 def are_spans(value: Any, text: str) -> bool:
-    """Return whether a value has the form of a text's counted parts, or is empty."""
+    """Return whether a value is None or a valid list of a text's counted parts."""
     if value is None:
         return True
     if not isinstance(value, list):
@@ -246,7 +246,7 @@ _WHOLE = re.compile(r"(-?[0-9]+)\.0+")
 
 
 def _name_of(value: Any, role: str, column: str, *, untyped: bool) -> tuple[str | None, Statement | None]:
-    """Return the name of a user or a record in a value, and the value's fault."""
+    """Return the user or record name in a value, and the value's fault (None if there is none)."""
     if isinstance(value, str):
         # pandas makes floats of whole numbers if one is missing: the user 1 of one file is 1.0 in another.
         whole = _WHOLE.fullmatch(value) if untyped and value.endswith("0") else None
@@ -304,9 +304,9 @@ def require_columns(
 
     Args:
         present: a row, or a table's columns by name; the value of a column of objects is a mapping of their keys.
-        where: place in the source, for the error.
-        to_name: how a person names columns, for the error.
-        hint: further advice for the error.
+        where: place in the source, for the error message.
+        to_name: how a person names columns, for the error message.
+        hint: further advice, for the error message.
 
     Raises:
         InputError: a named column is not in ``present``, or contains objects.
@@ -314,7 +314,7 @@ def require_columns(
     for name in columns.named().values():
         if isinstance(inner := value_at(present, name), Mapping) and inner:
             raise InputError(
-                f"{where}: column '{name}' contains an object: name a key in this object, such as"
+                f"{where}: column '{name}' contains an object. Name a key in this object, such as"
                 f" {name}.{next(_names_in(inner))}"
             )
     missing = [name for name in columns.named().values() if not _reaches(present, name)]
@@ -354,7 +354,7 @@ def _names_in(present: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def columns_of(schema: pa.Schema) -> dict[str, Any]:
-    """Return the columns of an Arrow schema, in the form that ``require_columns`` takes."""
+    """Return the columns of an Arrow schema, as an argument for ``require_columns``."""
     return {column.name: _keys_of(column.type) for column in schema}
 
 
@@ -371,7 +371,7 @@ def top_columns(columns: Columns, present: Sequence[str]) -> list[str]:
 
 
 def whole_rows(tables: Iterator[Any], where: str) -> Iterator[tuple[int, Any]]:
-    """Yield the rows of Arrow tables or batches with their number, from 1.
+    """Yield pairs (number, row) from Arrow tables or batches; numbers start at 1.
 
     Args:
         tables: tables or batches that are read from a file lazily.
@@ -395,7 +395,7 @@ def whole_rows(tables: Iterator[Any], where: str) -> Iterator[tuple[int, Any]]:
 
 
 def require_once(names: Sequence[str], path: Path, where: str) -> None:
-    """Raise InputError for a repeated column name. A reader would silently use the last such column."""
+    """Raise InputError for a repeated column name. Otherwise a reader would silently use the last such column."""
     twice = [name for name in names if names.count(name) > 1]
     if twice:
         raise InputError(f"{path.name}: column '{twice[0]}' appears twice in {where}: rename one")

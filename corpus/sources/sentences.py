@@ -1,4 +1,4 @@
-"""Sentences as records: a wrapper around any source. All later steps stay the same."""
+"""Sentences as records: a wrapper around any source. Later steps do not change."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ _LONGEST = 900_000  # characters that spaCy takes at once; a paragraph beyond it
 
 @dataclass(frozen=True)
 class Sentences(Source):
-    """The sentences of another source's records, by spaCy's rules for English punctuation, without a language model."""
+    """The sentences of another source's records, found by spaCy's rules for English punctuation (no language model)."""
 
     source: Source
 
@@ -39,7 +39,7 @@ class Sentences(Source):
         return self.source.first_row()
 
     def batches(self, bad: BadRows) -> Iterator[pa.RecordBatch]:
-        """Yield a record for each sentence. A given record id gets the sentence's number: ID#1, ID#2."""
+        """Yield a record for each sentence. If the record has an id, the sentence's number is appended: ID#1, ID#2."""
         split = _splitter()
         for batch in self.source.batches(bad):
             rows = []

@@ -1,4 +1,4 @@
-"""Files of characters: decompression, decoding, and messages about damage and other encodings."""
+"""Text files: decompression, decoding, and messages about damage and other encodings."""
 
 import codecs
 import zlib
@@ -41,7 +41,7 @@ _FEW_LETTERS = 0.3  # share of letters outside of ASCII in a text of Western Eur
 
 @dataclass(frozen=True)
 class TextFormat:
-    """How JSON and CSV files are written, as far as the file itself does not show it."""
+    """The properties of JSON and CSV files that the files themselves do not show."""
 
     __pydantic_config__: ClassVar = DATACLASS_SECTION
 
@@ -60,7 +60,7 @@ class TextFormat:
                 "".encode(self.encoding)
             except LookupError as error:
                 raise InputError(
-                    f"--encoding {self.encoding}: Python does not know this encoding: give one such as utf-8 or cp1252"
+                    f"--encoding {self.encoding}: Python does not know this encoding. Give one such as utf-8 or cp1252"
                 ) from error
 
 
@@ -92,7 +92,7 @@ def open_text(path: Path, form: TextFormat, *, newline: str) -> TextIOWrapper:
     """Open a file's characters. Bytes that are invalid in the encoding become lone surrogates.
 
     Args:
-        newline: end of a line, as for ``open``.
+        newline: end of a line, as in ``open``.
     """
     stream = open_binary(path)
     encoding = form.encoding or stated_encoding(stream) or "utf-8"
@@ -130,7 +130,7 @@ def _is_utf8(path: Path, _size: int, _changed: int) -> bool:
 
 
 def how_read(path: Path, form: TextFormat) -> Iterator[Statement]:
-    """Yield a note if the first bytes state the encoding, or if the bytes are UTF-8 although another is given."""
+    """Yield a note if the first bytes state the encoding, or if the bytes are UTF-8 and another encoding is given."""
     try:
         with open_binary(path) as stream:
             stated = None if form.encoding else stated_encoding(stream)
@@ -143,7 +143,7 @@ def how_read(path: Path, form: TextFormat) -> Iterator[Statement]:
 
 
 def name_of_encoding(form: TextFormat) -> str:
-    """Return the name of a file's encoding, for errors."""
+    """Return the name of a file's encoding, for error messages."""
     return form.encoding or "UTF-8"
 
 
@@ -155,7 +155,7 @@ def not_decoded(text: str) -> int | None:
 
 
 def remedy_of_encoding(text: str, form: TextFormat, *, mixed: bool = False) -> Statement | None:
-    """Return the advice for a text with bytes that could not be decoded; None if an encoding was given.
+    """Return the advice for a text with undecodable bytes; None if an encoding was given.
 
     Args:
         mixed: whether earlier rows have non-ASCII characters in UTF-8.
@@ -178,7 +178,7 @@ def remedy_of_encoding(text: str, form: TextFormat, *, mixed: bool = False) -> S
 
 
 def corrupt(path: Path, last: str, error: BaseException) -> InputError:
-    """Return the error for a file that cannot be read past ``last``, such as "line 7" ("line 0": not at all)."""
+    """Return the error for a file that cannot be read after ``last``, such as "line 7" ("line 0": not at all)."""
     if "too much memory" in str(error):  # Zstandard archives with a longer window than Arrow accepts
         return InputError(
             f"{path.name} is packed with a long window: unpack it first ('zstd -d --long=31 {path.name}')"

@@ -42,18 +42,19 @@ class AccountRow(Tabular):
         noise_multiplier: noise standard deviation over clip norm.
         epsilon: epsilon of the unit; inf without a guarantee.
         delta: delta of the guarantee; None for a plain run.
-        delta_rule: rule that gives delta from a public number; None for a given delta, and for plans, whose label has
-            it.
+        delta_rule: rule that gives delta from a public number. None for a given delta, and for plans, because their
+            label has the rule.
         auroc_bound: AUROC that no user-level attacker exceeds in expectation. None at the example level without a group
             size, because the example level then implies nothing finite about a user.
-        tpr_at_1pct_fpr_bound: TPR at 1 % FPR that no user-level attacker exceeds in expectation; None as for
-            ``auroc_bound``.
+        tpr_at_1pct_fpr_bound: TPR at 1 % FPR that no user-level attacker exceeds in expectation; None if
+            ``auroc_bound`` is None.
         sampling_rate: sampling probability per step.
-        group_size: number of a user's records that the numbers cover; None if no limit applies or users are not
+        group_size: number of a user's records, up to which the numbers hold; None if no limit applies or users are not
             covered.
         label: the guarantee in words, for plans.
-        assumed_epsilon: epsilon if the assumptions of accounting held, for plans without a guarantee.
-        entity_cap: number of records naming an entity that the numbers cover; None if entities are not covered.
+        assumed_epsilon: for plans without a guarantee, epsilon if the assumptions of accounting held.
+        entity_cap: number of records that name an entity, up to which the numbers hold; None if entities are not
+            covered.
         warnings: warnings to print with the numbers.
     """
 
@@ -86,12 +87,12 @@ class AccountRow(Tabular):
         return [str(warning) for warning in self.warnings]
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return one row with every number by name."""
+        """Return one row with all numbers."""
         statements = ("label", "warnings", "delta_rule")
         return [{name: value for name, value in self.as_dict().items() if name not in statements}]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields by name; epsilon may be inf."""
+        """Return the fields as a dict; epsilon may be inf."""
         label, rule = (str(part) if part else None for part in (self.label, self.delta_rule))
         return {**dataclasses.asdict(self), "label": label, "warnings": self.notes(), "delta_rule": rule}
 
@@ -203,7 +204,7 @@ def account_example(
 def account_plan(mechanism: Mechanism) -> AccountRow:
     """Return a plan's numbers. Without a guarantee, epsilon is inf, and the label gives the reason.
 
-    Attacker bounds then come from the fallback guarantee, or are 1 (no guarantee) if there is none.
+    Attacker bounds then come from the fallback guarantee, or are 1 if there is no fallback guarantee.
     """
     promise = mechanism.guarantee()
     event = mechanism.assumed_event
@@ -250,7 +251,7 @@ def _row(
     units: int | None,
     rule: Statement | None = None,
 ) -> AccountRow:
-    """Return the numbers for the protected unit's event. ``user``, if any, is a user's event and bounds attackers."""
+    """Return the numbers for the protected unit's event. ``user``, a user's event if there is one, bounds attackers."""
     match event:
         case UnamplifiedGaussian():
             raise InputError("an unamplified run is only a fallback, without a sampling rate to account for")
@@ -318,7 +319,7 @@ def _rate(rate: float | None, population: int | None, cohort: float | None, whol
 
 
 def account_table(row: AccountRow) -> str:
-    """Return one line of name and value per number. Numbers that the unit does not define are left out."""
+    """Return one line with name and value for each number. Numbers that the unit does not define are left out."""
     lines = [
         ("mechanism", row.method),
         ("privacy unit", row.unit),

@@ -1,4 +1,4 @@
-"""The number of bands with the least noise in the optimizer's sums at one epsilon, chosen from public constants."""
+"""The number of bands with the least noise in the optimizer's sums at a given epsilon, chosen from public constants."""
 
 import functools
 from dataclasses import dataclass
@@ -48,7 +48,7 @@ def bands_option(
 def best_bands(
     population: int, cohort: int, steps: int, target_epsilon: float, delta: float, workload: Workload = PREFIX_SUMS
 ) -> BandsOption:
-    """Return the power of two with the smallest error, the smallest such power on a tie.
+    """Return the option for the power of two with the smallest error. On a tie, return the smallest such power.
 
     Raises:
         InputError: the cohort is larger than the population.

@@ -1,8 +1,8 @@
-"""The choice of a mechanism at a compute budget, by noise: ULS cohorts and group sizes, banded noise, and ELS.
+"""The choice of a mechanism with the least noise at a compute budget: ULS cohorts and group sizes, banded noise, ELS.
 
-These are heuristics of Charles et al. (2024), section 6 and Appendices E, F. None is part of a guarantee. Splits of the
-budget, banded noise and ELS are compared at equal compute, B gradients per step, by the noise in sums of gradients over
-steps. The intermediate options of Estimate-and-Double cost less.
+These are heuristics of Charles et al. (2024), section 6 and Appendices E, F. None is part of a guarantee. heldin
+compares splits of the budget, banded noise and ELS at equal compute, B gradients per step. The measure is the noise in
+sums of gradients over steps. The intermediate options of Estimate-and-Double cost less.
 """
 
 import dataclasses
@@ -32,11 +32,11 @@ class Option:
         method: "uls", "banded" or "els".
         group_size: G, number of a user's records in a step ("uls", "banded") or in training ("els").
         cohort: expected number of users ("uls", "banded") or examples ("els") in a step.
-        noise_multiplier: noise multiplier that meets the target epsilon; inf if there is no such cohort.
-        clip_norm: L of eqs. (5), (6), estimated from public users, or 1 for every group size.
-        deviation: standard deviation of the noise on the mean gradient, per coordinate (eqs. (5), (6)); root mean
+        noise_multiplier: noise multiplier that meets the target epsilon; inf if no such cohort exists.
+        clip_norm: clip norm L of eqs. (5), (6), estimated from public users, or 1 for every group size.
+        deviation: standard deviation of the noise on the mean gradient, per coordinate (eqs. (5), (6)), as a root mean
             square over the steps.
-        sums: standard deviation of the noise in the sum of mean gradients up to a step, root mean square over the
+        sums: standard deviation of the noise in the sum of mean gradients up to a step, as a root mean square over the
             steps.
         passed: whether Estimate-and-Double passes through this option.
         chosen: whether Estimate-and-Double ends at this option.
@@ -64,7 +64,7 @@ class MechanismChoice:
         target_epsilon: epsilon of every option.
         delta: delta of every option.
         clip_norms_estimated: whether clip norms come from public users; otherwise they are 1.
-        options: the options by compute and group size, ELS last.
+        options: the options in order of compute and group size; ELS is last.
     """
 
     users: int
@@ -82,7 +82,7 @@ class MechanismChoice:
         return min(self.options, key=lambda o: o.sums)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields by name, nested, with the option of least noise."""
+        """Return the fields as a nested dict, with the option of least noise."""
         rule = None if self.delta_rule is None else str(self.delta_rule)
         return {**dataclasses.asdict(self), "delta_rule": rule, "least": dataclasses.asdict(self.least)}
 
@@ -98,9 +98,9 @@ def choose(
     els_group_size: int | None = None,
     clip_norm: Callable[[int], float] | None = None,
 ) -> MechanismChoice:
-    """Calibrate every split of the budget into group size and cohort by powers of two, and ELS at the same cost.
+    """Calibrate each split of the budget into group size (a power of two) and cohort, and ELS at the same cost.
 
-    A split also has a row of banded noise if banded noise reduces the noise in sums of gradients.
+    A split also has an option with banded noise if banded noise reduces the noise in sums of gradients.
 
     Args:
         users: public number of users N.
@@ -109,8 +109,8 @@ def choose(
         target_epsilon: epsilon of every option.
         delta: delta of every option, or its rule; None: N^-1.1.
         examples: public number of examples before any cap, for the delta rule "examples^-1.1".
-        els_group_size: cap of ELS, such as the median number of records of public users; None: no ELS row.
-        clip_norm: function L(G) from public users; None: 1 for every G, which favours large cohorts.
+        els_group_size: cap of ELS, such as the median number of records of public users; None: no ELS option.
+        clip_norm: function L(G), estimated from public users; None: 1 for every G, which favours large cohorts.
 
     Raises:
         InputError: the budget is below one, or every cohort of the budget is larger than the population.
@@ -155,7 +155,7 @@ def choose(
 def _banded(
     users: int, split: BudgetChoice, steps: int, target_epsilon: float, delta: float, clip_norm: float
 ) -> list[Option]:
-    """Return the row of banded noise for a split; empty if independent noise is as good."""
+    """Return the option with banded noise for a split; empty if independent noise is as good."""
     if split.cohort > users:
         return []
     best = best_bands(users, split.cohort, steps, target_epsilon, delta)
@@ -168,10 +168,10 @@ def _banded(
 
 
 def table(choice: MechanismChoice) -> str:
-    """Return the options as plain text. The end recommends the option with the least noise."""
+    """Return the options as plain text. The last lines recommend the option with the least noise."""
     least = choice.least
     lines = [
-        f"{choice.users} users, {choice.budget} gradients a step, {choice.steps} steps, epsilon"
+        f"{choice.users} users, {choice.budget} gradients per step, {choice.steps} steps, epsilon"
         f" {choice.target_epsilon:g}, delta {choice.delta:.3g}",
         *([str(choice.delta_rule)] if choice.delta_rule else []),
         "clip norms: "

@@ -1,4 +1,4 @@
-"""The Gaussian mechanism in closed form, without distributions, and the deltas for which epsilon can be computed."""
+"""The Gaussian mechanism in closed form, and the deltas for which heldin can compute epsilon."""
 
 import math
 
@@ -33,7 +33,7 @@ def check_delta(delta: float, steps: int) -> None:
 def gaussian_delta(mu: float, epsilon: float) -> float:
     """Return delta(epsilon) of N(mu, 1) against N(0, 1): Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu).
 
-    Balle and Wang 2018, Theorem 8.
+    The source is Balle and Wang 2018, Theorem 8.
     """
     if math.isinf(mu):
         return 1.0

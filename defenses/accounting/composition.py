@@ -1,4 +1,4 @@
-"""Composed pairs on the grid that an answer needs: the grid width, and the tilt if delta is small.
+"""Composed pairs on a grid that is fine enough for the answer, tilted if delta is small.
 
 The error of the grid decides its width. One step on a grid of width h raises the log-moment of order s by s (s + 1)
 h^2 / 12 on average, so T steps raise epsilon by
@@ -8,7 +8,7 @@ h^2 / 12 on average, so T steps raise epsilon by
 which matches the measured bias to a few percent (docs/theory.md#loss-grid). A coarse grid gives s. The grid is then
 refined until this bias is below PRECISION times epsilon.
 
-One-step distributions are cached on disk, which only saves time: after any problem they are computed again.
+heldin caches one-step distributions on disk to save time. After any problem with the cache, it computes them again.
 """
 
 import contextlib
@@ -100,7 +100,7 @@ def grid_delta(event: GridEvent, steps: int, epsilon: float) -> float:
 
 
 def deltas_of(runs: Runs, delta: float) -> Callable[[float], float]:
-    """Return delta(epsilon) of all runs together, as exact as their epsilon at about this delta."""
+    """Return the function delta(epsilon) of all runs together, as exact near this delta as their epsilon."""
     if TAIL_MASS + rounding_mass(_steps(runs)) > VISIBLE * delta:
         return functools.partial(_composed_delta, runs)
     return functools.partial(pair_delta, _settled(runs, delta))
@@ -121,13 +121,13 @@ def _composed_delta(runs: Runs, epsilon: float) -> float:
 def refined(runs: Runs, compose: Compose, bias: Bias) -> LossPair:
     """Compose on finer grids until the predicted bias is at most the allowed bias, or the grid is at its limit.
 
-    A pair is a valid bound on every grid. The limit costs tightness, never validity.
+    A pair on any grid is a valid bound, so the limit costs tightness but not validity.
 
     Args:
         runs: the events, and the number of steps of each.
         compose: function from one step's pairs to the pair of all steps.
-        bias: function from the composed pair to the (predicted, allowed) bias of the answer; falls as the square of the
-            width.
+        bias: function from the composed pair to the (predicted, allowed) bias of the answer. The bias falls with the
+            square of the width.
     """
     _, pair = coarsest_grid(runs, compose)
     while True:
@@ -195,13 +195,13 @@ def area_pair(event: GridEvent, steps: int, start: LossPair, area: Callable[[Los
 
 
 def _smooth_excess(area: float, steps: int, width: float) -> float:
-    """Return the area that the grid adds: compare the Gaussian of this area to one with mu^2 lower by T h^2 / 6."""
+    """Return the area that the grid adds: a Gaussian's area, minus the area with mu^2 lower by T h^2 / 6."""
     mu = math.sqrt(2.0) * float(special.ndtri(min(area, 1.0 - 2.0**-53)))  # an area of 1 would have mu infinite
     return area - float(special.ndtr(math.sqrt(max(0.0, mu * mu - steps * width * width / 6.0) / 2.0)))
 
 
 def coarsest_grid(runs: Runs, compose: Compose) -> tuple[list[LossPair], LossPair]:
-    """Return one step of each event, and all steps, on a grid of about 512 cells or the next wider grid that fits."""
+    """Return the pairs of one step of each event, and of all steps, on a grid of about 512 cells or a wider grid."""
     # A power of two, as in ``refined``.
     width = 2.0 ** math.floor(math.log2(max(one_step_range(event) for event, _ in runs) / 512.0))
     while True:
@@ -283,9 +283,9 @@ _VERSION = 1  # of the stored numbers; another one makes every older file a miss
 
 
 def cached_pair(parameters: dict[str, str], build: Callable[[], LossPair]) -> LossPair:
-    """Return the pair stored under these parameters; without one, store the result of ``build`` and return it.
+    """Return the pair that is cached for these parameters. If none is, cache and return the result of ``build``.
 
-    A file that is damaged, or has other parameters, is overwritten. A folder that cannot be written is ignored.
+    A file that is damaged or has other parameters is overwritten. A folder that cannot be written is ignored.
     """
     key = json.dumps({"version": _VERSION, **parameters}, sort_keys=True)
     path = cache_root() / "pld" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.npz"

@@ -1,6 +1,6 @@
 """Read an event that another package declares into a one-step event that heldin's accountant composes.
 
-heldin refuses an event for which its accountant has no theorem: every epsilon it prints is one that it computed.
+heldin refuses an event for which its accountant has no theorem, so heldin itself computes every epsilon that it prints.
 """
 
 from dp_accounting import dp_event
@@ -15,12 +15,12 @@ def declared_step(event: object, steps: int) -> PoissonGaussian:
     """Return one step of a run with a declared event.
 
     Args:
-        event: the event of the whole run, composed ``steps`` times; if the run has one step, also the event of the
-            step.
+        event: the event of the whole run, composed ``steps`` times. If the run has one step, the event of the step is
+            also accepted.
 
     Raises:
-        InputError: the event is not a dp-accounting event, heldin's accountant cannot read it, or it has another number
-            of steps.
+        InputError: the event is not a dp-accounting event, is one that heldin's accountant cannot read, or has another
+            number of steps.
     """
     if not isinstance(event, dp_event.DpEvent):
         raise InputError(f"dp_event is a {type(event).__name__}, which is not an event of dp-accounting: give {_READ}")

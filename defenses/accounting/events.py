@@ -1,6 +1,6 @@
 """The effect of one training step on one privacy unit, as small frozen classes for the accountant.
 
-Each class has a one-step dominating pair, or a separate theorem. The accountant covers nothing else.
+Each class has a one-step dominating pair, or a separate theorem. The accountant covers no other event.
 """
 
 import math
@@ -106,7 +106,7 @@ class TwoLevelGaussian:
 
 @dataclass(frozen=True)
 class UnamplifiedGaussian:
-    """No credit for sampling: the unit is in a limited number of steps of the whole run.
+    """An event without credit for sampling: the unit is in a limited number of steps of the whole run.
 
     One Gaussian with mean mu = sensitivity sqrt(participations) group_size / s dominates the run. The sensitivity is 1
     for zero_out and 2 for replace (docs/theory.md#shuffled-cohorts). The number of steps does not matter.
@@ -141,7 +141,8 @@ class FilteredGaussian:
     The theorem of Asi and Liu gives an (epsilon, delta), and no loss distribution.
 
     Attributes:
-        noise_multiplier: multiplier of the Gaussian noise of all steps, which spends the rest of epsilon at delta / 2.
+        noise_multiplier: multiplier of the Gaussian noise of all steps. The noise spends the rest of epsilon at delta /
+            2.
         users: public number of users.
         above_epsilon: epsilon that AboveThreshold spends over the whole run.
     """
@@ -167,11 +168,11 @@ def with_noise(event: Event, noise_multiplier: float) -> Event:
 
 
 def participations(population: int, cohort: int, steps: int, *, drop_incomplete: bool = False) -> int:
-    """Return the most steps with one unit if passes over a population are cut into cohorts.
+    """Return the largest number of steps with one unit if passes over a population are cut into cohorts.
 
-    It is ceil(steps cohort / population) (docs/theory.md#shuffled-cohorts). This assumes that no batch spans two passes
-    with the same unit twice in it. If each pass drops its incomplete last batch, the number is
-    ceil(steps / floor(population / cohort)).
+    The number is ceil(steps cohort / population) (docs/theory.md#shuffled-cohorts). It assumes that no batch spans two
+    passes with the same unit in both. If each pass drops its incomplete last batch, the number is ceil(steps /
+    floor(population / cohort)).
 
     Args:
         population: public number of units.
@@ -214,7 +215,7 @@ def check_rate(rate: float) -> None:
 
 
 def check_count(name: str, value: int, most: int = MOST) -> None:
-    """Raise InputError unless value is an integer from 1 to ``most``; floats and bools are refused."""
+    """Raise InputError unless value is an integer from 1 to ``most``. Floats and bools are not accepted."""
     given: object = value
     if isinstance(given, bool) or not isinstance(given, int | np.integer) or value < 1:
         raise InputError(f"{name} is {value!r}: give a whole number of at least 1")

@@ -1,7 +1,7 @@
 """The guarantee of text sampling for people who wrote a text or are named in one: epsilon by number of texts.
 
 Every text has a separate Poisson coin and is clipped alone. A person who wrote or is named in m texts is a group of m
-sampled members, whether or not a recogniser found the name (docs/theory.md#text-sampling).
+sampled members, even if no recogniser found the name (docs/theory.md#text-sampling).
 """
 
 import dataclasses
@@ -41,12 +41,12 @@ class ExposureCurve(Tabular):
         noise_multiplier: noise standard deviation over clip norm.
         sampling_rate: probability that a text is in a step.
         delta: delta of every epsilon.
-        curve: the points, by ascending number of texts.
+        curve: the points of the curve, by ascending number of texts.
         group_size: G, maximum number of a user's texts in training; None without caps.
         entity_cap: k, maximum number of texts that name an entity; None without caps.
-        epsilon_pair: epsilon(G + k), of a user and an entity together; None without caps.
-        epsilon_user: epsilon(G), of every user; None without caps.
-        epsilon_entity: epsilon(k), of every recognised entity; None without caps.
+        epsilon_pair: epsilon(G + k) of a user and an entity together; None without caps.
+        epsilon_user: epsilon(G) of every user; None without caps.
+        epsilon_entity: epsilon(k) of every recognised entity; None without caps.
     """
 
     noise_multiplier: float
@@ -73,11 +73,11 @@ class ExposureCurve(Tabular):
 
     def notes(self) -> Sequence[str]:
         """State the assumptions behind the numbers."""
-        notes = ["a name that the recogniser missed has the epsilon of the number of texts that hold it"]
+        notes = ["a name that the recogniser missed has the epsilon for the number of texts that contain it"]
         if self.epsilon_pair is not None:
             notes.append(
-                "with caps, neighbours have the same slots (who wrote, who is named): that a slot exists, and whom it"
-                " names, is not hidden"
+                "with caps, neighbours have the same slots (authors and named people), so the guarantee"
+                " does not hide that a slot exists, or whom it names"
             )
         return notes
 
@@ -86,14 +86,14 @@ class ExposureCurve(Tabular):
         return [dataclasses.asdict(point) for point in self.curve]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields by name."""
+        """Return the fields as a dict."""
         return dataclasses.asdict(self)
 
 
 def exposure_points(
     noise_multiplier: float, sampling_rate: float, steps: int, delta: float, exposed: Sequence[int]
 ) -> tuple[ExposurePoint, ...]:
-    """Return the curve at the given numbers of texts, each once, ascending (docs/theory.md#text-sampling).
+    """Return the curve at the given numbers of texts, ascending and without repetitions (docs/theory.md#text-sampling).
 
     Args:
         sampling_rate: probability that a text is in a step.
@@ -119,8 +119,8 @@ def account_user_entity(
 ) -> ExposureCurve:
     """Return the guarantee of text sampling, in which each text has a separate coin and is clipped alone.
 
-    Give either the noise multiplier or a target epsilon. With caps, the target is epsilon(G + k), for a user and an
-    entity together. Without caps, it is for the largest of ``exposed``.
+    Give either the noise multiplier or a target epsilon. With caps, the target is for epsilon(G + k) of a user and an
+    entity together. Without caps, the target is for the largest of ``exposed``.
 
     Args:
         sampling_rate: probability that a text is in a step.
@@ -129,7 +129,7 @@ def account_user_entity(
         entity_cap: k, maximum number of texts that name an entity; needs ``group_size``.
 
     Raises:
-        InputError: one cap is given without the other, neither or both of noise and target are given, or a number is
+        InputError: one cap is given without the other, noise and target are both given or both missing, or a number is
             out of range.
     """
     check_delta(delta, steps)

@@ -1,12 +1,12 @@
-"""Epsilon, delta and the ceiling of attackers of a run, from its event. Only this module computes them.
+"""Epsilon, delta and the ceiling on attackers of a run, from its event. No other module computes these numbers.
 
-Every number is an upper bound on the true value. Discretisation, truncation and FFT rounding are all charged
-(loss_pmf.py, step_pld.py); composition.py chooses the grid.
+Every number is an upper bound on the true value. The numbers include charges for discretisation, truncation and FFT
+rounding (loss_pmf.py, step_pld.py); composition.py chooses the grid.
 
-The ceiling of every attacker is the highest ROC curve. An attacker who decides between "in" and "out" has
-TPR <= ceiling(FPR) (docs/theory.md#attacker-ceilings). The ceiling is the ROC of the dominating pair, the pointwise
-minimum over both add/remove directions. It bounds each user's attacker. It bounds the ROC pooled over users only if the
-assignment to in or out was random.
+The ceiling is the highest ROC curve of any attacker. An attacker who decides between "in" and "out" has TPR <=
+ceiling(FPR) (docs/theory.md#attacker-ceilings). The ceiling is the ROC of the dominating pair, the pointwise minimum
+over both add/remove directions. The ceiling bounds an attacker on one user. It bounds the ROC pooled over users only if
+membership was assigned at random.
 """
 
 import math
@@ -60,8 +60,8 @@ _LOWEST_LOSS = -12.0  # below it, FFT noise times e^{-loss} would matter; the ot
 def epsilon(event: Event, steps: int, delta: float) -> float:
     """Return epsilon(delta) of ``steps`` steps, from 0 to 0.2 % above the exact value of Charles et al., eq. (2).
 
-    Measured: 0.003 to 0.01 % above the values in docs/theory.md#table-of-exact-epsilons. At delta 1e-11, at most 0.02 %
-    above, with noise multipliers of 0.5 to 10, groups up to 8, rates from 1e-5 and up to 100,000 steps
+    The measured excess over docs/theory.md#table-of-exact-epsilons is 0.003 to 0.01 %. At delta 1e-11, it is at most
+    0.02 %, for noise multipliers of 0.5 to 10, groups up to 8, rates from 1e-5 and up to 100,000 steps
     (benchmarks/accounting.py).
 
     | case                | value |
@@ -83,16 +83,19 @@ def epsilon(event: Event, steps: int, delta: float) -> float:
 
 
 def composed_epsilon(runs: Iterable[tuple[Event, int]], delta: float, pure: Sequence[float] = ()) -> float:
-    """Return epsilon(delta) of all runs together, each an event and its steps; as exact as ``epsilon`` of one run.
+    """Return epsilon(delta) of all runs together, as exactly as ``epsilon`` of one run.
+
+    A run is an event and its steps.
 
     The pairs are composed on one grid. So epsilon also holds if earlier results decide everything about later runs
-    except their events and steps (Zhu, Dong, Wang 2022); docs/theory.md#several-trainings-of-one-user. Equal events are
-    added up first, so many equal runs take no longer than one run.
+    except their events and steps (Zhu, Dong, Wang 2022; docs/theory.md#several-trainings-of-one-user). The steps of
+    equal events are added up first, so many equal runs take no longer than one run.
 
     Args:
         pure: epsilons of further releases by pure mechanisms.
 
-    Raises InputError like ``epsilon``, and for the filter, whose theorem gives no loss distribution.
+    Raises InputError like ``epsilon``. Also raises InputError for the filter, because its theorem gives no loss
+        distribution.
     """
     steps: dict[GridEvent, int] = {}
     for event, count in runs:
@@ -118,7 +121,7 @@ def composed_epsilon(runs: Iterable[tuple[Event, int]], delta: float, pure: Sequ
 
 
 def delta_of(event: Event, steps: int, target_epsilon: float) -> float:
-    """Return delta(epsilon) of ``steps`` steps, 0 to 0.2 % above the exact value, and at least SMALLEST_DELTA."""
+    """Return delta(epsilon) of ``steps`` steps, from 0 to 0.2 % above the exact value, and at least SMALLEST_DELTA."""
     check_count("steps", steps)
     if not target_epsilon >= 0.0:
         raise InputError(f"epsilon {target_epsilon} is not a number of at least 0")
@@ -135,10 +138,10 @@ def delta_of(event: Event, steps: int, target_epsilon: float) -> float:
 
 
 def loss_distribution(event: Event, steps: int, delta: float) -> LossPair:
-    """Return the whole composed pair on the grid that resolves epsilon at this delta. It also bounds attackers.
+    """Return the whole composed pair on the grid that resolves epsilon at this delta. The pair also bounds attackers.
 
     Noise must be positive. The pair dominates the run in both directions for every a > 0 (Zhu, Dong, Wang 2022). The
-    pair is not tilted, so an epsilon from it is loose if delta is near the rounding: use ``epsilon`` instead.
+    pair is not tilted, so its epsilon is loose if delta is near the rounding. Use ``epsilon`` for epsilon.
     """
     check_count("steps", steps)
     check_delta(delta, steps)
@@ -202,14 +205,17 @@ def calibrate(event: Event, steps: int, delta: float, target_epsilon: float) -> 
 
 
 def delta_caution(delta: float, units: int) -> Statement | None:
-    """Return the caution next to epsilon if delta exceeds 1 / units, else None; ``units`` is a public constant."""
+    """Return the caution to print with epsilon if delta exceeds 1 / units, else None.
+
+    ``units`` is a public constant.
+    """
     if delta <= 1.0 / units:
         return None
     return PromiseCaution.LARGE_DELTA(delta=delta, units=units, most=units**-1.1)
 
 
 def _noise_bracket(spent: Callable[[float], float], target: float) -> tuple[float, float]:
-    """Return ln noise (low, high), with epsilon above the target at low and at most the target at high."""
+    """Return ln noise (low, high). Epsilon is above the target at low, and at most the target at high."""
     smallest, largest = math.log(SMALLEST_NOISE), math.log(LARGEST_NOISE)
     low = high = 0.0  # from noise multiplier 1 outwards
     while spent(high) > target:
@@ -234,15 +240,17 @@ def sensitive_epsilon(event: TwoLevelGaussian, steps: int, delta: float, rule: R
 
     Args:
         event: one step, with the coins' rate as its entity rate.
-        rule: which records a step may use; under "any", the holders' updates change whatever the entity's own coin is.
+        rule: which records a step may use. Under "any", the holders' updates change for both outcomes of the entity's
+            own coin.
     """
     return epsilon(event if rule == "all" else replace(event, entity_rate=1.0), steps, delta)
 
 
 def missed_epsilon(event: TwoLevelGaussian, steps: int, delta: float) -> float:
-    """Return epsilon of a user and a name that one other user's text contains and the recogniser missed there.
+    """Return epsilon of a user and a name that is in one other user's text, where the recogniser missed it.
 
-    The text may also name recognised entities, whose coins others share, so no separate coin hides the name.
+    The text may also name recognised entities. Other records share the coins of these entities, so no separate coin
+    hides the name.
 
     Args:
         event: one step; its entity rate and holders are ignored.
@@ -253,9 +261,9 @@ def missed_epsilon(event: TwoLevelGaussian, steps: int, delta: float) -> float:
 def two_level_epsilon(event: TwoLevelGaussian, steps: int, delta: float, rule: Rule) -> float:
     """Return epsilon of a user and an entity that up to ``event.holders`` other users name.
 
-    The entity is recognised, or missed in one text.
+    The recogniser finds the entity, or misses it in one text.
 
-    Without holders, epsilon is that of the user alone (docs/theory.md#two-level-sampling).
+    Without holders, the result is the epsilon of the user alone (docs/theory.md#two-level-sampling).
 
     Args:
         event: one step, with the coins' rate as its entity rate.
@@ -267,9 +275,11 @@ def two_level_epsilon(event: TwoLevelGaussian, steps: int, delta: float, rule: R
 
 
 def ceiling_of(event: Event, steps: int, delta: float) -> RocCeiling:
-    """Return the ceiling of a run. Its area is at most about 5e-4 above the exact ceiling's, and never below it.
+    """Return the ceiling of a run.
 
-    delta only sets the minimum fineness of the loss grid. Without noise, any TPR can be reached.
+    Its area is never below the area of the exact ceiling, and at most about 5e-4 above it.
+
+    delta only sets the minimum fineness of the loss grid. Without noise, the ceiling allows any TPR.
     """
     if event.noise_multiplier == 0.0:
         return RocCeiling(np.array([0.0, 1.0]), np.array([1.0, 1.0]))
@@ -279,7 +289,7 @@ def ceiling_of(event: Event, steps: int, delta: float) -> RocCeiling:
 
 
 def pld_ceiling(pair: LossPair) -> RocCeiling:
-    """Return the pointwise minimum of both directions' ROC curves, never below the true ceiling."""
+    """Return the pointwise minimum of the two directions' ROC curves, which is never below the true ceiling."""
     remove, add = remove_roc(pair.remove), add_roc(pair.add)
     fpr = np.union1d(remove[0], add[0])
     gap = np.interp(fpr, *remove) - np.interp(fpr, *add)
@@ -295,7 +305,7 @@ def _area(pair: LossPair) -> float:
 
 
 def remove_roc(pmf: LossPmf) -> tuple[Array, Array]:
-    """Return (FPR, TPR) vertices of calling "in" on the largest losses first; upper = in, lower = out."""
+    """Return (FPR, TPR) vertices of the rule that calls "in" on the largest losses first; upper = in, lower = out."""
     # Beyond the last loss kept, l, the curve is below its tangent of slope e^l, which reaches TPR 1 at
     # FPR + (1 - TPR) e^-l.
     losses, masses = _descending(pmf)
@@ -306,10 +316,10 @@ def remove_roc(pmf: LossPmf) -> tuple[Array, Array]:
 
 
 def add_roc(pmf: LossPmf) -> tuple[Array, Array]:
-    """Return (FPR, TPR) vertices from the other end; upper = out.
+    """Return (FPR, TPR) vertices of the rule that calls "out" on the largest losses first; upper = out.
 
-    Calling "out" on the largest losses, with masses U under out and L under in, leaves FPR = 1 - U and TPR = 1 - L.
-    Before the first vertex, the curve is at most that vertex's TPR.
+    If these losses have masses U under out and L under in, then FPR = 1 - U and TPR = 1 - L. Before the first vertex,
+    the curve is at most that vertex's TPR.
     """
     # 1 - U and 1 - L lose digits where they are small and the curve is steep, so every vertex moves up and to the left
     # by the most that n additions may have rounded.
@@ -335,7 +345,7 @@ def _ascending(fpr: Array, tpr: Array) -> tuple[Array, Array]:
 
 
 def moments_epsilon(noise_multiplier: float, rate: float, steps: int, delta: float) -> float:
-    """Return epsilon by the classical moments accountant: min over l <= 64 of (T alpha(l) - ln(delta)) / l, l whole.
+    """Return epsilon of the classical moments accountant: min over whole l <= 64 of (T alpha(l) - ln(delta)) / l.
 
     alpha(l) = ln E_Q[(P / Q)^(l + 1)] is the larger log-moment of one Poisson-sampled Gaussian step (Abadi et al. 2016,
     Theorem 2 and section 3.2). Lai et al. base their epsilons on this accountant; ``epsilon`` is tighter.

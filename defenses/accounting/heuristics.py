@@ -1,6 +1,6 @@
-"""Heuristics to choose a mechanism before training: compute budgets, noise variances, group and cohort sizes, delta.
+"""Heuristics that choose a mechanism before training: compute budgets, noise variances, group and cohort sizes, delta.
 
-None of these is part of a guarantee. Data for a heuristic must come from public users, or be charged for.
+No heuristic is part of a guarantee. Data for a heuristic must come from public users, or cost part of epsilon.
 """
 
 import statistics
@@ -33,7 +33,7 @@ def settled_delta(
 ) -> tuple[float, Statement | None]:
     """Return delta, and the statement of its rule; the statement is None if delta is a number.
 
-    The exponent is that of Charles et al. (section 5, following Ponomareva et al., 2023, section 5.3.2), who count
+    The exponent is from Charles et al. (section 5, following Ponomareva et al., 2023, section 5.3.2), who count
     examples.
 
     Args:
@@ -66,7 +66,7 @@ def compute_budget(group_size: int, cohort: int) -> int:
 
 
 def els_rate(budget: int, group_size: int, users: int) -> float:
-    """Return p = B / (G N), the rate of examples at budget B with G per user (Charles et al., section 3)."""
+    """Return p = B / (G N), the rate of examples at budget B and G examples per user (Charles et al., section 3)."""
     check_count("group size", group_size, MANY)
     rate = budget / (group_size * users)
     if rate > 1.0:
@@ -87,7 +87,7 @@ def uls_noise_variance(noise_multiplier: float, clip_norm: float, cohort: float)
 def median_group_size(records_per_user: Sequence[int]) -> int:
     """Return the median number of records per user, at least 1: the group size for ELS (Charles et al., section 6).
 
-    ``records_per_user`` must be those of public users only; a private median must be charged for.
+    ``records_per_user`` must come from public users only, because a private median costs part of epsilon.
     """
     if not records_per_user:
         raise InputError("the median group size needs the record count of at least one public user")
@@ -100,19 +100,19 @@ def estimate_and_double(
     budget: int,
     start: BudgetChoice = BudgetChoice(group_size=1, cohort=32),
 ) -> list[BudgetChoice]:
-    """Double G or M from a start, whichever reduces the noise more, up to the budget (Charles et al., Algorithm 3).
+    """Double G or M, whichever reduces the noise more, from a start up to the budget (Charles et al., Algorithm 3).
 
     The noise on the mean is L(G) sigma(M) / M (eq. (6)).
 
     Args:
-        lipschitz: function from G to the median norm of a user's mean gradient over G records at the pre-trained model,
-            from public users (or charged for).
+        lipschitz: function from G to the median norm of a user's mean gradient over G records at the pre-trained model.
+            The norms must come from public users, or cost part of epsilon.
         noise_multiplier: function from cohort M to the calibrated noise multiplier.
         budget: number of gradients per step.
         start: first choice.
 
     Returns:
-        Every choice on the way; the last is the first with G M >= budget.
+        All choices from the start to the end. The last is the first choice with G M >= budget.
 
     Raises:
         InputError: the start exceeds the budget.

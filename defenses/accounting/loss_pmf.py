@@ -1,8 +1,9 @@
-"""Privacy-loss distributions on a uniform grid: compose them, and read epsilon and delta from them.
+"""Privacy-loss distributions on a uniform grid: their composition, epsilon and delta.
 
 A ``LossPmf`` is the distribution of the loss ln(upper/lower) under the upper distribution. Every mass is moved to the
-grid such that the hockey-stick divergence H_a(upper, lower) = sup_S upper(S) - a lower(S) never falls ("pessimistic"
-discretisation). All functions here err in that direction: dropped mass becomes infinite loss.
+grid in a way that never lowers the hockey-stick divergence H_a(upper, lower) = sup_S upper(S) - a lower(S)
+("pessimistic" discretisation). All functions of this module err on the pessimistic side: dropped mass becomes infinite
+loss.
 """
 
 import math
@@ -59,7 +60,10 @@ class LossPmf:
 
 @dataclass(frozen=True)
 class LossPair:
-    """Both directions of add/remove. The upper distribution has the unit in for ``remove``, and out for ``add``."""
+    """Both directions of add/remove.
+
+    The upper distribution has the unit in for ``remove``, and has it out for ``add``.
+    """
 
     remove: LossPmf
     add: LossPmf
@@ -71,7 +75,7 @@ class LossPair:
 
 
 class WindowError(Exception):
-    """The composed grid would have too many points. A larger width needs fewer."""
+    """The composed grid would have too many points. A larger width needs fewer points."""
 
 
 Parts: TypeAlias = Sequence[tuple[LossPmf, int]]
@@ -84,7 +88,7 @@ def compose(pmf: LossPmf, steps: int) -> LossPmf:
 
 
 def compose_parts(parts: Parts) -> LossPmf:
-    """Return the loss of all runs of all parts (their convolution), never an underestimate.
+    """Return the loss of all runs of all parts: their convolution, which is never an underestimate.
 
     The window contains all but TAIL_MASS by Chernoff's bound. That mass and ``rounding_mass`` of all steps are added to
     infinity, and negative FFT noise is set to zero. Raises WindowError if the window would exceed MAX_WINDOW points.
@@ -98,16 +102,16 @@ def compose_parts(parts: Parts) -> LossPmf:
 
 
 def compose_tilted(parts: Parts, order: float) -> LossPmf:
-    """Compose like ``compose_parts``, with small relative rounding near the loss that ``order`` decides.
+    """Compose like ``compose_parts``, with a small relative rounding error near the loss that ``order`` sets.
 
     Elsewhere the result is loose. K is the sum of the steps' log-moment functions, order > 0 is in units of 1 / nats,
     and the loss is K'(order). The masses are tilted by e^{order l}, normalised by the mgf, composed and tilted back:
-    P(l) = e^{K - order l} Q(l). FFT rounding is absolute in Q, and the bulk of Q is where P is tiny. The charges are:
+    P(l) = e^{K - order l} Q(l). FFT rounding is absolute in Q, and P is tiny at the bulk of Q. The charges are:
 
     - every mass of Q gets the bound ``tilted_rounding`` on its own rounding (measured to hold with a margin of more
       than 100 against sums in extended precision and in integers);
     - infinity gets Q's tail above the window, at most TAIL_MASS by Chernoff's bound, where P <= e^{K - order l};
-    - the first point of the window gets a mass of 1, for everything below the window.
+    - the first point of the window gets a mass of 1, for all mass below the window.
 
     Raises WindowError like ``compose_parts``.
     """
@@ -223,7 +227,7 @@ def pair_delta(pair: LossPair, epsilon: float) -> float:
 
 
 def mix(first: LossPmf, second: LossPmf, weight: float) -> LossPmf:
-    """Return the loss if ``first`` runs with public probability ``weight``, else ``second``; both on one grid."""
+    """Return the loss if ``first`` runs with public probability ``weight``, else ``second``. Both share one grid."""
     low = min(first.lowest, second.lowest)
     high = max(first.lowest + first.masses.size, second.lowest + second.masses.size)
     masses = np.zeros(high - low)
@@ -241,11 +245,11 @@ def from_dp_accounting(pmf: pld_pmf.PLDPmf) -> LossPmf:
 
 
 def _convolved(parts: Sequence[tuple[Array, int]]) -> tuple[int, Array, float]:
-    """Return the convolution of all parts, each with its multiplicity: (first index, masses >= 0, bandwidth).
+    """Return the convolution of all parts, with multiplicities, as (first index, masses >= 0, bandwidth).
 
-    The convolution is by FFT. Mass outside the window wraps into it, which only adds. bandwidth bounds the mean size of
-    the spectrum without any one of its factors, at most about the largest composed mass. Rounding is proportional to
-    bandwidth.
+    The function uses the FFT. Mass outside the window wraps into the window, which only adds mass. ``bandwidth`` bounds
+    the mean size of the spectrum without any one of its factors, and is at most about the largest composed mass.
+    Rounding is proportional to bandwidth.
     """
     low, high = _window(parts)
     size = high - low + 1
@@ -277,7 +281,7 @@ def tilted_rounding(steps: int, points: int, largest_exponent: float) -> float:
 
 
 def _power(values: npt.NDArray[np.complex128], exponent: int) -> npt.NDArray[np.complex128]:
-    """Return values ** exponent by repeated squaring (numpy's complex power is several times slower)."""
+    """Return values ** exponent by repeated squaring, because numpy's complex power is several times slower."""
     result: npt.NDArray[np.complex128] | None = None
     base = values
     while exponent:
@@ -291,7 +295,10 @@ def _power(values: npt.NDArray[np.complex128], exponent: int) -> npt.NDArray[np.
 
 
 def _window(parts: Sequence[tuple[Array, int]]) -> tuple[int, int]:
-    """Return indices that contain the sum of all parts except TAIL_MASS (half per end), by Chernoff's bound."""
+    """Return the first and last index of a window with all mass of the sum of the parts except TAIL_MASS.
+
+    The bound is Chernoff's, with half of TAIL_MASS at each end.
+    """
     centred, mean, variance, low, high = [], 0.0, 0.0, 0.0, 0.0
     for masses, steps in parts:
         index = np.flatnonzero(masses).astype(np.float64)

@@ -1,4 +1,4 @@
-"""Releases of pure epsilon, such as a private median, together with trainings."""
+"""Epsilon of trainings together with releases by pure mechanisms, such as a private median."""
 
 import itertools
 import math
@@ -21,16 +21,16 @@ def check_pure(pure: Sequence[float]) -> None:
 
 
 def epsilon_with_pure(delta_at: Callable[[float], float], pure: Sequence[float], delta: float, most: float) -> float:
-    """Return epsilon(delta) of trainings together with releases of pure epsilon, rounded up.
+    """Return epsilon(delta) of trainings together with releases by pure mechanisms, rounded up.
 
-    Among mechanisms of pure epsilon s, randomised response loses most. Its loss is s with probability
-    p = 1 / (1 + exp(-s)), and -s otherwise. So delta at epsilon e is the mean of delta'(e - t) over the sums t of these
-    losses, where delta' is the delta of the trainings (docs/theory.md#several-releases).
+    Of all mechanisms with pure epsilon s, randomised response loses most. Its loss is s with probability p = 1 / (1 +
+    exp(-s)), and -s otherwise. So delta at epsilon e is the mean of delta'(e - t) over the sums t of these losses,
+    where delta' is the delta of the trainings (docs/theory.md#several-releases).
 
     Args:
-        delta_at: function delta' of the trainings at epsilon >= 0, in the worse of both directions.
+        delta_at: function delta' of the trainings at epsilon >= 0, for the worse of the two directions.
         pure: the pure epsilons.
-        most: an epsilon that surely suffices.
+        most: an epsilon that is certainly large enough.
 
     Raises:
         InputError: there are too many different pure epsilons.
@@ -62,7 +62,7 @@ def _losses(pure: Sequence[float]) -> list[tuple[float, float]]:
 
 
 def _at(delta_at: Callable[[float], float], epsilon: float) -> float:
-    """Return delta at any epsilon; below 0 from the other direction, which delta' includes."""
+    """Return delta at any epsilon. Below 0, it follows from the other direction, which delta' includes."""
     if epsilon >= 0.0:
         return delta_at(epsilon)
     return -math.expm1(epsilon) + math.exp(epsilon) * delta_at(-epsilon)

@@ -1,6 +1,7 @@
 """The highest ROC curve of any attacker, as data: its area, its points, and the curve of (epsilon, delta)-DP.
 
-The module works without the accountant: an audit of a stated (epsilon, delta) needs no privacy-loss distribution.
+The module does not use the accountant, because an audit of a stated (epsilon, delta) needs no privacy-loss
+distribution.
 """
 
 from dataclasses import dataclass
@@ -18,7 +19,10 @@ _PASSES = 40  # of whole arrays; the point-by-point scan finishes what they leav
 
 @dataclass(frozen=True)
 class RocCeiling:
-    """A concave, piecewise linear ROC curve: vertices fpr, tpr of shape (n,), ascending from FPR 0 to (1, 1)."""
+    """A concave, piecewise linear ROC curve.
+
+    Its vertices ``fpr`` and ``tpr``, shape (n,), ascend from FPR 0 to (1, 1).
+    """
 
     fpr: Array
     tpr: Array
@@ -46,9 +50,9 @@ class RocCeiling:
 
 
 def epsilon_delta_ceiling(epsilon: float, delta: float) -> RocCeiling:
-    """Return the ROC region of (epsilon, delta)-DP: (0, delta), the anti-diagonal bend, (1 - delta, 1), (1, 1).
+    """Return the ceiling of (epsilon, delta)-DP: (0, delta), the anti-diagonal bend, (1 - delta, 1), (1, 1).
 
-    Kairouz, Oh, Viswanath 2015, Theorem 2.1.
+    The source is Kairouz, Oh, Viswanath 2015, Theorem 2.1.
     """
     if not 0.0 <= delta < 1.0:
         raise InputError(f"delta {delta} is outside [0, 1)")
@@ -57,7 +61,7 @@ def epsilon_delta_ceiling(epsilon: float, delta: float) -> RocCeiling:
 
 
 def symmetrised(ceiling: RocCeiling) -> RocCeiling:
-    """Return the concave hull of the curve and its reflection (x, y) -> (1 - y, 1 - x); never below the curve.
+    """Return the concave hull of the curve and its reflection (x, y) -> (1 - y, 1 - x), which is never below the curve.
 
     A one-run f-DP test needs such a symmetric curve (docs/theory.md#one-run-curve-test).
     """

@@ -1,4 +1,4 @@
-"""The error that rounding may add to a composed loss. Works without dp-accounting, for machines that only train."""
+"""The error that rounding may add to a composed loss. The module works on machines without dp-accounting."""
 
 from heldin.base.errors import InputError
 
@@ -6,9 +6,9 @@ from heldin.base.errors import InputError
 def rounding_mass(steps: int) -> float:
     """Return the mass charged for the rounding of a ``steps``-fold FFT power.
 
-    The transform's error in delta grows like steps * 2^-53. Measured against the exact contour integral, the error
-    stays below 0.25 times this mass (docs/theory.md#rounding-of-composed-losses). Charging the whole mass therefore
-    never leaves delta too low.
+    The transform's error in delta grows like steps * 2^-53. Compared with the exact contour integral, the measured
+    error is below 0.25 times this mass (docs/theory.md#rounding-of-composed-losses). With the whole mass charged, delta
+    is therefore never too low.
     """
     return steps * 2.0**-53
 

@@ -1,8 +1,9 @@
-"""One step of an event as a privacy-loss distribution: mixtures of Gaussians, by vectorised Newton iterations.
+"""One step of an event as a privacy-loss distribution: mixtures of Gaussians, solved by vectorised Newton iterations.
 
-The pair is P = sum_k w_k N(c_k, s^2) (the unit is in) against Q = N(0, s^2) (the unit is out). Charles et al.,
-Theorem 1, has c = 0..G and w = Binom(G, p). The loss L(x) = ln P/Q = ln sum_k w_k exp(c_k x / s^2 - c_k^2 / (2 s^2)) is
-increasing and convex in x. Newton's method from the right therefore finds all points where L crosses the grid at once.
+The pair is P = sum_k w_k N(c_k, s^2) (the unit is in) against Q = N(0, s^2) (the unit is out). Charles et al., Theorem
+1, has c = 0..G and w = Binom(G, p). The loss L(x) = ln P/Q = ln sum_k w_k exp(c_k x / s^2 - c_k^2 / (2 s^2)) is
+increasing and convex in x. Newton's method, started on the right, therefore finds all points where L crosses the grid,
+in one vectorised run.
 """
 
 import functools
@@ -34,7 +35,7 @@ _BLOCK = 2**20  # exponents at a time: 8 MiB
 
 
 class GridError(Exception):
-    """The one-step grid would have too many cells. A larger width needs fewer."""
+    """The one-step grid would have too many cells. A larger width needs fewer cells."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,8 @@ class Mixture:
         deviation: standard deviation of all components, > 0.
         sensitivities: means of the components, shape (k,), >= 0, at least one positive.
         weights: weights of the components, shape (k,), > 0.
-        missing: mass that the weights leave out: infinite loss in the remove direction, and left out of the lower
-            distribution in the add direction. Both can only raise a hockey-stick divergence.
+        missing: mass that the weights leave out. In the remove direction it has infinite loss; in the add direction it
+            is missing from the lower distribution. Either way, a hockey-stick divergence can only rise.
     """
 
     deviation: float
@@ -56,7 +57,7 @@ class Mixture:
 
 
 def binomial_mixture(deviation: float, group_size: int, rate: float) -> Mixture:
-    """Return N(Binom(group_size, rate), deviation^2) of Charles et al., Theorem 1, without a tail of STEP_TAIL."""
+    """Return N(Binom(group_size, rate), deviation^2) of Charles et al., Theorem 1, without a tail of mass STEP_TAIL."""
     counts = np.arange(group_size + 1)
     # Atom k stays while P(count >= k), not its own weight, is above STEP_TAIL: what is missing is a bounded tail.
     kept = np.append(True, stats.binom.sf(counts[:-1], group_size, rate) > STEP_TAIL)
@@ -69,7 +70,7 @@ def binomial_mixture(deviation: float, group_size: int, rate: float) -> Mixture:
 def two_level_mixtures(
     deviation: float, user_rate: float, entity_rate: float, holders: int, entity_sensitivity: float
 ) -> tuple[list[Mixture], Array, float]:
-    """Return N(a + c n b, deviation^2) for each number n of holders in the cohort, with coins a of user, b of entity.
+    """Return N(a + c n b, deviation^2) for each number n of holders in the cohort, with user coin a and entity coin b.
 
     Args:
         deviation: standard deviation of the noise.
@@ -79,8 +80,9 @@ def two_level_mixtures(
         entity_sensitivity: the factor c.
 
     Returns:
-        The mixtures by ascending n, their probabilities of shape (mixtures,), and the mass left out: all n whose upper
-        tail is below STEP_TAIL. A lower tail below STEP_TAIL is added to the next higher n, whose divergence is larger.
+        The mixtures by ascending n, their probabilities, shape (mixtures,), and the mass left out. Each n with an upper
+        tail below STEP_TAIL is left out. A lower tail below STEP_TAIL is added to the next higher n, whose divergence
+        is larger.
     """
     counts = np.arange(holders + 1)
     upper = np.append(1.0, stats.binom.sf(counts[:-1], holders, user_rate))  # P(at least n), shape (holders + 1,)
@@ -97,7 +99,7 @@ def two_level_mixtures(
 
 
 def loss_range(mixture: Mixture) -> tuple[float, float]:
-    """Return losses (low, high), in nats, that contain all but STEP_TAIL of either distribution."""
+    """Return losses (low, high), in nats. The interval contains all but STEP_TAIL of each distribution."""
     low, high = _loss(np.array(_cut(mixture)), mixture)[0]
     return float(low), float(high)
 
@@ -109,9 +111,9 @@ def mixture_step(mixture: Mixture, width: float, offset: float = 0.0) -> LossPai
 
     ``offset`` is the offset of the grid of ``remove``; the grid of ``add`` has its negative.
 
-    For every a > 0, the discretised pair's H_a is at least the true pair's, in both directions. The mass of each grid
-    cell is split between the cell's two ends such that its mass under P and under Q is kept (Doroshenko et al. 2022,
-    Algorithm 1). Mass outside the grid moves to the next higher loss or to infinity.
+    For every a > 0, H_a of the discretised pair is at least H_a of the true pair, in both directions. The mass of each
+    grid cell is split between the two ends of the cell, so that the masses under P and under Q do not change
+    (Doroshenko et al. 2022, Algorithm 1). Mass outside the grid moves to the next higher loss or to infinity.
 
     Raises GridError if the grid would have more than MAX_CELLS cells.
     """
@@ -137,7 +139,7 @@ def mixture_step(mixture: Mixture, width: float, offset: float = 0.0) -> LossPai
 def public_average(
     mixtures: Sequence[Mixture], chances: Array, missing: float, width: float, offset: float = 0.0
 ) -> LossPair:
-    """Return one step that publishes which mixture it ran: the average of the loss distributions on one grid.
+    """Return the average of the mixtures' loss distributions on one grid: a step that publishes which mixture it used.
 
     Args:
         mixtures: the mixtures, at least one.
@@ -162,7 +164,7 @@ def _rest_infinite(pmf: LossPmf, missing: float) -> LossPmf:
 
 
 def _loss(x: Array, mixture: Mixture) -> tuple[Array, Array]:
-    """Return L and dL/dx at x, both with the shape (n,) of x, in blocks: the exponents have shape (block, k)."""
+    """Return L and dL/dx at x, shape (n,) each. The function works in blocks, with exponents of shape (block, k)."""
     blocks = np.array_split(x, 1 + x.size * mixture.weights.size // _BLOCK)
     values, slopes = zip(*(_loss_block(block, mixture) for block in blocks), strict=True)
     return np.concatenate(values), np.concatenate(slopes)
@@ -210,7 +212,7 @@ def _inverse_loss(targets: Array, mixture: Mixture) -> Array:
 
 
 def _cell_masses(edges: Array, mixture: Mixture) -> tuple[Array, Array]:
-    """Return masses of P and Q below the first edge, between edges and above the last; shapes (edges + 1,)."""
+    """Return masses of P and Q below the first edge, between edges and above the last edge, shape (edges + 1,) each."""
 
     def masses(shift: float) -> Array:
         # Differences of the smaller tail keep their relative precision on both sides of the centre.
@@ -226,10 +228,11 @@ def _cell_masses(edges: Array, mixture: Mixture) -> tuple[Array, Array]:
 
 
 def _connect(upper: Array, lower: Array, starts: Array, width: float) -> Array:
-    """Return masses on the grid points from the cells' masses under both distributions, shape (cells + 1,).
+    """Return masses at the grid points, shape (cells + 1,), from the masses of the cells under both distributions.
 
     Cell i spans the losses [starts_i, starts_i + width]. Its upper mass u and lower mass v become b at the high end and
-    u - b at the low end with b = (u - e^starts v) / (1 - e^-width), which keeps both (Doroshenko et al., Algorithm 1).
+    u - b at the low end with b = (u - e^starts v) / (1 - e^-width), which preserves u and v (Doroshenko et al.,
+    Algorithm 1).
     """
     # A lower mass that underflowed to zero sends the whole cell to its high end, which is the safe side.
     with np.errstate(divide="ignore"):
@@ -243,7 +246,10 @@ def _connect(upper: Array, lower: Array, starts: Array, width: float) -> Array:
 
 
 def _cut(mixture: Mixture) -> tuple[float, float]:
-    """Return x below which Q has mass STEP_TAIL, and x above which P has (P is right of Q), rounded outwards."""
+    """Return x below which Q has mass STEP_TAIL, and x above which P has this mass, rounded outwards.
+
+    P is right of Q.
+    """
     reach = -mixture.deviation * float(special.ndtri(STEP_TAIL))
     # By bisection; ``high`` always keeps at most STEP_TAIL of P above it. P lies to the right of Q, so that P has even
     # less below -reach than Q, and Q even less above ``high`` than P.
@@ -256,7 +262,9 @@ def _cut(mixture: Mixture) -> tuple[float, float]:
 
 
 def one_step(event: GridEvent, width: float, offset: float = 0.0) -> LossPair:
-    """Return the event's one-step dominating pair on a grid of ``width`` nats (UnamplifiedGaussian: of the whole run).
+    """Return the event's one-step dominating pair on a grid of ``width`` nats.
+
+    For UnamplifiedGaussian, the pair is of the whole run.
 
     ``offset`` is the offset of the grid (``mixture_step``); a hard cohort cap ignores it. Raises GridError if the grid
     is too fine.
@@ -308,7 +316,7 @@ def _two_level(event: TwoLevelGaussian) -> tuple[list[Mixture], Array, float]:
 
 
 def absence_loss(event: GridEvent) -> float:
-    """Return ln of the probability that the unit is not in a step; much of the one-step loss is at this value.
+    """Return ln of the probability that the unit is not in a step. The one-step loss often has exactly this value.
 
     The result is 0 if the unit is always in the step, or if this module does not build the one-step distribution.
     """
@@ -320,7 +328,7 @@ def absence_loss(event: GridEvent) -> float:
 def to_dp_event(event: Event, steps: int) -> dp_event.DpEvent:
     """Return the whole run as a dp-accounting event for its PLD accountant under add/remove.
 
-    dp-accounting has no such event for two-level sampling and the filter.
+    dp-accounting has no event for two-level sampling or the filter.
     """
     match event:
         case PoissonGaussian(noise_multiplier=s, rate=rate, group_size=1):

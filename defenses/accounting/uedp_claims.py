@@ -1,7 +1,8 @@
 """The claims of Lai et al. for UeDP-Alg, and its actual guarantee: the numbers of ``heldin account uedp``.
 
-The claim is the classical moments accountant at the rate at which a random *record* is used. What holds is two-level
-sampling, whose other side removes a record's author and an entity (docs/theory.md#claims-of-user-entity-dp).
+The claim is the epsilon of the classical moments accountant at the rate at which a random *record* is used. The actual
+guarantee is the guarantee of two-level sampling, in which neighbours differ in a user and an entity
+(docs/theory.md#claims-of-user-entity-dp).
 """
 
 import dataclasses
@@ -19,15 +20,17 @@ NoiseScale: TypeAlias = Literal["cohort", "clip-norm"]
 """Of what the noise is a multiple: the largest norm of a whole cohort's sum and one (Algorithm 1), or one clip norm."""
 
 RULES: tuple[Rule, ...] = ("all", "any")
-ASSUMED = "what holds assumes weights and divisors that are public constants: weights that count records void it"
+ASSUMED = (
+    "the actual guarantee assumes weights and divisors that are public constants: weights that count records void it"
+)
 
 
 @dataclass(frozen=True)
 class HolderPoint:
-    """The guarantee for an entity that at most so many other users name.
+    """The actual guarantee for an entity that at most ``holders`` other users name.
 
     Attributes:
-        holders: K, other users whose records name the entity.
+        holders: maximum number K of other users whose records name the entity.
         rule_all: epsilon if a record needs all of its entities drawn.
         rule_any: epsilon if one drawn entity suffices.
     """
@@ -39,20 +42,20 @@ class HolderPoint:
 
 @dataclass(frozen=True)
 class UedpAccount(Tabular):
-    """The paper's claim beside what holds.
+    """The paper's claim, with the actual guarantee.
 
     Attributes:
         users: public number of users.
-        cohort: expected users in a step.
-        entity_rate: of a recognised entity in a step.
+        cohort: expected number of users in a step.
+        entity_rate: probability q_e that a recognised entity is in a step.
         noise_multiplier: z.
-        noise_on_sum: deviation of the noise on the sum of clipped updates, over the clip norm.
-        delta: of every epsilon.
+        noise_on_sum: standard deviation of the noise on the sum of clipped updates, divided by the clip norm.
+        delta: delta of every epsilon.
         claimed_sensitive: the paper's epsilon for f_E.
-        claimed: the paper's epsilon for f_E+; None where the share of sensitive records is not given.
+        claimed: the paper's epsilon for f_E+; None if the share of sensitive records is not given.
         user: epsilon of a user alone.
-        missed: epsilon of a user and a name that the recogniser missed, in one text of another user.
-        strict: what holds, by the number of holders; ``missed`` is included.
+        missed: epsilon of a user and a name that the recogniser missed in one text of another user.
+        strict: the actual guarantee for each number of holders; it includes names that were missed in one text.
     """
 
     users: int
@@ -69,11 +72,11 @@ class UedpAccount(Tabular):
     strict: tuple[HolderPoint, ...]
 
     def heading(self) -> str:
-        """Claim and fact in one line."""
+        """Return the claim and the actual guarantee in one line."""
         claim = self.claimed_sensitive if self.claimed is None else self.claimed
         worst = self.strict[-1]
         return (
-            f"claimed epsilon {claim:.4g}; what holds for an entity that up to {worst.holders} other users name:"
+            f"claimed epsilon {claim:.4g}; actual epsilon for an entity that up to {worst.holders} other users name:"
             f" {worst.rule_all:.4g} (rule all), {worst.rule_any:.4g} (rule any), delta {self.delta:g}"
         )
 
@@ -81,15 +84,16 @@ class UedpAccount(Tabular):
         """State the assumptions behind the numbers."""
         return (
             ASSUMED,
-            f"a name that the recogniser missed, in one text of another user: {self.missed:.4g}, which is included",
+            "the numbers include the epsilon for a name that the recogniser missed in one text of another user:"
+            f" {self.missed:.4g}",
         )
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row for each number of holders."""
+        """Return one row for each number of holders."""
         return [dataclasses.asdict(point) for point in self.strict]
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields by name."""
+        """Return the fields as a dict."""
         return dataclasses.asdict(self)
 
 
@@ -105,19 +109,21 @@ def account_uedp(
     holders: Sequence[int] = (),
     noise_scale: NoiseScale = "cohort",
 ) -> UedpAccount:
-    """UeDP-Alg of Lai et al.: what the paper's accountant claims, and what two-level sampling gives.
+    """Return the epsilon that Lai et al. claim for UeDP-Alg, and the epsilon that two-level sampling gives.
 
     Args:
         users: public number of users |U|.
-        cohort: expected users in a step, q_u |U|.
+        cohort: expected number of users in a step, q_u |U|.
         noise_multiplier: z.
-        entity_rate: q_e.
+        entity_rate: probability q_e that a recognised entity is in a step.
         sensitive_share: share of records with a recognised entity, for the claim of f_E+; None: f_E only.
-        holders: how many other users name the entity, one row for each; none: powers of two up to 64 and all users.
-        noise_scale: of what the noise is a multiple; "cohort" is Algorithm 1, line 14, with weights of 1.
+        holders: numbers of other users who name the entity, one row for each; empty: powers of two up to 64, and all
+            users.
+        noise_scale: unit of the noise multiplier: "cohort", the largest norm of a whole cohort's sum plus one
+            (Algorithm 1, line 14, with weights of 1), or "clip-norm", one clip norm.
 
     Raises:
-        InputError: a number out of range.
+        InputError: a number is out of range.
     """
     check_count("users", users)
     if not 0.0 < cohort <= users:
@@ -155,13 +161,14 @@ def account_uedp(
 
 
 def uedp_table(result: UedpAccount) -> str:
-    """The claim and the strict epsilons as plain text for a terminal."""
+    """Return the claim and the epsilons of the actual guarantee as plain text for a terminal."""
     claimed = "" if result.claimed is None else f", f_E+ {result.claimed:.4g}"
     lines = [
         result.heading(),
         f"noise on the sum {result.noise_on_sum:.5g} clip norms, {result.users} users, cohort {result.cohort:g},"
         f" {result.steps} steps",
-        f"the paper's claim: f_E {result.claimed_sensitive:.4g}{claimed}; of a user alone {result.user:.4g} holds",
+        f"the paper's claim: f_E {result.claimed_sensitive:.4g}{claimed}; actual epsilon of a user"
+        f" alone: {result.user:.4g}",
         "",
         f"{'other users who name the entity':>32}{'rule all':>12}{'rule any':>12}",
     ]

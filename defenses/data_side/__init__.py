@@ -1,1 +1,1 @@
-"""Heuristic defenses on the data side: one module per kind. None gives a DP guarantee."""
+"""Heuristic defenses on the data side, one module per kind. No such defense gives a DP guarantee."""

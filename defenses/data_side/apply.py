@@ -29,7 +29,7 @@ def apply_defenses(
         seed: public seed of random choices.
 
     Raises:
-        InputError: a step returns other records, another order, another user or another text than it declares.
+        InputError: a step returns records, an order, users or texts that its declaration does not allow.
     """
     given = StepInput(lengths, losses, seed, reporter)
     left, removals = list(records), []
@@ -42,7 +42,7 @@ def apply_defenses(
 
 
 def as_trained(defenses: Sequence[DataSideDefense], documents: Mapping[str, Document]) -> list[Document]:
-    """Return the documents as training would see them: steps change their texts, and no record is left out.
+    """Return the documents with the texts that training would see. Steps change texts, and no document is left out.
 
     Args:
         defenses: the steps, in order.
@@ -64,7 +64,7 @@ def _not_there(documents: Sequence[Document]) -> list[float]:
 def _require_records(
     defense: DataSideDefense, before: Sequence[TrainingRecord], after: Sequence[TrainingRecord]
 ) -> None:
-    """Check that a step kept some of the records, in order, and changed only what it declares."""
+    """Check that a step kept some of the records, in order, and made only the changes that it declares."""
     given = iter(before)
     for record in after:
         same = next((own for own in given if own.row == record.row), None)

@@ -28,7 +28,10 @@ class Cap(DataSideDefense):
         return DataStepText.CAPPED(records=self.records, selection=self.selection)
 
     def declared(self) -> DataStep:
-        """Return the declared step. It is not record-local: without a record, another record is kept in its place."""
+        """Return the declared step.
+
+        It is not record-local: if a record is missing, another record is kept in its place.
+        """
         by_slots = not self.ranks_by_base  # by id; every other rule ranks a user's texts
         return DataStep(name=self.name(), user_local=True, record_local=False, slots_only=by_slots)
 
@@ -39,7 +42,7 @@ class Cap(DataSideDefense):
 
     @property
     def ranks_by_base(self) -> bool:
-        """Return True except for the random choice: lengths are in tokens, and perplexity needs the model."""
+        """Return True unless the choice is random, because lengths are in tokens and perplexity needs the model."""
         return self.selection != "random"
 
     def apply(self, records: Sequence[TrainingRecord], given: StepInput) -> list[TrainingRecord]:

@@ -1,7 +1,7 @@
-"""The interface of a data-side defense: a step on training records that declares what it depends on.
+"""The interface of a data-side defense: a step on training records. A step declares the data that it depends on.
 
-Such a step acts after the set-asides, in the configured order (docs/theory.md#rules-of-the-data). Kandpal et al.
-(2024), section 4.2.
+heldin applies the steps after the set-asides, in the configured order (docs/theory.md#rules-of-the-data). The source is
+Kandpal et al. (2024), section 4.2.
 """
 
 from abc import ABC, abstractmethod
@@ -70,7 +70,7 @@ Measure = Callable[[Sequence[Document]], Sequence[float]]
 
 @dataclass(frozen=True)
 class StepInput:
-    """The inputs of a step in addition to the records.
+    """The inputs of a step other than the records.
 
     Attributes:
         lengths: function from documents to numbers of counted tokens.
@@ -101,7 +101,9 @@ class DataSideDefense(Choice, ABC):
     """Whether what becomes of a record depends on that record alone; None counts as no."""
 
     def name(self) -> Statement:
-        """Return the step's name in a plan and a record: for a package's kind with version and hash of the code.
+        """Return the step's name in a plan and a record.
+
+        For a package's kind, the name has version and hash of the code.
 
         Raises InputError if the package cannot be found.
         """
@@ -127,7 +129,7 @@ class DataSideDefense(Choice, ABC):
 
     @property
     def most_records(self) -> int | None:
-        """Return the maximum number of records that the step leaves a user; None without a limit."""
+        """Return the maximum number of a user's records that the step keeps; None if there is no limit."""
         return None
 
     @property
@@ -137,12 +139,12 @@ class DataSideDefense(Choice, ABC):
 
     @property
     def searched_by(self) -> EntitySourceConfig | None:
-        """Return the source that finds whom a record names; None if nothing is searched."""
+        """Return the source that finds the people and things named in a record; None if the step needs no source."""
         return None
 
 
 def by_user(records: Iterable[TrainingRecord]) -> Mapping[str, list[TrainingRecord]]:
-    """Return the records by user, both in the given order."""
+    """Return the records of each user. Users and records stay in the given order."""
     records_of: dict[str, list[TrainingRecord]] = {}
     for record in records:
         records_of.setdefault(record.user, []).append(record)

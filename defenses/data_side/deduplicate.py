@@ -1,4 +1,4 @@
-"""Deduplication: the first of several equal or similar texts is kept."""
+"""Deduplication keeps the first of several equal or similar texts."""
 
 import hashlib
 from collections.abc import Iterable, Sequence
@@ -15,7 +15,7 @@ from heldin.words.statement import Statement
 
 
 class Deduplicate(DataSideDefense):
-    """Keep the first of every set of similar texts."""
+    """Keep only the first of each set of equal or similar texts."""
 
     kind: Literal["deduplicate"] = "deduplicate"
     scope: Literal["user", "corpus"] = "user"
@@ -33,7 +33,7 @@ class Deduplicate(DataSideDefense):
         return within(alike=DataStepText.EQUAL() if self.threshold == 1.0 else similar)
 
     def declared(self) -> DataStep:
-        """Return the declared step. It is not record-local: without a record, its copy is kept."""
+        """Return the declared step. It is not record-local: if a record is missing, its copy is kept."""
         # Across users the first of two copies stays: whether one user's does depends on who else is there.
         return DataStep(name=self.name(), user_local=self.scope == "user", record_local=False)
 

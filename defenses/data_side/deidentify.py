@@ -1,6 +1,6 @@
-"""De-identification: names of categories replace mentions of entities.
+"""De-identification: the name of the category replaces each mention of an entity.
 
-This is the baseline of Lai et al. (2021). A name that the source of mentions misses stays.
+De-identification is the baseline of Lai et al. (2021). A name that the source of mentions misses is not replaced.
 """
 
 from collections.abc import Iterable, Sequence
@@ -55,10 +55,12 @@ class DeIdentify(DataSideDefense):
 
 
 def deidentified(document: Document, mentions: Iterable[Span]) -> Document:
-    """Replace every mention in the document, as in "[PERSON] called". A replacement counts if any of the mention did.
+    """Replace every mention in the document, as in "[PERSON] called".
 
-    Overlapping mentions are replaced together, by the category of the longest, so no part of either remains. The parts
-    that do not count are searched too, because a model reads them.
+    A replacement counts if any part of the mention did.
+
+    Overlapping mentions are replaced together, by the category of the longest mention, so no part of any mention
+    remains. Parts that do not count are also searched, because a model reads them.
     """
     merged = _merged(mentions)
     pieces, at = [], 0
@@ -74,7 +76,10 @@ def deidentified(document: Document, mentions: Iterable[Span]) -> Document:
 
 
 def _moved(spans: Spans, mentions: Sequence[tuple[int, int, Category]]) -> Spans:
-    """Return the parts that count, after replacing mentions. A mention on an edge belongs to the earlier part."""
+    """Return the parts that count after the replacement of mentions.
+
+    A mention on an edge belongs to the earlier part.
+    """
     moved, before = [], 0
     for begin, end in spans:
         first, last = _moved_begin(begin, mentions), end

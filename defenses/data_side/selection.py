@@ -1,4 +1,4 @@
-"""Choose which of a user's records are used, if their number is limited."""
+"""The choice of the records that are used, if the number of a user's records is limited."""
 
 from collections.abc import Sequence
 
@@ -20,7 +20,7 @@ def select_records(
     purpose: str,
     losses: Sequence[float] | None = None,
 ) -> list[int]:
-    """Return positions of at most ``count`` of one user's records, increasing.
+    """Return the positions of at most ``count`` records of one user, increasing.
 
     Args:
         rule: "all" (``count`` is ignored), "random" (by a keyed hash of the record ids), "longest", "shortest" (by

@@ -1,4 +1,4 @@
-"""Three exact ways to compute norms and the weighted sum of units' gradients of a parameter, and their choice.
+"""Three exact ways to compute norms and the weighted sum of units' gradients, and the choice of a way.
 
 | way | norm | sum | extra time, in multiply-adds | extra memory |
 |---|---|---|---|---|
@@ -6,9 +6,9 @@
 | stream | of each unit's gradient, dropped | of the gradients, computed again | B L M N | inputs and deltas |
 | ghost | Gram matrices over the unit's tokens | one product | B L M N + sum of T^2 (M + N) | inputs and deltas |
 
-For units whose tokens cancel, ghost computes norm and sum as stream does. Ghost norms: Li et al. 2022, "Large Language
-Models Can Be Strong Differentially Private Learners", section 4; the sum from kept inputs and deltas: Bu et al. 2023
-(book-keeping). Axes as in ``layer_rules``.
+For units whose tokens cancel, ghost computes norm and sum as stream does. Ghost norms are from Li et al. 2022, "Large
+Language Models Can Be Strong Differentially Private Learners", section 4. The sum from kept inputs and deltas is from
+Bu et al. 2023 (book-keeping). ``layer_rules`` defines the names of the axes.
 """
 
 from collections.abc import Mapping
@@ -35,9 +35,9 @@ FEW = 1024  # tokens of a unit's recorded pass that take a GPU no longer than th
 def choose_ways(
     matrices: Mapping[str, torch.Size], layout: RecordLayout, positions: int, device: torch.device, budget: int | None
 ) -> dict[str, MatrixWay]:
-    """Return a way for each weight matrix: materialise where it saves most time and fits into ``budget`` bytes.
+    """Return a way for each weight matrix: materialise if it saves most time and fits into ``budget`` bytes.
 
-    The other matrices get the faster of stream and ghost. Times follow the module's table and the constants above.
+    The other matrices get the faster of stream and ghost. Times are estimated from the module's table and constants.
 
     Args:
         matrices: shape of each matrix that multiplies (M, N).
@@ -69,9 +69,9 @@ def unit_by_unit(
 ) -> bool:
     """Return whether a plain backward pass for each unit is faster than these ways.
 
-    On a GPU, the plain pass is faster in three cases. It may take longer than the host needs to start it. It may be
-    recorded, so the host starts it as a whole, with fewer operations and compiled layers. Or gradients would be
-    computed twice for lack of memory, and each unit has enough tokens to occupy a GPU.
+    On a GPU, the plain pass is faster in three cases. First, a pass takes longer than the host needs to start it.
+    Second, passes are recorded, so the host starts each as a whole, with fewer operations and compiled layers. Third,
+    gradients would be computed twice for lack of memory, and each unit has enough tokens to occupy a GPU.
 
     Args:
         ways: how the gradients of each parameter would be held.
@@ -85,7 +85,7 @@ def unit_by_unit(
 
 
 def in_words(engine: str, ways: Mapping[str, Way]) -> str:
-    """Return the engine's name; for "auto", with the number of weight matrices for each way."""
+    """Return the engine's name. For "auto", the text has the number of weight matrices for each way."""
     taken = list(ways.values())
     counts = [f"{way} {taken.count(way)}" for way in get_args(MatrixWay) if way in taken]
     return f"auto: {', '.join(counts) or 'no'} weight matrices" if engine == "auto" else engine

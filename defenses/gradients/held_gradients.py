@@ -1,6 +1,6 @@
-"""The gradients of all units of a pass, held between the backward pass, their norms and the weighted sum.
+"""The gradients of all units of a pass. heldin keeps them until it has computed the norms and the weighted sum.
 
-Axes as in ``layer_rules``.
+``layer_rules`` defines the names of the axes.
 """
 
 import itertools
@@ -43,19 +43,27 @@ class Workspace:
 
 
 class UnitGradients(Protocol):
-    """The units' gradients of one or more parameters. Their uses during the backward pass feed them."""
+    """The units' gradients of one or more parameters, from the uses of the parameters during the backward pass."""
 
     def add(self, name: str, use: Use) -> None:
-        """Take in one use of the parameter with this name."""
+        """Add one use of the parameter with this name."""
 
     def norms(self) -> Tensor:
-        """Return (U, parts) norms whose squares sum to the squared norms. Call it once, after the last use."""
+        """Return norms of parts, (U, parts), whose squares sum to the squared norms.
+
+        Call this once, after the last use.
+        """
 
     def discard(self, bad: Tensor) -> None:
-        """Zero the gradients of the units marked in bad (U,), whatever their values. Call it after ``norms``."""
+        """Set the gradients of the units that are marked in bad (U,) to zero, even if they are NaN.
+
+        Call this after ``norms``.
+        """
 
     def weighted_sums(self, weights: Tensor, onto: Sums | None) -> Sums:
-        """Return, by name, the sum of weight times gradient of each parameter, in its shape. Call it after ``norms``.
+        """Return, by name, the sum over units of weight times gradient, in the parameter's shape.
+
+        Call this after ``norms``.
 
         Args:
             weights: weights of the units, (U,), float32.
@@ -64,7 +72,7 @@ class UnitGradients(Protocol):
 
 
 class Materialised:
-    """Each unit's gradient of a matrix, kept in ``kept`` (U, numel). Norm and sum use exactly these numbers."""
+    """Each unit's gradient of a matrix, in ``kept`` (U, numel). Norm and sum use exactly these numbers."""
 
     def __init__(self, name: str, shape: torch.Size, layout: RecordLayout, kept: Tensor, *, looked_up: bool) -> None:
         self._name, self._shape, self._layout, self._kept = name, shape, layout, kept
@@ -113,7 +121,7 @@ class Materialised:
 
 
 class Vectors:
-    """Each unit's gradients of all vectors, kept consecutively in rows of ``_ROW`` numbers."""
+    """Each unit's gradients of all vectors, stored one after another in rows of ``_ROW`` numbers."""
 
     # Together: a model has more vectors than matrices, and a GPU idles between many small tasks.
 
@@ -162,10 +170,12 @@ class Vectors:
 
 
 class Deferred:
-    """Kept inputs and deltas. Norm and sum come from gradients computed twice, or from Gram matrices and a product.
+    """Kept inputs and deltas.
 
-    Gram matrices give ghost norms, which are for units whose tokens do not cancel. If tokens cancel, the product's
-    rounding differs from the norm's, and a contribution could exceed the clip norm.
+    Norm and sum come from gradients that are computed twice, or from Gram matrices and a product.
+
+    Gram matrices give ghost norms. They are used only for units whose tokens do not cancel. If tokens cancel, the
+    product rounds differently from the norm, and a contribution could exceed the clip norm.
     """
 
     def __init__(
@@ -192,7 +202,7 @@ class Deferred:
         return self._exact_squares(None).sqrt().unsqueeze(1)
 
     def taken_again(self, cancelling: Tensor) -> Tensor:
-        """Return (U,) squared norms of a ghost's marked units, from their gradients; zero for the other units.
+        """Return squared norms, (U,), of the marked units from their gradients; zero for the other units.
 
         Args:
             cancelling: marks, (U,), of the units whose tokens cancel.
@@ -201,20 +211,20 @@ class Deferred:
         return torch.where(cancelling, self._exact_squares(cancelling), 0.0)
 
     def _exact_squares(self, only: Tensor | None) -> Tensor:
-        """Return (U,) squared norms from the gradients, a few units at a time; zero for units not in ``only``."""
+        """Return squared norms, (U,), from the gradients, a few units at a time; zero for units not in ``only``."""
         squares = torch.zeros(self._layout.units, dtype=torch.float64, device=self._device)
         for piece in self._dense_pieces(only):
             squares[piece.first : piece.last] = _row_norms(self._dense(piece)).double().square().sum(1)
         return squares
 
     def _dense_pieces(self, only: Tensor | None) -> Iterator[UnitBlock]:
-        """Yield pieces whose gradients fit into memory, with a unit marked in ``only`` (U,); None: all pieces."""
+        """Yield the pieces, small enough for memory, with a unit that is marked in ``only`` (U,); None: all pieces."""
         for piece in self._pieces(self._shape.numel()):
             if only is None or bool(only[piece.first : piece.last].any()):
                 yield piece
 
     def squares_and_bounds(self) -> tuple[Tensor, Tensor]:
-        """Return (U,) squared ghost norms, and squared sums of the tokens' norms, which scale the rounding."""
+        """Return squared ghost norms, (U,), and squared sums of the tokens' norms, which scale the rounding error."""
         squares = torch.zeros(self._layout.units, dtype=torch.float64, device=self._device)
         bounds = torch.zeros_like(squares)
         uses = len(self._products) + len(self._rows)
@@ -249,7 +259,7 @@ class Deferred:
         return {self._name: total}
 
     def _add_product(self, total: Tensor, of_record: Tensor) -> None:
-        """Add the gradients of all records, times their factors of_record (B,), to total."""
+        """Add the gradients of all records, times their factors ``of_record`` (B,), to ``total``."""
         for pair in self._products:
             add_scaled(total, pair.left, pair.right, of_record)
         for use in self._rows:
@@ -275,7 +285,10 @@ class Deferred:
 
 
 class RowSums:
-    """An embedding that is only looked up. Each unit's gradient is kept as the rows that the unit touched."""
+    """The gradients of an embedding that is only looked up.
+
+    For each unit, only the rows that the unit used are kept.
+    """
 
     def __init__(self, name: str, shape: torch.Size, layout: RecordLayout, device: torch.device) -> None:
         self._name, self._shape, self._layout, self._device = name, shape, layout, device
@@ -311,7 +324,7 @@ class RowSums:
         return squares.sqrt().unsqueeze(1)
 
     def discard(self, bad: Tensor) -> None:
-        """Zero the bad units' rows."""
+        """Set the rows of the bad units to zero."""
         self._sums.masked_fill_(bad[self._unit].unsqueeze(1), 0.0)
 
     def weighted_sums(self, weights: Tensor, onto: Sums | None) -> Sums:
@@ -321,7 +334,10 @@ class RowSums:
 
 
 def norm_of_all(tensors: Iterable[Tensor]) -> Tensor:
-    """Return the norm of all tensors together, float64, shape (): rows in float32, rows combined in float64."""
+    """Return the norm of all tensors together, float64, shape ().
+
+    Rows have float32 norms, which are combined in float64.
+    """
     # Of each tensor's own copy in float64 nothing is made, which would be twice as large.
     matrices: list[Tensor] = []
     vectors: list[Tensor] = []
@@ -342,7 +358,7 @@ def _in_rows(tensor: Tensor) -> list[Tensor]:
 
 
 def _row_norms(dense: Tensor) -> Tensor:
-    """Return (..., M) norms of the rows of dense (..., M, N), float32."""
+    """Return the norms, (..., M), of the rows of ``dense`` (..., M, N), float32."""
     norms: Tensor = torch.linalg.vector_norm(dense, dim=-1, dtype=torch.float32)
     return norms
 
@@ -359,7 +375,7 @@ def _scatter(dense: Tensor, block: UnitBlock, ids: Tensor, values: Tensor) -> No
 def _ghost(
     piece: UnitBlock, products: Sequence[Product], rows: Sequence[Rows], device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Return (u,) ||sum of left^T right + scattered values||^2 without forming it, and (sum of tokens' norms)^2."""
+    """Return ||sum of left^T right + scattered values||^2 and (sum of tokens' norms)^2, (u,) each, without the sum."""
     squares = torch.zeros(piece.units, dtype=torch.float64, device=device)
     sizes = torch.zeros_like(squares)
     if products:

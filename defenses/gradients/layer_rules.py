@@ -1,10 +1,10 @@
-"""The gradient of each unit from each use of a layer in a pass, by layer type.
+"""Rules, one for each layer type, that give each unit's gradient from each use of a layer in a pass.
 
 A linear layer that maps a to y adds to a unit's gradient the sum over its tokens of (dl/dy)^T a. An embedding adds
-dl/dy to the rows that were looked up. A bias or a norm's scale adds a sum over tokens. All of this follows from the
-layer's input (kept by a forward hook) and dl/dy (Goodfellow 2015; book-keeping of Bu et al. 2023, "Differentially
-Private Optimization on Large Model at Small Cost", Algorithm 1). One forward and one backward pass over all units
-therefore suffice.
+dl/dy to the rows that were looked up. A bias or a norm's scale adds a sum over tokens. The layer's input (kept by a
+forward hook) and dl/dy are enough for all of these sums (Goodfellow 2015; book-keeping of Bu et al. 2023,
+"Differentially Private Optimization on Large Model at Small Cost", Algorithm 1). So one forward and one backward pass
+over all units are enough.
 
 Axes: B records of the batch, U units, T tokens of one unit (its records x positions), M x N a weight, V rows of an
 embedding, d its width, ``...`` any positions.
@@ -24,7 +24,7 @@ from heldin.models.devices import moved
 
 
 class NoRule(Exception):
-    """A layer was used in a way that no rule covers; the message names layer and use."""
+    """A layer was used in a way that no rule covers. The message names the layer and the use."""
 
 
 @dataclass(frozen=True)
@@ -71,13 +71,13 @@ class UnitBlock:
         return self.last - self.first
 
     def tokens(self, x: Tensor) -> Tensor:
-        """Return the block's part of x (B, ..., n) as (units, T, n)."""
+        """Return the block's part of x (B, ..., n), shape (units, T, n)."""
         records = self.units * self.rows
         part = x if records == x.shape[0] else x[self.start : self.start + records]
         return part.reshape(self.units, -1, x.shape[-1])
 
     def pieces(self, floats_per_unit: int, most: int) -> Iterator["UnitBlock"]:
-        """Yield pieces of the block that need at most ``most`` floats each, but have at least one unit."""
+        """Yield pieces of the block. Each needs at most ``most`` floats, but has at least one unit."""
         size = max(1, most // max(1, floats_per_unit))
         for first in range(self.first, self.last, size):
             start = self.start + (first - self.first) * self.rows
@@ -86,11 +86,13 @@ class UnitBlock:
 
 @dataclass(frozen=True)
 class RecordLayout:
-    """An order of the records: each unit is contiguous, and units with equal numbers of records are adjacent.
+    """An order of the records.
+
+    Each unit's records are contiguous, and units with equal numbers of records are adjacent.
 
     Attributes:
         order: the caller's row of each record, (B,), on the CPU.
-        unit: unit of each record, (B,), numbered 0, 1, ... in this order, not with the caller's numbers.
+        unit: unit of each record, (B,). The units have the numbers 0, 1, ... in this order, not the caller's numbers.
         present: the caller's number of each unit, (U,); units without records are left out.
         sizes: number of records of each unit, (U,).
         blocks: the runs of units with equal numbers of records.
@@ -104,7 +106,7 @@ class RecordLayout:
 
     @property
     def units(self) -> int:
-        """U, the number of units with records."""
+        """The number U of units with records."""
         return len(self.present)
 
 
@@ -130,7 +132,10 @@ def lay_out(unit: Tensor, units: int, device: torch.device) -> RecordLayout:
 
 
 def one_unit(records: int, device: torch.device) -> RecordLayout:
-    """Return the layout of one unit with ``records`` records, made on the device without a copy to it."""
+    """Return the layout of one unit with ``records`` records.
+
+    It is made on the device, without a copy to the device.
+    """
     unit, first = torch.zeros(records, dtype=torch.long, device=device), torch.zeros(1, dtype=torch.long, device=device)
     size = torch.full((1,), records, device=device)
     return RecordLayout(torch.arange(records), unit, first, size, (UnitBlock(0, records, 0, 1),))
@@ -145,9 +150,10 @@ class LayerRule:
     """The rule for the gradients of one layer type.
 
     Attributes:
-        read: (layer, arguments, keyword arguments) -> the values that ``uses`` needs from the forward pass.
-        uses: (layer, values of ``read``, dl/dy) -> (parameter name in the layer, its use).
-        weight: "product" or "rows", depending on what ``uses`` yields for ``weight``; "total" if there is no matrix.
+        read: function from (layer, arguments, keyword arguments) to the values that ``uses`` needs from the forward
+            pass.
+        uses: function from (layer, values of ``read``, dl/dy) to pairs (parameter name in the layer, its use).
+        weight: kind of the use that ``uses`` yields for ``weight``: "product" or "rows"; "total" if there is no matrix.
     """
 
     read: Callable[[nn.Module, tuple[Any, ...], Mapping[str, Any]], Tensor]
@@ -156,7 +162,7 @@ class LayerRule:
 
 
 def rule_of(layer: nn.Module) -> LayerRule | None:
-    """Return the rule for a layer's own parameters; None if there is none."""
+    """Return the rule for a layer's own parameters; None if there is no rule."""
     # By the forward function, not by class: a subclass with its own forward does not inherit the rule.
     # A function that computes what one of torch does, but for rounding, names it (``models.attention.AlignedHead``).
     forward = getattr(type(layer).forward, "computes", type(layer).forward)
@@ -193,7 +199,7 @@ def watch(
     Args:
         trainable: the layer's reported parameters, by their names in the layer.
         records: number B of records.
-        anchor: a scalar that requires a gradient, so that the graph begins at the first trainable layer.
+        anchor: a scalar that requires a gradient, so the graph begins at the first trainable layer.
         report: called with (parameter, use).
 
     Raises:
@@ -234,7 +240,7 @@ def watch(
 
 
 class _Tap(torch.autograd.Function):
-    """The identity. In the backward pass, it reports the kept values and the gradient."""
+    """The identity function. In the backward pass, it reports the kept values and the gradient."""
 
     @staticmethod
     def forward(

@@ -1,4 +1,4 @@
-"""A model's parts for per-unit gradients: its layers with trainable parameters, and the loss of each unit."""
+"""The parts of a model that per-unit gradients need: layers with trainable parameters, and the loss of each unit."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -22,8 +22,8 @@ class Layer:
     """A module with trainable parameters of its own.
 
     Attributes:
-        own: trainable parameters of the module, by their names in it.
-        rule: rule for its gradients; None: there is no rule.
+        own: trainable parameters of the module, by their names in the module.
+        rule: rule for the gradients of the module; None: there is no rule.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Parts:
     Attributes:
         layers: layers with trainable parameters of their own.
         trainable: trainable parameters by name; tied parameters occur once.
-        dropping: (module, dropped values with their probability) of modules with dropout, active or not.
+        dropping: pairs (module, its dropout as "name value"), for modules with active or inactive dropout.
     """
 
     model: nn.Module
@@ -81,14 +81,14 @@ def take_apart(model: nn.Module) -> Parts:
 
 
 def unit_losses(model: nn.Module, batch: TokenBatch, layout: RecordLayout) -> Tensor:
-    """Return the units' losses, shape (U,), each the mean over only the unit's own records."""
+    """Return the units' losses, shape (U,). Each is a mean over the unit's own records only."""
     # Every row has the loss of its record, and every record equally many rows.
     rows = batch.losses(model, once=True)
     return torch.zeros_like(rows[: layout.units]).index_add(0, layout.unit, rows / layout.sizes[layout.unit])
 
 
 def even_width(model: nn.Module, batch: TokenBatch) -> TokenBatch:
-    """Pad the batch on the right to a multiple of ``WIDTHS``, within the model's context if it is known."""
+    """Pad the batch on the right to a multiple of ``WIDTHS``, or to the model's context if it is known and shorter."""
     inputs, targets, reference = batch.tensors
     width = inputs.shape[1]
     config = getattr(model, "config", None)

@@ -1,4 +1,4 @@
-"""All units' gradients in one forward and one backward pass, by the rules of the layers."""
+"""All units' gradients from one forward and one backward pass, computed with the rules of the layers."""
 
 import weakref
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ def one_pass(
         ways: how the gradients of each parameter are held.
 
     Raises:
-        NoRule: a layer, or the way it is used, has no rule.
+        NoRule: a layer, or a use of a layer, has no rule.
     """
     gradients = _held(parts, layout, ways)
     # By identity, so that both uses of a tied weight add up in one gradient: the norm of their sum is what is clipped.
@@ -92,10 +92,10 @@ def _held(parts: Parts, layout: RecordLayout, ways: Mapping[str, Way]) -> dict[s
 
 
 def ways_of(parts: Parts, layout: RecordLayout, positions: int, engine: Engine, budget: int | None) -> dict[str, Way]:
-    """Choose how each parameter's gradients are held: "rows" if it is only looked up, "total" if it is a vector.
+    """Choose how the gradients of each parameter are held: "rows" if it is only looked up, "total" if it is a vector.
 
     Args:
-        engine: "auto" chooses for each matrix; any other engine is used for all.
+        engine: "auto" chooses for each matrix; any other engine is used for all matrices.
         budget: bytes that kept gradients may take under "auto"; None: the default of ``choose_ways``.
     """
     kinds: dict[int, set[str]] = {}

@@ -1,12 +1,12 @@
 """The sum of the clipped gradients of a batch's privacy units, which DP training releases with added noise.
 
-``clipped_gradient_sum`` guarantees:
+``clipped_gradient_sum`` guarantees the following:
 
 * a unit's loss is the mean over its records of the record's mean loss over its tokens. The unit's gradient is the full
   gradient of this loss: every trainable tensor, a tied one once, as the sum of its uses, with position embeddings;
 * apart from rounding, a unit's norm and contribution do not depend on the other units of the batch, on padding or on
-  the order of the records; the contribution's norm is at most the clip norm (to 1e-4 of it);
-* the norm is that of the numbers that are summed: float32 gradients, whatever the precision of the pass;
+  the order of the records; the norm of the contribution is at most the clip norm, to within 1e-4 of the clip norm;
+* the norm is computed from the numbers that are summed: float32 gradients, in any precision of the pass;
 * sums over batches of whole units add up to the sum over all units; a unit must never be split over two calls;
 * products of float32 matrices are computed in float32, even if the environment allows TF32.
 
@@ -16,9 +16,9 @@
 | with a loss, gradient or squared norm that is not finite | zero, by masking; marked in ``masked`` |
 | with a gradient of zero | zero |
 
-On a model's first batch, the layer rules are compared with plain autograd for one unit at a time.
+On a model's first batch, heldin compares the layer rules with plain autograd, one unit at a time.
 
-Clipping: Abadi et al. 2016; units of several records: Charles et al. 2024, Algorithm 2.
+The source of the clipping is Abadi et al. 2016, and of units with several records Charles et al. 2024, Algorithm 2.
 """
 
 import functools
@@ -61,15 +61,16 @@ _CHECKED: "weakref.WeakKeyDictionary[nn.Module, dict[object, str | None]]" = wea
 
 @dataclass(frozen=True)
 class UnitBatch:
-    """One micro-batch of whole units, on any device. If the units are on the CPU, a GPU pass need not wait for them.
+    """One micro-batch of whole units, on any device. If ``unit`` is on the CPU, a GPU pass need not wait for it.
 
     Attributes:
-        inputs: token ids, (B, L), one record per row, padded on the right; two rows where two answers are compared.
+        inputs: token ids, (B, L), one record per row, padded on the right. A record with two compared answers has two
+            rows.
         targets: token ids, (B, L), -100 if there is no target.
         unit: unit number 0..U-1 of each row, (B,), in any order; the rows of a record are consecutive.
         units: number U of units.
-        reference: see ``TokenBatch``; None: zeros.
-        objective: see ``TokenBatch``.
+        reference: the field of ``TokenBatch`` with this name; None: zeros.
+        objective: the field of ``TokenBatch`` with this name.
     """
 
     inputs: Tensor
@@ -110,12 +111,12 @@ class ClippedSum:
     """The contribution of a batch.
 
     Attributes:
-        gradients: for each parameter name, the sum over units of the clipped gradients, float32.
+        gradients: for each parameter name, the sum of the units' clipped gradients, float32.
         norms: norms of the units before clipping, (U,), float32.
         losses: losses of the units, (U,), float32.
         masked: marks, (U,), of the units that were not finite and contribute zero.
         engine: the engine that computed the sum.
-        notice: note for the user, such as why a slower engine was used; None if there is none.
+        notice: note for the user, such as the reason for a slower engine; None if there is no note.
     """
 
     gradients: dict[str, Tensor]
@@ -139,23 +140,23 @@ def clipped_gradient_sum(
 ) -> ClippedSum:
     """Return the sum of the units' clipped gradients, with the guarantees in the module docstring.
 
-    One forward and one backward pass cover all records. The model runs in evaluation mode, so without dropout. The
-    caller decides about autocast. Parameters that require no gradient are ignored, in the norm too. No ``.grad`` is
+    One forward and one backward pass cover all records. The model runs in evaluation mode, so dropout is off. The
+    caller decides about autocast. The norm and the sum ignore parameters that require no gradient. No ``.grad`` is
     changed.
 
     Args:
         model: a causal language model, for which model(input_ids=, use_cache=False).logits is (B, L, V).
         clip_norm: C; a gradient is multiplied by min(1, C / norm). ``math.inf`` does not clip.
-        engine: "auto" takes the fastest way of ``engine_choice`` for each weight matrix. "materialise" and "ghost" take
-            this way for all. "loop" does one backward pass per unit, as "auto" also does if ``unit_by_unit`` finds it
-            faster. If a trainable parameter has no rule, or the rules fail their check against plain autograd, the loop
-            is used, and ``notice`` reports it.
+        engine: "auto" takes the fastest way of ``engine_choice`` for each weight matrix. "materialise" and "ghost" each
+            take one way for all matrices. "loop" does one backward pass per unit; "auto" also does this if
+            ``unit_by_unit`` finds it faster. If a trainable parameter has no rule, or the rules fail their check
+            against plain autograd, the engine is "loop", and ``notice`` gives the reason.
         memory_budget: bytes that kept gradients may take under "auto"; None: the default of ``choose_ways``.
-        most_records: maximum number of records in one forward pass. If a unit has more, all units are computed one by
-            one, in several passes each, whatever the engine. None: every unit fits.
+        most_records: maximum number of records in one forward pass. If a unit has more records, every engine computes
+            the units one by one, in several passes each. None: every unit fits.
         parts: ``take_apart(model)``, to share over several calls; None computes it.
-        onto: ``gradients`` of an earlier call, to which the gradients are added in place; None: there is no earlier
-            call.
+        onto: ``gradients`` of an earlier call, to which this call adds its gradients in place; None: there is no
+            earlier call.
 
     Raises:
         InputError: the clip norm is below ``LEAST_CLIP_NORM``, nothing is trainable, or the model mixes records.
@@ -209,7 +210,7 @@ Found = tuple[Sums, Tensor, Tensor, Tensor]  # sums, norms (U,), losses (U,), ma
 
 @dataclass(frozen=True)
 class _Clip:
-    """The clip norm, and ``onto`` of ``clipped_gradient_sum``."""
+    """The arguments ``clip_norm`` and ``onto`` of ``clipped_gradient_sum``."""
 
     norm: float
     onto: Sums | None
@@ -228,7 +229,7 @@ def _clipped(gradients: Sequence[UnitGradients], losses: Tensor, clip: _Clip) ->
 
 
 def _norms(gradients: Sequence[UnitGradients], none: Tensor) -> Tensor:
-    """Return (U,) norms over all parameters, float64; ``none`` (U, 0) are the norms of no parameter."""
+    """Return the norms over all parameters, (U,), float64. ``none``, (U, 0), stands for no parameter."""
     ghosts = [gradient for gradient in gradients if isinstance(gradient, Deferred) and gradient.ghost]
     others = [gradient.norms() for gradient in gradients if gradient not in ghosts]
     squares = torch.cat([*others, none], 1).double().square().sum(1)
@@ -296,7 +297,10 @@ def _loop(parts: Parts, batch: TokenBatch, layout: RecordLayout, clip: _Clip, mo
 
 
 def _add_scaled(total: Sums, gradients: Sequence[Tensor], factor: Tensor, masked: Tensor) -> None:
-    """Add the gradients times a factor unless they are masked. A factor of zero is no mask: NaN times 0 is NaN."""
+    """Add the gradients times a factor unless they are masked.
+
+    A factor of zero is no mask, because NaN times 0 is NaN.
+    """
     if masked.device.type == "cuda":
         # Adds or does nothing without the host's knowing, in a few kernels.
         sums = [total[name] for name in total]
@@ -320,14 +324,17 @@ def _add_scaled(total: Sums, gradients: Sequence[Tensor], factor: Tensor, masked
 
 
 def _without_padding(unit: TokenBatch) -> TokenBatch:
-    """Return a unit's rows (R, L) without padding for other units. On the CPU, to avoid waiting for a GPU."""
+    """Return a unit's rows (R, L) without the padding for other units.
+
+    The rows stay on the CPU, to avoid waiting for a GPU.
+    """
     asked = (unit.targets != IGNORED).any(0).nonzero()
     longest = int(asked.max()) + 1 if len(asked) else 1
     return unit.with_tensors(unit.inputs[:, :longest], unit.targets[:, :longest], unit.reference)
 
 
 def _spread(values: Tensor, layout: RecordLayout, units: int) -> Tensor:
-    """Return values (U,) of the present units at the caller's unit numbers; zero for units without records."""
+    """Return the values of the present units at the caller's unit numbers, (U,). Units without records have zero."""
     out = torch.zeros(units, dtype=values.dtype, device=values.device)
     out[layout.present] = values
     return out
@@ -343,12 +350,12 @@ def _nothing(parts: Parts, units: UnitBatch, onto: Sums | None) -> ClippedSum:
 
 
 def plain_gradient(parts: Parts, unit: TokenBatch, most_rows: int | None = None) -> tuple[Tensor, list[Tensor]]:
-    """Return loss and float32 gradients of one unit, by plain autograd, on the model's device.
+    """Return loss and float32 gradients of one unit from plain autograd, on the model's device.
 
     Args:
         unit: the unit's rows, on the model's device.
-        most_rows: maximum number of rows in a forward pass, a multiple of the rows of a record; the gradients of
-            several passes are added. None: all rows.
+        most_rows: maximum number of rows in a forward pass, a multiple of the rows of a record. The gradients of
+            several passes are added. None: one pass takes all rows.
     """
     count, device = len(unit), parts.device
     parameters = list(parts.trainable.values())
@@ -374,7 +381,7 @@ def plain_gradient(parts: Parts, unit: TokenBatch, most_rows: int | None = None)
 
 
 def why_not_rules(parts: Parts, inputs: Tensor, targets: Tensor) -> str | None:
-    """Return why the one-pass engines cannot be used on this model, or None. Checked once per parameter set.
+    """Return why the one-pass engines cannot be used on this model, or None. The check runs once per parameter set.
 
     Raises InputError if a record's loss depends on the other records of its batch.
     """

@@ -1,4 +1,4 @@
-"""Products of half-precision operands with float32 results, and the amount of memory that they may hold."""
+"""Products of half-precision operands with float32 results, and the size of the pieces in which they are computed."""
 
 from collections.abc import Iterator
 
@@ -26,7 +26,7 @@ def piece_floats(device: torch.device) -> int:
 
 
 def product(left: Tensor, right: Tensor) -> Tensor:
-    """Return left (U, M, T) times right (U, T, N), float32."""
+    """Return the product of left (U, M, T) and right (U, T, N), float32."""
     if _stays_half(left, right):
         # Products of two half-precision numbers are exact in float32: copies of the factors would only take memory.
         return torch.bmm(left, right, out_dtype=torch.float32)
@@ -34,7 +34,7 @@ def product(left: Tensor, right: Tensor) -> Tensor:
 
 
 def multiply_into(out: Tensor, left: Tensor, right: Tensor, *, keep: bool) -> None:
-    """Set out (U, M, N), float32, to left^T right, or add the product to out with ``keep``.
+    """Set ``out`` (U, M, N), float32, to left^T right. With ``keep``, add the product to ``out``.
 
     Args:
         out: tensor for the products.
@@ -56,7 +56,7 @@ def multiply_into(out: Tensor, left: Tensor, right: Tensor, *, keep: bool) -> No
 
 
 def add_scaled(total: Tensor, left: Tensor, right: Tensor, factors: Tensor) -> None:
-    """Add the sum over records and positions of factor times left^T right to total (M, N), float32.
+    """Add the sum over records and positions of factor times left^T right to ``total`` (M, N), float32.
 
     Args:
         total: tensor to which the sum is added.
@@ -77,7 +77,10 @@ def add_scaled(total: Tensor, left: Tensor, right: Tensor, factors: Tensor) -> N
 
 
 def terms(scaled: Tensor, dtype: torch.dtype) -> Iterator[Tensor]:
-    """Yield terms of this type that sum to the float32 operand; the operand unless the type is bfloat16."""
+    """Yield terms of this type that sum to the float32 operand.
+
+    Unless the type is bfloat16, there is one term, the operand.
+    """
     if dtype != torch.bfloat16:
         yield scaled
         return

@@ -1,7 +1,7 @@
 """Banded noise for users: ULS with noise that partly cancels over steps (docs/theory.md#banded-noise).
 
-Users are divided into groups, and each step draws from the next group. So a user is in at most one of as many
-consecutive steps as there are groups. The noise of these steps may be correlated at no cost in epsilon.
+Users are divided into groups, and each step draws from the next group. With b groups, a user is in at most one of b
+consecutive steps. The noise of these steps may be correlated at no cost in epsilon.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,14 +23,14 @@ from heldin.words.statement import Statement
 _REFUSED = {
     "cap": "a cohort cap makes a user's part depend on other users, and has no accountant with banded noise",
     "local": "local updates with banded noise have no proof",
-    "clip_quantile": "the noise of a step is used in later steps too, so the clip norm must stay",
+    "clip_quantile": "the noise of a step is used in later steps too, so the clip norm must be constant",
     "sampler": "Poisson coins always draw users from the step's group",
     "tau": "the concentration filter compares all users in every step",
 }
 
 
 class BandedDefense(SampledDefense, UserRecords):
-    """User-level sampling in groups, with noise that is correlated over as many steps as there are groups.
+    """User-level sampling in groups. The noise is correlated over b steps, where b is the number of groups.
 
     Every number is a public constant of the config.
     """
@@ -76,7 +76,7 @@ class BandedDefense(SampledDefense, UserRecords):
 
     @property
     def records_of_a_unit(self) -> int | None:
-        """``group_size``; None if all records are used."""
+        """The number of a drawn user's records, ``group_size``; None if all records are used."""
         return None if self.record_selection == "all" else self.group_size
 
     def sampled_by(self) -> BandedPoissonSampler:
@@ -89,7 +89,7 @@ class BandedDefense(SampledDefense, UserRecords):
 
 
 class BandedLevel(UserLevel):
-    """The level of every user, as under ULS with as many rounds as a user's group has steps."""
+    """The level of every user, as under ULS. The number of rounds is the number of steps of a user's group."""
 
     method: ClassVar[str] = "banded"
 
@@ -99,7 +99,7 @@ class BandedLevel(UserLevel):
         return isinstance(mechanism.sampler, BandedPoissonSampler)
 
     def check(self) -> None:
-        """Raise InputError also for combinations that the proof does not cover."""
+        """Raise InputError as for ULS, and also for combinations that the proof does not cover."""
         plan = self.mechanism
         if plan.unit != "user" or not plan.samples_users:
             raise InputError(
@@ -121,5 +121,5 @@ class BandedLevel(UserLevel):
             )
 
     def conditions(self, refilling: Sequence[Statement]) -> Sequence[Statement]:
-        """Return the condition about the groups, with those of the user level."""
+        """Return the condition about the groups, with the conditions of the user level."""
         return (*super().conditions(refilling), GuaranteeCondition.BANDED(bands=self.mechanism.sampler.groups))

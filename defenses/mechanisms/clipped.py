@@ -17,7 +17,7 @@ class ClippingDefense(DefenseConfig):
     """Clip norm; null: the smallest gradient norm of a plain run, which heldin does first."""
 
     def plan(self, given: Given) -> dict[str, Any]:
-        """Return the plan's fields, with the norm of the config, or the measured norm."""
+        """Return the plan's fields, with the norm in the config or the measured norm."""
         norm = self.clip_norm or given.clip_norm
         assert norm is not None
         kinds = {"batch": BatchClip, "example": FlatClip}
@@ -25,21 +25,21 @@ class ClippingDefense(DefenseConfig):
 
     @property
     def clips_plainly(self) -> Literal["example", "batch"]:
-        """The unit in the config."""
+        """The unit in the config that is clipped."""
         return self.unit
 
     @property
     def measured_clip(self) -> Literal["example", "batch"] | None:
-        """The clipped unit, if the config has no norm."""
+        """The clipped unit if the config has no norm, else None."""
         return self.unit if self.clip_norm is None else None
 
     @property
     def needs_whole_models(self) -> tuple[str, ...]:
-        """The defense's key, because gradients are clipped as a whole."""
+        """The defense's key, because whole gradients are clipped."""
         return (f"defense.kind {self.kind}",)
 
     def retraining_problem(self, documents: int | None) -> str | None:
-        """Return a problem for a measured norm."""
+        """Return a problem if the norm is measured."""
         if self.clip_norm is None:
             return "give defense.clip_norm: a norm measured in each training would differ between trainings"
         return None

@@ -1,7 +1,7 @@
-"""The interface of a mechanism: a config section that gives a plan, and a level, which states the protection.
+"""The interface of a mechanism: a config section, which gives a plan, and a level, which states the protection.
 
-``defense`` in a config is read into the section, whose numbers are all public constants. The level contains everything
-that follows from a plan's fields: combinations with an accountant, the event, the reasons and conditions.
+``defense`` in a config becomes the section, and all of its numbers are public constants. The level derives from a
+plan's fields whether an accountant covers them, the event, and the reasons and conditions.
 """
 
 from abc import ABC, abstractmethod
@@ -33,10 +33,10 @@ class Given:
     Attributes:
         plain_steps: number of optimizer steps of plain training, which follows from the data.
         batch_size: batch size of plain training.
-        clip_norm: norm measured in a plain run, for a defense that sets no norm.
+        clip_norm: norm that a plain run measured, for a defense that sets no norm.
         checkpoint: how the released checkpoint is chosen.
         data_steps: data-side steps before training.
-        assumptions: assumptions of the guarantee, whatever the mechanism.
+        assumptions: assumptions of the guarantee that hold for every mechanism.
     """
 
     plain_steps: int
@@ -48,7 +48,7 @@ class Given:
 
 
 class DefenseConfig(Section, ABC):
-    """A kind of ``defense``. Anything that it does not set is as in plain training."""
+    """A kind of ``defense``. Settings that a kind does not change are as in plain training."""
 
     kind: str
     """Name of the kind, or "package.module:Class"."""
@@ -66,7 +66,7 @@ class DefenseConfig(Section, ABC):
 
     @abstractmethod
     def plan(self, given: Given) -> dict[str, Any]:
-        """Return the fields of the ``Mechanism``, with a placeholder for noise that is to be calibrated."""
+        """Return the fields of the ``Mechanism``, with a placeholder for noise that heldin will calibrate."""
 
     @property
     def promises_users(self) -> bool:
@@ -75,7 +75,7 @@ class DefenseConfig(Section, ABC):
 
     @property
     def calibrated_to(self) -> float | None:
-        """Target epsilon of the noise; None if the plan sets the noise."""
+        """Target epsilon to which the noise is calibrated; None if the plan sets the noise."""
         return None
 
     def noise_generator(self) -> NoiseGenerator | None:
@@ -94,12 +94,12 @@ class DefenseConfig(Section, ABC):
 
     @property
     def cohort_size(self) -> int | None:
-        """Expected number of units in a step; None: all units, or plain batches."""
+        """Expected number of units in a step; None for all units or plain batches."""
         return None
 
     @property
     def local_updates(self) -> LocalUpdates | None:
-        """A drawn user's local steps; None if gradients are clipped."""
+        """The local steps on a drawn user's records; None if the defense clips gradients."""
         return None
 
     @property
@@ -119,7 +119,7 @@ class DefenseConfig(Section, ABC):
 
     @property
     def needs_whole_models(self) -> tuple[str, ...]:
-        """Keys of the config that do not allow a model spread over processes."""
+        """Keys of the config that rule out a model that is spread over processes."""
         return ()
 
     @property
@@ -129,7 +129,7 @@ class DefenseConfig(Section, ABC):
 
     @property
     def searched_by(self) -> EntitySourceConfig | None:
-        """The source that finds whom a record names, for the mechanism; None if nothing is searched."""
+        """The source that finds the people and things named in a record; None if the mechanism needs none."""
         return None
 
     @property
@@ -139,7 +139,7 @@ class DefenseConfig(Section, ABC):
 
     @property
     def caps(self) -> tuple[int, int] | None:
-        """(G, k): maximum number of a user's records, and of records that name an entity; None without caps."""
+        """The caps (G, k): most records of a user, and most records that name an entity; None without caps."""
         return None
 
     @property
@@ -161,10 +161,10 @@ class DefenseConfig(Section, ABC):
         return ()
 
     def require_model(self, model: Any) -> None:
-        """Raise InputError for a model for which the steps would be wrong."""
+        """Raise InputError for a model on which the steps would be wrong."""
 
     def retraining_problem(self, documents: int | None) -> str | None:
-        """Return why independent trainings are impossible with the mechanism, and what to do; None if possible.
+        """Return why the mechanism rules out independent trainings, and what to do; None if it allows them.
 
         Args:
             documents: number of documents of the worst-case user, if given.
@@ -173,13 +173,13 @@ class DefenseConfig(Section, ABC):
 
     @property
     def worst_case_documents(self) -> int | None:
-        """Number of a worst-case user's documents of which training uses all; None: any number."""
+        """Maximum number of a worst-case user's documents that training uses completely; None: any number."""
         return None
 
 
 @dataclass(frozen=True)
 class Level(ABC):
-    """The protection that the plan of a mechanism gives, and what follows from it."""
+    """The protection that the plan of a mechanism gives, with its event, reasons and conditions."""
 
     mechanism: "Mechanism"
 
@@ -206,7 +206,7 @@ class Level(ABC):
         return mechanism.unit == cls.unit
 
     def check(self) -> None:
-        """Raise InputError for a combination that no accountant here covers."""
+        """Raise InputError for a combination of fields that no accountant in heldin covers."""
         plan = self.mechanism
         if (plan.entity_cap, plan.exposed, plan.two_level) != (None, None, None):
             raise InputError(f"entity cap and exposed records need unit user-entity, not {plan.unit}: leave both out")
@@ -218,18 +218,18 @@ class Level(ABC):
 
     @property
     def event(self) -> Event:
-        """One round's event as accounting assumes it: for shuffled cohorts, Poisson sampling."""
+        """The event of one round that accounting assumes; for shuffled cohorts, Poisson sampling."""
         plan = self.mechanism
         return plan.sampler.event(plan.noise_multiplier, self.members, plan.clip)
 
     @property
     def user_event(self) -> Event | None:
-        """One round's event for all of a user's records; None if nothing bounds their number."""
+        """The event of one round for all of a user's records; None if nothing bounds the number of records."""
         return None
 
     @property
     def fallback_event(self) -> Event | None:
-        """An event that still holds if the plan's only reason voids the assumed event; None if there is none."""
+        """An event that holds even if the plan's only reason voids the assumed event; None if no such event exists."""
         plan = self.mechanism
         return plan.sampler.fallback_event(plan.noise_multiplier, self.members, plan.adjacency, plan.steps)
 
@@ -255,32 +255,32 @@ class Level(ABC):
         return -(-population // self.members)
 
     def exposure(self) -> Exposure | None:
-        """Return epsilon by a person's exposure; None if one epsilon holds for everybody."""
+        """Return epsilon as a function of a person's exposure; None if one epsilon holds for everybody."""
         return None
 
     def exposed_event(self, exposed: int) -> Event | None:
-        """Return one step's event for a person in ``exposed`` records; None if exposure does not count records."""
+        """Return the event of one step for a person in ``exposed`` records; None if exposure does not count records."""
         return None
 
     def exposure_marks(self) -> list[int]:
-        """Return the exposures at which the curve is stated, ascending."""
+        """Return the exposures at the points of the curve, ascending."""
         raise InputError(f"the guarantee of unit {self.mechanism.unit} does not depend on exposure")
 
     def epsilon_at(self, exposed: int) -> float:
-        """Return epsilon of a person with this exposure; ``reasons`` void it."""
+        """Return epsilon of a person with this exposure. Any of ``reasons`` voids the epsilon."""
         raise InputError(f"the guarantee of unit {self.mechanism.unit} does not depend on exposure")
 
 
 def looks_across(mechanism: "Mechanism") -> tuple[Statement, ...]:
-    """Return the reason that data steps use several users' records, which voids a user-level epsilon."""
+    """Return the reason for plans with data steps that use several users' records, which void a user-level epsilon."""
     leaky = [step.name for step in mechanism.data_steps if not step.user_local]
     return (NoGuaranteeReason.LOOKS_ACROSS_USERS(steps=leaky),) if leaky else ()
 
 
 def compares_texts(mechanism: "Mechanism") -> tuple[Statement, ...]:
-    """Return the reason that data steps compare texts.
+    """Return the reason for plans with data steps that compare texts.
 
-    Without one text, other texts may be kept or changed differently, and nothing bounds their number.
+    If one text is missing, such a step may keep or change other texts differently, and nothing bounds their number.
     """
     comparing = [step.name for step in mechanism.data_steps if not (step.record_local or step.slots_only)]
     return (NoGuaranteeReason.COMPARES_TEXTS(steps=comparing),) if comparing else ()

@@ -16,7 +16,7 @@ class Declared(Choice):
         package: name of the distribution; the top-level module if no distribution has it.
         version: version of the distribution; None for modules that were not installed.
         sha256: hash of the package's Python files.
-        settings: the config section that the step is made from.
+        settings: the config section from which the step is made.
         audit: result of a white-box audit of the step.
     """
 

@@ -1,8 +1,8 @@
-"""Mechanisms of other packages. The package's step clips and adds noise; epsilon is that of its declared event.
+"""Mechanisms of other packages. The package's step clips and adds noise. Epsilon follows from the declared event.
 
 heldin draws the units of each step at the rate of the declared event, runs the step in its own loop, and accounts for
-the event with its own accountant. Only the package vouches that the step does what the event says. Plan, report and
-model card name the package, and say whether a white-box audit tested the step.
+the event with its own accountant. Only the package vouches that the step matches the event. Plan, report and model card
+name the package, and state whether a white-box audit tested the step.
 """
 
 from abc import ABC, abstractmethod
@@ -46,8 +46,8 @@ class DrawnUnit:
 
     Attributes:
         records: records to train on; empty for an auditor's canary.
-        gradient: an auditor's canary gradient by parameter name, to be clipped and summed like a record's gradient;
-            None for records.
+        gradient: an auditor's canary gradient, by parameter name, which the step must clip and sum like a unit's
+            gradient; None for records.
     """
 
     records: Sequence["Tokens"]
@@ -56,19 +56,19 @@ class DrawnUnit:
 
 @dataclass(frozen=True)
 class StepGiven:
-    """The inputs of a step in addition to the model. The step must use these numbers, because an audit changes them.
+    """The inputs of a step other than the model. The step must use these numbers, because an audit changes them.
 
     Attributes:
         step: number of the step, from 0.
-        units: the drawn units, possibly none: a step without a unit releases pure noise.
-        clip_norm: L2 norm to which each unit's gradient is clipped, all trainable parameters together.
-        noise_multiplier: standard deviation of the noise on the sum, over ``clip_norm``.
+        units: the drawn units. The list may be empty; a step without a unit releases pure noise.
+        clip_norm: L2 norm to which each unit's gradient, over all trainable parameters, is clipped.
+        noise_multiplier: standard deviation of the noise on the sum, divided by ``clip_norm``.
         divisor: public constant that divides the noised sum.
         pass_records: maximum number of records in one forward pass.
         seed: secret number of this step, for the package's own generator.
-        losses: function from a model (or a wrapper of it) and at least one record to the mean loss of each record's
-            tokens that count, shape (records,). A record has one token more than a model reads: the last token is only
-            predicted.
+        losses: function from a model (or a wrapper of it) and at least one record to losses, shape (records,). The loss
+            of a record is the mean over its counted tokens. A record has one token more than a model reads, because the
+            last token is only predicted.
     """
 
     step: int
@@ -82,7 +82,9 @@ class StepGiven:
     source: "NoiseSource"
 
     def gaussian(self, name: str, parameter: "torch.Tensor") -> "torch.Tensor":
-        """Return heldin's noise for the sum of a parameter's gradients, in its shape; identical after a resume.
+        """Return heldin's noise for the sum of a parameter's gradients, in the parameter's shape.
+
+        A resumed run gets identical noise.
 
         Args:
             name: name of the parameter; each parameter has separate noise.
@@ -115,7 +117,7 @@ class DeclaredDefense(NoisedDefense, ABC):
     def step(self, model: "PreTrainedModel", given: StepGiven) -> float | None:
         """Put the noised mean gradient of a step into ``.grad`` of every trainable parameter.
 
-        Returns the units' mean loss, which is not private; None without a unit.
+        Returns the units' mean loss, which is not private, or None if no unit was drawn.
         """
 
     @property
@@ -125,27 +127,27 @@ class DeclaredDefense(NoisedDefense, ABC):
 
     @property
     def protects_users(self) -> bool:
-        """Whether users are the unit, and not records."""
+        """Whether users, and not records, are the unit."""
         return self.unit == "user"
 
     @property
     def pass_records(self) -> int:
-        """The number in the config."""
+        """The maximum number of records in one backward pass, from the config."""
         return self.micro_records
 
     @property
     def records_of_a_unit(self) -> int | None:
-        """None for all records of a user; 1 if records are the unit."""
+        """The number of records of a drawn unit: None for all records of a user, 1 if records are the unit."""
         return None if self.protects_users else 1
 
     @property
     def worst_case_documents(self) -> int | None:
-        """1 if records are protected."""
+        """The number of documents that the guarantee covers: 1 if records are the unit, None for users."""
         return None if self.protects_users else 1
 
     @property
     def needs_whole_models(self) -> tuple[str, ...]:
-        """The defense's key, because the package's step sees whole models."""
+        """The defense's key, because the package's step needs a whole model."""
         return (f"defense.kind {self.kind}",)
 
     def plan(self, given: Given) -> dict[str, Any]:
@@ -178,7 +180,10 @@ class DeclaredDefense(NoisedDefense, ABC):
         }
 
     def declared(self) -> Declared:
-        """Return the package's declaration. Raises InputError for a white-box audit of something else."""
+        """Return the package's declaration.
+
+        Raises InputError if the white-box audit tested another step or other code.
+        """
         origin = MECHANISMS.origin(self.kind)
         assert origin is not None  # each of ours has an accountant of its own
         settings = self.model_dump(mode="json", exclude={"white_box"})
@@ -189,9 +194,9 @@ class DeclaredDefense(NoisedDefense, ABC):
 
 
 def require_declared(defense: DefenseConfig, mechanism: "Mechanism") -> None:
-    """Check that the plan of a package's mechanism names the package, whatever the package's own code returns.
+    """Check that the plan of a package's mechanism names the package, because the package's code returns the plan.
 
-    Raises InputError for a plan that protects somebody and names no package, or not the package that made it.
+    Raises InputError for a plan that protects somebody and does not name the package that made it.
     """
     if not mechanism.protects or defense.kind in MECHANISMS.ours:
         return
@@ -209,7 +214,7 @@ def require_declared(defense: DefenseConfig, mechanism: "Mechanism") -> None:
 
 
 def _of_step(settings: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """Return the settings that decide what a step does, without the numbers of steps and people."""
+    """Return the settings that affect a step, without the numbers of steps and people."""
     return {name: value for name, value in settings.items() if name not in _SIZES}
 
 

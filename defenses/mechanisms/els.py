@@ -1,4 +1,4 @@
-"""Example-level sampling for users (ELS; Charles et al., Algorithm 1): draws records, at most G per user."""
+"""Example-level sampling for users (ELS; Charles et al., Algorithm 1), which draws from at most G records per user."""
 
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -34,13 +34,13 @@ class ElsDefense(ShuffledDefense, UserRecords):
     def plan(self, given: Given) -> dict[str, Any]:
         """Return the plan's fields: records are sampled, and users are protected.
 
-        The guarantee is that of up to G sampled members (docs/theory.md#poisson-accounting).
+        The guarantee is for a user with up to G sampled members (docs/theory.md#poisson-accounting).
         """
         return {**super().plan(given), "sampled": "example"}
 
 
 class CappedUserLevel(UserLevel):
-    """The level of users whose up to ``group_size`` records are sampled one by one."""
+    """The level of users who have at most ``group_size`` records, which are sampled one by one."""
 
     method: ClassVar[str] = "els"
     caps_users: ClassVar[bool] = True
@@ -52,5 +52,5 @@ class CappedUserLevel(UserLevel):
 
     @property
     def members(self) -> int:
-        """The cap."""
+        """The maximum number of a user's records, ``group_size``."""
         return self.mechanism.group_size

@@ -18,7 +18,7 @@ class ExampleDefense(ShuffledDefense):
 
     @property
     def worst_case_documents(self) -> int:
-        """1, because the guarantee covers no more documents."""
+        """The number 1, because the guarantee covers a single document."""
         return 1
 
     def plan(self, given: Given) -> dict[str, Any]:

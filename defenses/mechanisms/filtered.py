@@ -32,11 +32,11 @@ class FilterDefense(UserRecords):
 
     @property
     def needs_whole_models(self) -> tuple[str, ...]:
-        """The defense's key, because all users' gradients are compared as a whole."""
+        """The defense's key, because the filter compares whole gradients of all users."""
         return (f"defense.kind {self.kind}",)
 
     def retraining_problem(self, documents: int | None) -> str:
-        """Return the problem: trainings are add/remove neighbours, but epsilon is for replace.
+        """Return the problem: the trainings are add/remove neighbours, but the epsilon is for replacement.
 
         See docs/theory.md#filtered-descent.
         """
@@ -67,11 +67,11 @@ class FilteredLevel(UserLevel):
 
     @classmethod
     def covers(cls, mechanism: "Mechanism") -> bool:
-        """Return whether a plan has a filter or full batches, whatever its unit; ``check`` refuses all but one."""
+        """Return whether a plan has a filter or full batches, with any unit. ``check`` refuses all units but one."""
         return mechanism.clip.filters or mechanism.sampler.full_batch
 
     def check(self) -> None:
-        """Raise InputError for a filter without full batches, and for another unit or adjacency."""
+        """Raise InputError for a filter without full batches, and for any other unit or adjacency."""
         super().check()
         plan = self.mechanism
         if plan.clip.filters != plan.sampler.full_batch:

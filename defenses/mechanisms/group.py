@@ -1,4 +1,4 @@
-"""Group privacy (Chua et al., B.3): draws records, exactly G per user."""
+"""Group privacy (Chua et al., B.3), which draws from exactly G records per user."""
 
 from typing import ClassVar, Literal
 
@@ -6,7 +6,7 @@ from heldin.defenses.mechanisms.els import ElsDefense
 
 
 class GroupDefense(ElsDefense):
-    """Example-level sampling with exactly ``group_size`` records per user, repeated for users who have fewer."""
+    """Example-level sampling with exactly ``group_size`` records per user; users with fewer get repeated records."""
 
     repeats_records: ClassVar[bool] = True
 

@@ -37,7 +37,7 @@ def plain_plan(given: Given, clip: Clip) -> dict[str, Any]:
 
 
 class PlainLevel(Level):
-    """The level of plans that protect nobody. They need no accountant, whatever their sampler and clip."""
+    """The level of plans that protect nobody. Such plans need no accountant for any sampler or clip."""
 
     unit: ClassVar[Unit | Literal["none"]] = "none"
     method: ClassVar[str] = "none"

@@ -50,16 +50,16 @@ class NoisedDefense(DefenseConfig, ABC):
 
     @property
     def units(self) -> int | None:
-        """The public number of protected units; None if the config has none."""
+        """The public number of protected units; None if the config does not state it."""
         return self.population
 
     @property
     def relies_on_base(self) -> bool:
-        """True unless the config says that the base model has seen the protected people."""
+        """True unless the config states that the base model has seen the protected people."""
         return not self.base_model_saw_protected
 
     def settled_delta(self) -> tuple[float, Statement | None]:
-        """Return delta, and the statement of its rule; the statement is None for a number."""
+        """Return delta, and the statement of its rule; the statement is None if the config gives a number."""
         return settled_delta(self.delta, self.units, self.examples)
 
     @model_validator(mode="after")
@@ -124,17 +124,17 @@ class SampledDefense(NoisedDefense, ABC):
 
     @property
     def calibrated_to(self) -> float | None:
-        """The target epsilon, if one is given."""
+        """The target epsilon; None if the config gives the noise multiplier."""
         return self.target_epsilon
 
     @property
     def pass_records(self) -> int:
-        """The number in the config."""
+        """The maximum number of records in one backward pass, from the config."""
         return self.micro_records
 
     @property
     def cohort_size(self) -> int:
-        """The cohort in the config."""
+        """The expected number of units in a step, from the config."""
         return self.cohort
 
     @property
@@ -174,7 +174,7 @@ class ShuffledDefense(SampledDefense, ABC):
 
     @property
     def followed_quantile(self) -> ClipQuantile | None:
-        """The quantile in the config."""
+        """The quantile in the config, which the clip norm follows; None: the clip norm is constant."""
         return self.clip_quantile
 
     @property
@@ -184,7 +184,7 @@ class ShuffledDefense(SampledDefense, ABC):
 
     @property
     def cuts_a_list(self) -> bool:
-        """Whether cohorts are cut from a shuffled list."""
+        """Whether cohorts are consecutive parts of a shuffled list."""
         return self.sampler == "shuffled"
 
     def sampled_by(self) -> Sampler:
@@ -215,7 +215,7 @@ class UserRecords(NoisedDefense, ABC):
 
     @property
     def worst_case_documents(self) -> int:
-        """The number of used records per user."""
+        """The number of records that training uses of each user."""
         return self.group_size
 
     def plan(self, given: Given) -> dict[str, Any]:
@@ -245,12 +245,12 @@ class NamedPeopleDefense(SampledDefense, ABC):
 
     @property
     def searched_by(self) -> EntitySourceConfig | None:
-        """The source of entities; None if there is none."""
+        """The source that finds the entities; None if the config has no source."""
         return self.entities
 
     @property
     def entity_categories(self) -> tuple[Category, ...]:
-        """The categories in the config."""
+        """The categories of entities in the config."""
         return self.categories
 
     @property
@@ -259,7 +259,7 @@ class NamedPeopleDefense(SampledDefense, ABC):
         return entities_named(self.entities.kind, self.categories) if self.entities else ""
 
     def entity_assumptions(self, made_of_texts: frozenset[str]) -> tuple[Statement, ...]:
-        """Return the assumptions if entities decide which records may be used."""
+        """Return the assumptions that hold if entities decide which records may be used."""
         if self.entities is None:
             return ()
         finder = [Assumption.FINDER_UNSEEN()] if self.entities.kind in made_of_texts else []

@@ -1,7 +1,7 @@
 """Text sampling: each record has a separate coin and is clipped alone (docs/theory.md#text-sampling).
 
-It protects anyone who wrote a record or is named in one. Under caps, these are every user and recognised entity.
-Without caps, these are people in at most a stated number of records.
+The mechanism protects anyone who wrote a record or is named in a record. With caps, the guarantee covers every user and
+every recognised entity. Without caps, it covers people in at most a stated number of records.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class UserEntityDefense(NamedPeopleDefense):
-    """Text sampling: each record has a separate coin and is clipped alone, whatever its authors and named people."""
+    """Text sampling: each record has a separate coin and is clipped alone. Authors and named people do not matter."""
 
     kind: Literal["user-entity"]
     group_size: Few | None = None
@@ -46,12 +46,12 @@ class UserEntityDefense(NamedPeopleDefense):
 
     @property
     def caps(self) -> tuple[int, int] | None:
-        """(G, k); None without caps."""
+        """The caps (G, k); None without caps."""
         return None if self.group_size is None or self.entity_cap is None else (self.group_size, self.entity_cap)
 
     @property
     def capped_as(self) -> Statement | None:
-        """The caps, as a data step."""
+        """The statement of the data step that applies the caps; None without caps."""
         if self.caps is None:
             return None
         records, per_entity = self.caps
@@ -68,7 +68,7 @@ class UserEntityDefense(NamedPeopleDefense):
         return self.group_size or self.exposed or 1
 
     def retraining_problem(self, documents: int | None) -> str | None:
-        """Return a problem for more documents than the caps allow."""
+        """Return a problem if the worst-case user has more documents than the caps allow."""
         if self.caps and (documents or 0) > self.caps[0]:
             return (
                 f"--documents {documents} is above defense.group_size = {self.caps[0]}, the maximum number of records"
@@ -87,13 +87,13 @@ class UserEntityDefense(NamedPeopleDefense):
             raise ValueError("entity_cap needs entities, which finds the people named in a record: give entities")
         if self.caps and self.exposed is not None:
             raise ValueError(
-                "exposed cannot be given with caps, with which epsilon is for group_size + entity_cap records: leave"
+                "exposed cannot be given with caps, because epsilon is then for group_size + entity_cap records: leave"
                 " exposed out"
             )
         return self
 
     def assumptions(self, made_of_texts: frozenset[str]) -> tuple[Statement, ...]:
-        """Return the assumptions about entities, which decide what the caps keep."""
+        """Return the assumptions about entities, because entities decide which records the caps keep."""
         return self.entity_assumptions(made_of_texts) if self.caps else ()
 
     def plan(self, given: Given) -> dict[str, Any]:
@@ -113,7 +113,7 @@ class UserEntityDefense(NamedPeopleDefense):
 
 
 class TextLevel(Level):
-    """The level of a person, by the number of records that the person wrote or is named in."""
+    """The level of a person. Epsilon depends on the number of records that the person wrote or is named in."""
 
     unit: ClassVar[Unit | Literal["none"]] = "user-entity"
     method: ClassVar[str] = "user-entity"
@@ -131,8 +131,8 @@ class TextLevel(Level):
             raise InputError("unit user-entity samples texts: sample examples, by Poisson coins")
         if plan.record_selection != "all":
             raise InputError(
-                "unit user-entity trains on all records that the caps leave, since a choice by text would let others"
-                " in: set record selection to all"
+                "unit user-entity trains on all records that the caps keep, because a choice by text could add"
+                " other records: set record selection to all"
             )
         if self._capped == (plan.exposed is not None) or (not self._capped and plan.group_size != 1):
             raise InputError("unit user-entity needs either both caps, or a number of exposed records")
@@ -149,7 +149,7 @@ class TextLevel(Level):
 
     @property
     def members(self) -> int:
-        """group_size + entity_cap, or ``exposed``."""
+        """The number of sampled records of a person: group_size + entity_cap, or ``exposed``."""
         return self.mechanism.exposed or self.mechanism.group_size + (self.mechanism.entity_cap or 0)
 
     @property
@@ -162,28 +162,31 @@ class TextLevel(Level):
         return PoissonGaussian(self.mechanism.noise_multiplier, self.mechanism.sampler.rate, exposed)
 
     def reasons(self) -> Sequence[Statement]:
-        """Return the reason of data steps that compare texts."""
+        """Return the reason for no guarantee if data steps compare texts."""
         return compares_texts(self.mechanism)
 
     def conditions(self, refilling: Sequence[Statement]) -> Sequence[Statement]:
-        """Return conditions. Under caps, a choice by slots is equal for both neighbours, which have equal slots."""
+        """Return conditions.
+
+        With caps, a choice by slots is the same for both neighbours, because neighbours have equal slots.
+        """
         if self._capped:
             return [GuaranteeCondition.SAME_SLOTS(), GuaranteeCondition.NAMES_NOT_RECOGNISED()]
         return [GuaranteeCondition.AFTER_PREPROCESSING(steps=list(refilling))] if refilling else []
 
     def fewest_units(self, population: int) -> int:
-        """Return the fewest users who can have the records: at most G each, or all of them."""
+        """Return the fewest users who can have the records: each has at most G records, or one user has all of them."""
         return -(-population // self.mechanism.group_size)
 
     def exposure(self) -> Exposure:
-        """Return epsilon by number of records."""
+        """Return epsilon as a function of the number of records."""
         plan = self.mechanism
         curve = tuple(EpsilonAtExposure(m, self.epsilon_at(m)) for m in self.exposure_marks())
         group_size = plan.group_size if self._capped else None
         return Exposure("records", self.members, curve, group_size, plan.entity_cap)
 
     def exposure_marks(self) -> list[int]:
-        """Return some numbers of records, and the numbers of the caps."""
+        """Return some numbers of records, the number for which epsilon is stated, and the caps."""
         caps = (self.mechanism.group_size, self.mechanism.entity_cap) if self.mechanism.entity_cap else ()
         return sorted({*EXPOSED, self.members, *caps})
 

@@ -1,6 +1,6 @@
-"""Two-level sampling (UeDP-Alg of Lai et al., 2021): draws users and entities, and clips a drawn user's update.
+"""Two-level sampling (UeDP-Alg of Lai et al., 2021), which draws users and entities and clips a drawn user's update.
 
-It protects a user and an entity (docs/theory.md#two-level-sampling).
+The mechanism protects a user and an entity (docs/theory.md#two-level-sampling).
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class UedpDefense(NamedPeopleDefense):
-    """UeDP-Alg of Lai et al. (2021): users and entities are sampled, and a drawn user's model difference is clipped."""
+    """UeDP-Alg of Lai et al. (2021) samples users and entities, and clips a drawn user's model difference."""
 
     kind: Literal["uedp"]
     entities: EntitySourceConfig
@@ -57,9 +57,7 @@ class UedpDefense(NamedPeopleDefense):
     @model_validator(mode="after")
     def _possible(self) -> Self:
         if self.noise_multiplier is None:
-            raise ValueError(
-                "kind 'uedp' needs noise_multiplier: give one, for which heldin account uedp prints the guarantee"
-            )
+            raise ValueError("kind 'uedp' needs noise_multiplier: give one (heldin account uedp prints its guarantee)")
         if self._claims_the_papers and self.extended_rate > 0 and self.sensitive_share is None:
             raise ValueError(
                 "the paper's claim needs sensitive_share: give the share of records with a recognised entity (heldin"
@@ -92,7 +90,7 @@ class UedpDefense(NamedPeopleDefense):
 
     @property
     def records_of_a_unit(self) -> int | None:
-        """``group_size``; None for all usable records."""
+        """The number of a drawn user's records, ``group_size``; None for all usable records."""
         return self.group_size
 
     @property
@@ -101,7 +99,7 @@ class UedpDefense(NamedPeopleDefense):
         return self.model_dump(mode="json", include={"entities", "categories", "group_size"})
 
     def retraining_problem(self, documents: int | None) -> str | None:
-        """Return a problem unless every step uses the records that name nobody."""
+        """Return a problem unless every step uses the records that name no entity."""
         if self.extended_rate < 1:
             return (
                 "the worst-case user's documents name nobody, and would not always be used: set"
@@ -110,7 +108,7 @@ class UedpDefense(NamedPeopleDefense):
         return None
 
     def assumptions(self, made_of_texts: frozenset[str]) -> tuple[Statement, ...]:
-        """Return the assumptions about entities, which decide what a step may use."""
+        """Return the assumptions about entities, because entities decide which records a step may use."""
         return self.entity_assumptions(made_of_texts)
 
     def plan(self, given: Given) -> dict[str, Any]:
@@ -139,13 +137,16 @@ class UedpDefense(NamedPeopleDefense):
 
 
 class PairLevel(Level):
-    """The level of a user and an entity, by the number of other users who name the entity (its holders)."""
+    """The level of a user and an entity.
+
+    Epsilon depends on the number of other users who name the entity (its holders).
+    """
 
     unit: ClassVar[Unit | Literal["none"]] = "user-entity"
     method: ClassVar[str] = "uedp"
     protects_named: ClassVar[bool] = True
     cannot_calibrate: ClassVar[str | None] = (
-        "two-level sampling takes a noise multiplier: heldin account uedp says what it gives"
+        "two-level sampling needs a noise multiplier: heldin account uedp prints the epsilon for it"
     )
 
     @classmethod
@@ -165,7 +166,7 @@ class PairLevel(Level):
             raise InputError("two-level sampling needs users drawn by Poisson coins, under add_remove adjacency")
         if (plan.entity_cap, plan.exposed) != (None, None) or plan.record_selection not in ("all", "random"):
             raise InputError(
-                "two-level sampling takes no caps, and chooses among usable records only by chance: set record"
+                "two-level sampling allows no caps, and chooses among usable records only by chance: set record"
                 " selection to all or random"
             )
         if self._settings.weight_caps is not None and plan.local is None:
@@ -204,13 +205,13 @@ class PairLevel(Level):
         return moments_epsilon(settings.claimed_noise, rate, plan.steps, plan.delta)
 
     def reasons(self) -> Sequence[Statement]:
-        """Return reasons: data steps that compare texts, the paper's claim, and weights that count records."""
+        """Return reasons for no guarantee: steps that compare texts, the paper's claim, weights that count records."""
         claimed = [NoGuaranteeReason.RANDOM_RECORD_RATE()] if self._settings.claimed_noise is not None else []
         weighted = [NoGuaranteeReason.WEIGHTS_COUNT_RECORDS()] if self._settings.weight_caps is not None else []
         return [*compares_texts(self.mechanism), *claimed, *weighted]
 
     def conditions(self, refilling: Sequence[Statement]) -> Sequence[Statement]:
-        """Return conditions: data are compared after preprocessing; under rule "all", missed names have no coin."""
+        """Return conditions: neighbours are those after preprocessing; under rule "all", missed names have no coin."""
         after = [GuaranteeCondition.AFTER_PREPROCESSING(steps=list(refilling))] if refilling else []
         return [*after, *([GuaranteeCondition.NAMES_MISSED()] if self._settings.rule == "all" else [])]
 
@@ -219,7 +220,7 @@ class PairLevel(Level):
         return population
 
     def exposure(self) -> Exposure:
-        """Return epsilon by number of holders."""
+        """Return epsilon as a function of the number of holders."""
         curve = tuple(EpsilonAtExposure(m, self.epsilon_at(m)) for m in self.exposure_marks())
         return Exposure("holders", self._settings.holders, curve)
 

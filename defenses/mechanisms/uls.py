@@ -1,4 +1,4 @@
-"""User-level sampling (ULS; Charles et al., Algorithm 2): draws users, and clips a user's mean gradient."""
+"""User-level sampling (ULS; Charles et al., Algorithm 2), which draws users and clips a user's mean gradient."""
 
 from typing import Any, Literal, Self
 
@@ -12,7 +12,7 @@ from heldin.defenses.samplers import CappedPoissonSampler, Sampler
 
 
 class UlsDefense(ShuffledDefense, UserRecords):
-    """User-level sampling; every number is a public constant of the config."""
+    """User-level sampling. Every number is a public constant of the config."""
 
     kind: Literal["uls"]
     cap: Count | None = None
@@ -43,7 +43,7 @@ class UlsDefense(ShuffledDefense, UserRecords):
 
     @property
     def records_of_a_unit(self) -> int | None:
-        """``group_size``; None if all records are used."""
+        """The number of a drawn user's records, ``group_size``; None if all records are used."""
         return None if self.record_selection == "all" else self.group_size
 
     def sampled_by(self) -> Sampler:

@@ -10,7 +10,7 @@ from heldin.words.statement import Statement
 
 
 class UserLevel(Level):
-    """The level of users who are sampled as one member, however many records they have.
+    """The level of users who are sampled as one member, with any number of records.
 
     A user's mean gradient is clipped as a whole.
     """
@@ -25,5 +25,5 @@ class UserLevel(Level):
         return self.event
 
     def reasons(self) -> Sequence[Statement]:
-        """Return the reason of data steps that use several users' records."""
+        """Return the reason for no guarantee if data steps use several users' records."""
         return looks_across(self.mechanism)

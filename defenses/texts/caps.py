@@ -1,7 +1,7 @@
-"""Greedy caps: a maximum number of records of a user, and of records that name an entity.
+"""Greedy caps on the number of a user's records, and on the number of records that name an entity.
 
-A record is kept or dropped by its slot: its author, the people it names, and its place in a keyed order. The texts have
-no influence (docs/theory.md#caps-and-fixed-incidence).
+The slot of a record decides whether it is kept: its author, the entities that it names, and its place in a keyed order.
+The texts have no influence (docs/theory.md#caps-and-fixed-incidence).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,8 +24,8 @@ class CapsOutcome:
     Attributes:
         group_size: G, maximum number of a user's records.
         entity_cap: k, maximum number of records that name an entity.
-        kept: number of records under both caps, in one keyed order; another order keeps about as many.
-        kept_by_group_size: number of records under the cap of users alone.
+        kept: number of records that both caps keep, in one keyed order; another order keeps about as many.
+        kept_by_group_size: number of records that the cap on users alone keeps.
     """
 
     group_size: int
@@ -79,9 +79,11 @@ def kept_under_caps(
     group_size: int,
     entity_cap: int,
 ) -> npt.NDArray[np.bool_]:
-    """Mark the records to keep, in order, while their author and every entity they name are below the caps.
+    """Mark the records to keep.
 
-    Afterwards, no user has more than ``group_size`` records and no entity is in more than ``entity_cap``.
+    In order, a record is kept if its author and every entity that it names are below the caps.
+
+    Of the kept records, no user has more than ``group_size``, and no entity is named in more than ``entity_cap``.
 
     Args:
         order: places of the records, shape (records,), in order of precedence.

@@ -1,11 +1,11 @@
-"""Near-duplicates in text order: MinHash sketches by rensa, and an index with little memory.
+"""Find near-duplicates in text order, with MinHash sketches by rensa and an index that needs little memory.
 
-A text is removed if its estimated Jaccard similarity to an earlier kept text reaches the threshold. A small number of
-texts is compared directly. For many texts, locality-sensitive hashing proposes the pairs (Leskovec, Rajaraman, Ullman,
-"Mining of Massive Datasets", section 3.4). Sketches and band hashes are in a temporary folder (TMPDIR), and only the
-bands that texts share are in memory. This takes 0.2 KB per text if there are few copies, 0.8 KB if every text has one
-at a threshold of 0.8, and more at lower thresholds, which have more bands. Texts that share most of their words, such
-as the same disclaimer, are compared pair by pair.
+A text is removed if its estimated Jaccard similarity to an earlier kept text reaches the threshold. heldin compares a
+small number of texts directly. For many texts, locality-sensitive hashing proposes the pairs (Leskovec, Rajaraman,
+Ullman, "Mining of Massive Datasets", section 3.4). Sketches and band hashes are in a temporary folder (TMPDIR), and
+only the bands that texts share are in memory. The index takes 0.2 KB per text if there are few copies. At a threshold
+of 0.8, it takes 0.8 KB if every text has a copy. Lower thresholds have more bands and need more memory. heldin compares
+texts that share most of their words, such as the same disclaimer, pair by pair.
 """
 
 import os
@@ -34,13 +34,13 @@ Sketches: TypeAlias = npt.NDArray[np.uint32]  # (texts, PERMUTATIONS)
 def first_of_similar(
     shingles: Iterable[Sequence[str]], threshold: float, fixed: int | None = None
 ) -> npt.NDArray[np.bool_]:
-    """Mark the texts to keep, shape (texts,): those that are not similar to an earlier kept text.
+    """Mark the texts to keep, shape (texts,): the texts that are not similar to an earlier kept text.
 
     Args:
-        shingles: shingles of each text; iterated once.
+        shingles: shingles of each text; the iterable is read once.
         threshold: threshold of the estimated Jaccard similarity, in (0, 1].
-        fixed: number of first texts that are all kept, and that alone remove others; None: every text may remove
-            others.
+        fixed: number of first texts, which are all kept. Only these first texts remove others; None: every kept text
+            may remove others.
     """
     source = iter(shingles)
     first = list(islice(source, DIRECT + 1))
@@ -51,7 +51,10 @@ def first_of_similar(
 
 
 def rows_of_a_band(threshold: float) -> int:
-    """Return the most rows per band at which pairs at the threshold share a band with probability RECALL or more."""
+    """Return the largest number of rows per band with a high enough recall.
+
+    Pairs at the threshold must share a band with probability RECALL or more.
+    """
     enough = [r for r in range(1, PERMUTATIONS + 1) if 1 - (1 - threshold**r) ** (PERMUTATIONS // r) >= RECALL]
     return max(enough, default=1)
 
@@ -87,7 +90,7 @@ def _by_bands(
 
 @dataclass(frozen=True)
 class _Buckets:
-    """Texts that share a bucket of a band with another text.
+    """The texts that share a bucket of a band with another text.
 
     Attributes:
         members: the texts, bucket by bucket, ascending within each bucket.
@@ -158,20 +161,23 @@ def _low_bytes(path: Path, texts: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8
 
 
 def _equal_bytes(row: npt.NDArray[np.uint8], others: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint64]:
-    """Return, for each of the others, the number of bytes that equal the byte of the row."""
+    """Return, for each row in ``others``, the number of its bytes that equal the byte of ``row`` at the same place."""
     # Eight counts per 64-bit word; the multiplication sums them in the top byte, which holds at most 128.
     counts = np.einsum("ij->i", (others == row).view(np.uint64))
     return np.asarray(counts * np.uint64(0x0101010101010101) >> np.uint64(56))
 
 
 def _any_like(file: int, text: int, others: Sequence[int], threshold: float) -> bool:
-    """Return whether any share of equal entries, which estimates the Jaccard similarity, reaches the threshold."""
+    """Return whether the estimated similarity to any of ``others`` reaches the threshold.
+
+    The share of equal entries estimates the Jaccard similarity.
+    """
     own, sketches = _read(file, [text]), _read(file, others)
     return bool(((sketches == own).sum(axis=1) >= threshold * PERMUTATIONS).any())
 
 
 def _hashes(rows: Sketches) -> npt.NDArray[np.uint64]:
-    """Return one 64-bit hash of each row (FNV-1a over its entries). A collision only costs a comparison."""
+    """Return one 64-bit hash of each row (FNV-1a over its entries). A collision costs only a comparison."""
     hashes = np.full(len(rows), 0xCBF29CE484222325, dtype=np.uint64)
     for column in rows.T:
         hashes = (hashes ^ column) * np.uint64(0x100000001B3)

@@ -281,7 +281,7 @@ def test_a_damaged_plan_is_not_exported(call, finished, tmp_path):
     (run / "plan.json").write_text(whole[: len(whole) // 2], encoding="utf-8")
     code, _, err = call("export", run, "--out", tmp_path / "public")
     assert (code, err.count("\n")) == (2, 1)
-    assert "plan.json: not JSON" in err
+    assert "plan.json' is not JSON" in err
     assert not (tmp_path / "public").exists()
 
 

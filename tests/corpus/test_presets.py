@@ -247,7 +247,7 @@ def test_the_outcome_prints_our_minimum_beside_the_papers(tmp_path):
     mails += [sent_mail("eric.bass@enron.com", f"number {i}\n", "bass-e") for i in range(149)]
     store = build_store(PresetSource(PRESETS["enron-kandpal"], maildir(tmp_path, mails)), tmp_path)
     said = preset_outcome(PRESETS["enron-kandpal"], store)
-    assert names(said, "150 records a user", "1 user", "P0 150")
+    assert names(said, "150 records per user", "1 user", "P0 150")
     assert names(said, "136 users", "91K records", "28")
 
 
@@ -314,7 +314,7 @@ def test_the_command_line_builds_counts_and_lists(tmp_path, call, monkeypatch):
     for command in ("build", "stats"):
         code, out, err = call("corpus", command, "--preset", "arxiv", path)
         assert code == 0, err
-        assert names(out, "arxiv", "20 records a user", "1 user", "20 records")
+        assert names(out, "arxiv", "20 records per user", "1 user", "20 records")
     code, out, _ = call("corpus", "presets")
     assert code == 0
     assert all(name in out for name in PRESETS)

@@ -81,7 +81,7 @@ if __name__ == "__main__":
                 select_by="loss", advance=advance, spread=its, say=said.append,
             )
             if rank() == 0:
-                ahead = any("made a step ahead" in line for line in said)
+                ahead = any("a step ahead" in line for line in said)
                 print([round(point["loss"], 4) for point in result.history], result.gradients, ahead)
         except (KeyboardInterrupt, InputError) as error:
             print(type(error).__name__, error)

@@ -9,14 +9,14 @@ from heldin.defenses.data_side.contract import DataSideDefense, StepInput, Train
 
 
 class Digits(DataSideDefense):
-    """Replace digits, so that a number is not learned."""
+    """Replace digits, so the model does not learn numbers."""
 
     rewrites: ClassVar[bool] = True
     user_local: ClassVar[bool | None] = True
     record_local: ClassVar[bool | None] = True
 
     def apply(self, records: Sequence[TrainingRecord], given: StepInput) -> list[TrainingRecord]:
-        """Return all records, with other texts; what counts of them stays, as no character is added or removed."""
+        """Return all records with changed texts. The same parts count, because no character is added or removed."""
         return [
             replace(record, document=replace(record.document, text=re.sub(r"\d", "0", record.text)))
             for record in records

@@ -1,4 +1,4 @@
-"""A measure of how often the audited model's first choice is the token that the author wrote."""
+"""A measure: how often the audited model's first choice is the token that the author wrote."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -17,7 +17,7 @@ from heldin.stages.measures.measure import Fingerprinted, Measure, MeasuredUsers
 
 
 class FirstChoiceFacts(Facts):
-    """Mean share of tokens that are the model's first choice, over the users of each group."""
+    """The share of tokens that are the model's first choice, as a mean over the users of each group."""
 
     members: float
     non_members: float
@@ -40,7 +40,7 @@ class FirstChoice(MeasureOptions):
 
 @dataclass(frozen=True)
 class Shares(Measure[dict[str, float]]):
-    """The share of first choices by user."""
+    """The share of first choices of each user."""
 
     texts: Mapping[str, Sequence[str]]
     target: Fingerprinted
@@ -50,7 +50,7 @@ class Shares(Measure[dict[str, float]]):
         return text_sha256(self.target.fingerprint, repr(sorted(self.texts.items())))
 
     def compute(self, reporter: Reporter) -> dict[str, float]:
-        """Score the texts; scores that attacks need as well come from the cache."""
+        """Score the texts. Scores that attacks also need come from the cache."""
         from heldin.models.score_cache import ScoreCache
 
         model, shares = loaded_here(self.target), {}
@@ -74,7 +74,7 @@ class Shares(Measure[dict[str, float]]):
         return dict(zip(table["user"].to_pylist(), table["share"].to_pylist(), strict=True))
 
     def facts(self, values: dict[str, float], member: Mapping[str, bool]) -> FirstChoiceFacts | None:
-        """Return the mean of each group; None if a group has too few users for a number about it."""
+        """Return the mean of each group; None if a group has too few users to publish a number about it."""
         sides = [[share for user, share in values.items() if member[user] is side] for side in (True, False)]
         if min(map(len, sides)) < LEAST_IN_GROUP:
             return None

@@ -1,4 +1,4 @@
-"""A corpus of forum threads: a folder with one text file a thread, each line an author, a bar and a post."""
+"""A corpus of forum threads: a folder with one text file per thread. Each line has an author, a bar and a post."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class Threads(Source):
     folder: Path
 
     def fingerprint(self) -> str:
-        """Return a hash of all threads; where the folder is does not count."""
+        """Return a hash of all threads, which does not depend on the place of the folder."""
         return text_sha256("forum", *(f"{path.name} {file_sha256(path)}" for path in self._files()))
 
     def batches(self, bad: BadRows) -> Iterator[pa.RecordBatch]:
@@ -46,7 +46,7 @@ class Forum(SourceConfig):
     """The folder."""
 
     def source(self) -> Source:
-        """Return the source that reads it."""
+        """Return the source that reads the folder."""
         return Threads(self.path)
 
     def paths(self) -> tuple[Path, ...]:
@@ -54,12 +54,12 @@ class Forum(SourceConfig):
         return (self.path,)
 
     def may_be_folder(self, path: Path) -> bool:
-        """Return True: it is one."""
+        """Return True, because the source is a folder."""
         return True
 
     @classmethod
     def examples(cls, kind: str, folder: Path) -> Sequence["Forum"]:
-        """Return sources of two threads and of one, for ``heldin plugins --check``."""
+        """Return two sources, with two threads and with one thread, for ``heldin plugins --check``."""
         for name in ("both", "one"):
             (folder / name).mkdir()
             (folder / name / "one.txt").write_text("ann | Good morning.\nbob | Hello, Ann.\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Example-level DP whose steps are those of Opacus: per-example gradients, clipping, noise and scale."""
+"""Example-level DP with the steps of Opacus: per-example gradients, clipping, noise and scale."""
 
 import warnings
 from typing import ClassVar, Literal
@@ -25,20 +25,20 @@ class Example(DeclaredDefense):
     """Standard deviation of the noise on the sum, over the clip norm."""
 
     def dp_event(self) -> dp_event.DpEvent:
-        """Return Gaussian steps on Poisson samples."""
+        """Return the event of the run: Gaussian steps on Poisson samples."""
         single = dp_event.PoissonSampledDpEvent(self.cohort / self.population, dp_event.GaussianDpEvent(self.noise))
         return dp_event.SelfComposedDpEvent(single, self.steps)
 
     def require_model(self, model: PreTrainedModel) -> None:
-        """Raise InputError for a model whose per-example gradients Opacus gets wrong."""
+        """Raise InputError for a model for which Opacus computes wrong per-example gradients."""
         tied = model.get_output_embeddings().weight is model.get_input_embeddings().weight
         if tied or sum(isinstance(part, torch.nn.Embedding) for part in model.modules()) > 1:
             raise InputError(
-                "opacus: tied embeddings and learned positions get wrong gradients: choose a model with neither"
+                "Opacus computes wrong gradients for tied embeddings and learned positions: choose a model without them"
             )
 
     def step(self, model: PreTrainedModel, given: StepGiven) -> float | None:
-        """Leave Opacus's noised mean gradient in ``.grad``; return the records' mean loss."""
+        """Put Opacus's noised mean gradient into ``.grad``, and return the records' mean loss."""
         hooked = GradSampleModule(model, loss_reduction="sum")
         parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         optimizer = DPOptimizer(

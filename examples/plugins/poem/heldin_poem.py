@@ -27,7 +27,7 @@ class Poem(NumberedCanaries):
         return made_user(name, self.kind, documents, first, poems)
 
     def recipes(self, given: MarkInput) -> dict[str, MarkRecipe]:
-        """First lines of poems that nobody wrote, for exposure."""
+        """Return a recipe that draws first lines of poems that nobody wrote, for exposure."""
         return self.one_recipe(given, lambda dice: [line(dice) for _ in range(given.count)])
 
 

@@ -10,7 +10,7 @@ from heldin.models.token_scores import TokenScores
 
 
 class Surprise(TextAttack):
-    """Mean log-likelihood ratio of the fifth of tokens that the reference finds least likely."""
+    """Mean log-likelihood ratio over a fifth of the tokens: those that the reference finds least likely."""
 
     uses: ClassVar[Uses] = Uses.MODEL
     needs_reference: ClassVar[bool] = True
