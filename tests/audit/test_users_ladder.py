@@ -69,7 +69,8 @@ def test_choose_prints_the_smallest_rungs(call):
     code, out, err = call(*arguments)
     assert code == 0, err
     least = least_users(read_ladder())
-    line = r"^  (50|75) %: (?:no rung up to [\d,]+|([\d,]+)) users with (uls|banded)(?: \((?:Adam|momentum)\))? at epsilon (\d+)$"
+    users = r"(?:no rung up to [\d,]+|([\d,]+)) users"
+    line = rf"^  (50|75) %: {users} with (uls|banded)(?: \((?:Adam|momentum)\))? at epsilon (\d+)$"
     printed = re.findall(line, out, re.M)
     assert [(int(share) / 100, training, float(epsilon)) for share, _, training, epsilon in printed] == [
         (rung.share, rung.training, rung.epsilon) for rung in least
