@@ -25,7 +25,7 @@ _WORDS = tuple(
 
 
 class RarePhraseCanaries(NumberedCanaries):
-    """Users with ordinary made-up mail that always contains one phrase of their own."""
+    """Users with ordinary made-up mails that always contain one phrase, different for each user."""
 
     kind: Literal["rare_phrase"] = KIND
     phrase_words: Few = 5
