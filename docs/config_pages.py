@@ -13,14 +13,15 @@ from heldin.stages.run_config import RunConfig
 RUN_PAGE = """\
 # Configuration of a run
 
-`heldin run FILE` reads one YAML file. This page lists all keys of the file. `make golden` writes the page from the code,
-and a test compares page and code.
+`heldin run FILE` reads one YAML file. This page lists all keys of the file. `make golden` writes the page from the
+code, and a test compares page and code.
 
 - `heldin init run --kind KIND` writes a commented file to start from. `heldin config run SECTION` prints one section of
   this page.
 - `heldin run FILE --check` reports every mistake in a file, and the steps of the run, and trains nothing.
-- `heldin config run --schema` prints a JSON schema. With this schema, an editor completes keys and shows their meanings.
-  For the YAML language server, write `# yaml-language-server: $schema=heldin.schema.json` as the first line of a config.
+- `heldin config run --schema` prints a JSON schema. With this schema, an editor completes keys and shows their
+  meanings. For the YAML language server, write `# yaml-language-server: $schema=heldin.schema.json` as the first line
+  of a config.
 - `--set finetune.epochs=3` replaces one key. The value is YAML, so `--set 'defense={kind: none}'` replaces a whole
   section.
 - In paths and in names of models and data sets, `$NAME` and `${NAME}` are environment variables, which must be set.
@@ -33,8 +34,9 @@ the other sections link to it.
 AUDIT_PAGE = """\
 # Configuration of an audit
 
-`heldin audit --config FILE` reads these keys. Options on the command line replace keys of the file. `make golden` writes
-this page from the code, and a test compares page and code. [configuration.md](configuration.md) has the general rules.
+`heldin audit --config FILE` reads these keys. Options on the command line replace keys of the file. `make golden`
+writes this page from the code, and a test compares page and code. General rules are in
+[configuration.md](configuration.md).
 """
 
 

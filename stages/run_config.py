@@ -36,7 +36,7 @@ PRETRAINING = Recipe(
 _PRETRAINING_FIELDS = {
     field.name: value for field in fields(PRETRAINING) if (value := getattr(PRETRAINING, field.name)) != field.default
 }
-EXTENDS = "Another config, named relative to this file, that this one changes: sections are merged key by key."
+EXTENDS = "Another config, which this file changes key by key. The path is relative to this file."
 
 
 class SplitConfig(Section):
