@@ -26,7 +26,7 @@ REFERENCE = "reference model alone"  # name of the baseline
 
 
 class Blind(Facts):
-    """How well a baseline that never saw the audited model separates the groups.
+    """The separation of the groups by a baseline that never saw the audited model.
 
     Attributes:
         name: name of the baseline.

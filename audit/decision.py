@@ -213,16 +213,16 @@ class Decision:
             guarantee.
         largest_auroc: largest AUROC of any score.
         shown_auroc: largest lower end of the simultaneous intervals: some score has at least this AUROC.
-        excluded_auroc: the audit rules out, at 95 % confidence, that any score has a higher AUROC.
+        excluded_auroc: the audit rules out AUROCs above this number for every score, at 95 % confidence.
         largest_tpr: largest true-positive rate of any score at the decision's FPR; null if there are too few users.
-        excluded_tpr: the audit rules out, at 95 % confidence, that any score has a higher rate there; null if too few
-            users.
-        users_needed: users with which four of five audits rule out both thresholds, if no score is better than
-            guessing.
+        excluded_tpr: the audit rules out true-positive rates above this number for every score, at 95 % confidence;
+            null if there are too few users.
+        users_needed: number of users with which four of five audits rule out both thresholds, if no score is better
+            than guessing.
         reversed: whether some score is higher for non-members.
-        unlearned: whether the audit rules out a leak, and lacks only the proof that the model learned something.
+        unlearned: whether only the proof that the model learned something is missing for the answer "no leak found".
         flaws: reasons why the comparison is not valid.
-        weaker: whether the audit rules out a leak only to its own attackers, while recipients of the model see more.
+        weaker: whether the audit rules out a leak only to attackers with less access than the recipients of the model.
     """
 
     answer: Answer

@@ -25,12 +25,13 @@ class TrainingsFacts(Facts):
         target: the defense of the trainings: the config's defense, or none.
         pilot: number of first trainings, which chose the threshold and are not tested; 0 if the threshold was fixed
             beforehand.
-        threshold: a training is called "with" if its score is at least this; null if ROC bands were used.
+        threshold: the attack classifies a training as "with" if its score is at least this number; null if ROC bands
+            were used.
         members: number of tested trainings with the user; null if ROC bands were used, as are the next three fields.
         true_positives: number of these trainings that are called "with".
         non_members: number of tested trainings without the user.
         false_positives: number of these trainings that are called "with".
-        epsilon_lower: lower bound on epsilon by this test, which was fixed before any score was seen.
+        epsilon_lower: lower bound on epsilon by this test, which was fixed before anyone saw a score.
         reach: the largest epsilon that the tested trainings could have certified.
         seconds_each: median time of a training, in seconds.
     """
@@ -76,7 +77,7 @@ class CanaryGroup(Facts):
 
 
 class CanaryFacts(Facts):
-    """Canary users, and the result of the primary attack on each group.
+    """The canary users, and the results of the primary attack on each group.
 
     Attributes:
         users: number of planted canary users.
@@ -137,7 +138,7 @@ class Correlation:
     """Spearman's correlation of a property with the score, over members.
 
     Attributes:
-        name: the property that the score is compared with.
+        name: name of the property.
         rho: the correlation; null if the property or the scores do not vary, or fewer than ten users have the property.
         p_value: p-value of the hypothesis of no correlation; null whenever ``rho`` is null.
     """
@@ -148,7 +149,7 @@ class Correlation:
 
 
 class ExposureFacts(Facts):
-    """What correlates with exposure among members.
+    """Properties that correlate with exposure among members.
 
     Attributes:
         users: number of members in the groups.
@@ -174,8 +175,8 @@ class Emitted(Facts):
         users: number of these people under the audited model.
         lower, upper: exact 95 % limits (Clopper & Pearson 1934) of the share of ``users`` among people with a long
             enough text; null if there are none.
-        only_theirs: number of these people with such a text whose suffix occurs in no known text of others; null if no
-            texts of others are known.
+        only_theirs: number of these people with such a text and a suffix that occurs in no known text of others; null
+            if no texts of others are known.
         reference: number of these people under the reference model; null if its tokenizer differs.
     """
 
@@ -191,7 +192,7 @@ class ExtractionGroup(Facts):
     """Members or non-members.
 
     Attributes:
-        group: the people who wrote the texts.
+        group: the authors of the texts.
         users: number of users.
         measured: number of these users with at least one text that is long enough.
         texts: number of their texts that are long enough; one window of each was measured.
@@ -299,7 +300,7 @@ class LevelFacts(Facts):
     """The answer for an attacker whose level is not the deciding one.
 
     Attributes:
-        access: what the attacker sees of the model.
+        access: access of the attacker.
         primary: name of this attacker's primary attack.
         decision: the answer, with the test behind it; it includes the attacks of weaker attackers.
     """
@@ -313,9 +314,9 @@ class Results(Facts):
     """All results of an audit: a function of scores, membership, claims and config only.
 
     Attributes:
-        access: what the deciding attacker sees of the model.
-        levels: the answers for attackers who see more or less, the strongest first; ``judgement`` has the verdicts on
-            claims for all levels.
+        access: access of the deciding attacker.
+        levels: the answers for attackers with other access, strongest first; ``judgement`` has the verdicts on claims
+            for all levels.
         decision: the answer, with the test behind it.
         attacks: every attack under every aggregation, the primary attack first.
         blind: baselines that never saw the audited model.
@@ -323,7 +324,7 @@ class Results(Facts):
         knowledge: AUROC by number of texts per user that the attacker has.
         dials: the primary attack with one of the attacker's settings changed at a time.
         canaries: results for canary users, separate from real users; null if there are none.
-        exposure: what correlates with a high score among members; null if the training data is unknown.
+        exposure: properties that correlate with a high score among members; null if the training data is unknown.
         trainings: results of many independent trainings; null otherwise.
         gain: the model's gain over the reference model on non-members' scored texts; null if it was not measured.
     """

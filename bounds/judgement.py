@@ -214,7 +214,7 @@ class RefusedBound:
     Attributes:
         name: name of the bound.
         refusal: why the bound is not valid.
-        subjects: the people whom the bound would be about.
+        subjects: the people in the bound.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
@@ -238,7 +238,8 @@ class Judgement(Tabular):
         delta: delta at which the bounds on epsilon hold.
         bounds: the bounds, each valid at its level.
         refused: bounds that the design does not support.
-        verdicts: one per claim, all valid at the same time. Without a claim, one states what could have been certified.
+        verdicts: one verdict per claim, all valid at the same time. Without a claim, one verdict states the bound that
+            could have been certified.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")

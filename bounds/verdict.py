@@ -144,7 +144,7 @@ class Verdict:
             impossible to contradict.
         standing: strength of the evidence.
         finding: result of the test, with the reason if the verdict is only indicative.
-        max_certifiable_epsilon: the epsilon that perfect guessing would have certified at the claim's delta. If the
+        max_certifiable_epsilon: the epsilon that perfect guesses would have certified at the claim's delta. If the
             evidence is indicative, this assumes that all conditions were met.
         cautions: warnings to print with the verdict.
         subjects: the people whom the statement is about.

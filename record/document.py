@@ -128,16 +128,16 @@ class Body(Results):
         primary_attack: name of the primary attack.
         attacker_texts: number of scored texts.
         scored_texts: whether the scored texts are training texts.
-        scoring_rule: which part of a text is scored.
-        per_text: true if target and reference may have different tokenizers, so that only scores of whole texts were
-            compared.
+        scoring_rule: the scored part of a text.
+        per_text: whether heldin compared only scores of whole texts, because target and reference may have different
+            tokenizers.
         left_out: attacks in the plan that did not run, and the reasons.
         resamples: number of bootstrap resamples behind each interval.
         cell: the run's place in a sweep; null for a run outside a sweep.
         planted: the planted training set that somebody else trained on; null for all other records.
         effort: time, tokens and memory of the training; null if heldin trained nothing.
         measures: facts of each measure, by its name.
-        kinds: kinds in the config that are not heldin's own, and their code.
+        kinds: kinds in the config from other packages, and their code.
     """
 
     config: dict[str, Any]
