@@ -68,7 +68,7 @@ AssignmentOption = Annotated[
     Literal["coin", "fixed", "unknown"] | None,
     typer.Option(
         "--assignment",
-        help="How users were assigned to the groups: coin, fixed or unknown (default: unknown).",
+        help="Rule that assigned users to the groups: coin, fixed or unknown (default: unknown).",
         rich_help_panel=KNOWN,
     ),
 ]
@@ -129,7 +129,7 @@ def audit(
 ) -> None:
     """Audit a model with texts by members and non-members.
 
-    Needs --model, --reference, --held-in and --held-out. heldin corpus formats lists row formats. If heldin is killed,
+    Give --model, --reference, --held-in and --held-out. heldin corpus formats lists row formats. If heldin is killed,
     the same command resumes. --assignment coin declares an independent fair coin per user, not an exact half.
     """
     _audit(called, config, set_, out, fail_on, json=json, verbose=verbose, html=html)
@@ -158,7 +158,7 @@ def audit_endpoint(
         int | None, _pace(hidden=True, help="Maximum tokens per request (default: the server's limit).")
     ] = None,
     api_key_env: Annotated[str | None, _pace(help="Variable that holds the API key.")] = None,
-    requests_per_minute: Annotated[float | None, _pace(help="Maximum per minute (default: none).")] = None,
+    requests_per_minute: Annotated[float | None, _pace(help="Maximum rate (default: no limit).")] = None,
     concurrency: Annotated[
         int | None, _pace(hidden=True, help="Maximum requests at the same time (default: 4).")
     ] = None,
@@ -192,7 +192,7 @@ def audit_endpoint(
 ) -> None:
     """Audit a model behind an OpenAI-compatible endpoint.
 
-    Uses the server's best level of access, or --access. The reference endpoint:NAME is on the server; heldin loads
+    Attackers use the server's best access, or --access. The reference endpoint:NAME is on the server; heldin loads
     others here. Without --tokenizer, heldin sends text. --max-tokens-sent 0 prints only the cost.
     """
     _audit(called, config, set_, out, fail_on, json=json, verbose=verbose, html=html)

@@ -95,9 +95,9 @@ def build(
 ) -> None:
     """Read texts, check them, and write them to the cache.
 
-    Prints the folder of the corpus in the cache. If the cache already has this corpus, heldin does not build it again.
-    The corpus may be larger than memory. With --ray-address, all machines must share the file system of the cache
-    ($HELDIN_CACHE_DIR).
+    heldin prints the folder of the corpus in the cache. If the cache already has this corpus, heldin does not build it
+    again. The corpus may be larger than memory. With --ray-address, all machines must share the file system of the
+    cache ($HELDIN_CACHE_DIR).
     """
     from heldin.corpus.store import require_writable, write_corpus
 
@@ -235,7 +235,9 @@ def entities(
     ] = None,
     group_size: Annotated[
         int | None,
-        typer.Option(help="Also count records under caps: maximum number of records per user.", rich_help_panel=CAPS),
+        typer.Option(
+            help="Maximum number of records per user, to also count records under caps.", rich_help_panel=CAPS
+        ),
     ] = None,
     entity_cap: Annotated[
         int | None,
@@ -261,8 +263,8 @@ def entities(
 ) -> None:
     """Count names and numbers in texts, without printing them.
 
-    Counts entities for each category, and records and authors for each entity. Give one of --gold, --words, --pattern
-    and --pipeline. For a CoNLL file, the command also prints recall and precision.
+    heldin counts entities for each category, and records and authors for each entity. Give one of --gold, --words,
+    --pattern and --pipeline. For a CoNLL file, the command also prints recall and precision.
     """
     from heldin.base.progress import reporter_for_this_terminal
     from heldin.corpus.entities.study import chosen_source, entity_table, known_categories, study_entities
@@ -306,7 +308,7 @@ def entities(
 
 @app.command()
 def presets(json: AsJson = False) -> None:
-    """List the presets: datasets of papers, and how heldin prepares each."""
+    """List the presets: datasets of papers, and the steps that prepare each."""
     from heldin.corpus.presets.catalogue import presets_dict, presets_table
 
     typer.echo(json_text({"presets": presets_dict()}) if json else presets_table())
@@ -314,7 +316,7 @@ def presets(json: AsJson = False) -> None:
 
 @app.command()
 def formats(json: AsJson = False) -> None:
-    """List the formats that heldin reads, and where each has users and texts."""
+    """List the formats that heldin reads, with the place of users and texts."""
     from heldin.corpus.sources.open import formats_dict, formats_table
 
     typer.echo(json_text({"formats": formats_dict()}) if json else formats_table())

@@ -44,8 +44,8 @@ def report(
 ) -> None:
     """Write the report of a finished run, audit or sweep again.
 
-    Makes report.pdf from the record in the folder. The report contains no user names. With --people or --scores, the
-    command lists users instead, and writes no report.
+    heldin makes report.pdf from the record in the folder. The report contains no user names. With --people or --scores,
+    the command lists users instead, and writes no report.
     """
     if scores is not None:
         if people:
@@ -162,9 +162,9 @@ def compare(
 ) -> None:
     """Compare finished runs side by side.
 
-    Prints epsilon, validation loss, AUROC, TPR at low FPR, bound on AUROC, answer and verdict. With --out, also draws
-    AUROC and loss against --over, ROC curves, and canary users by substring length. For the folder of a sweep, prints
-    the table of heldin sweep.
+    heldin prints epsilon, validation loss, AUROC, TPR at low FPR, bound on AUROC, answer and verdict. With --out, it
+    also draws AUROC and loss against --over, ROC curves, and canary users by substring length. For the folder of a
+    sweep, it prints the table of heldin sweep.
     """
     if len(runs) == 1 and (runs[0] / "sweep.json").is_file():
         from heldin.commands.sweep import print_sweep
@@ -215,9 +215,9 @@ def verify(
 ) -> None:
     """Recompute every number of a record, and check its files.
 
-    Computes the numbers again from scores, ledger and plan, and compares files with their digests. The exit code is 2
-    if anything differs. Lists the files that could not be compared. --exported compares every file of an exported model
-    with its plan.
+    heldin computes the numbers again from scores, ledger and plan, and compares files with their digests. The exit code
+    is 2 if anything differs. heldin lists the files that it could not compare. --exported compares every file of an
+    exported model with its plan.
     """
     if (run is None) == (exported is None):
         raise InputError(
@@ -269,8 +269,8 @@ def purge(
 ) -> None:
     """Delete the weights, scores, ledger and keys of a run.
 
-    Lists the results that can no longer be verified. For a sweep, purges all its runs. Deletes only files that heldin
-    wrote, and does not follow links. Copies in backups and snapshots stay.
+    heldin lists the results that it can no longer verify. For a sweep, it purges all runs. It deletes only files that
+    heldin wrote, and does not follow links. Copies in backups and snapshots stay.
     """
     from heldin.jobs import purge as engine
 

@@ -284,7 +284,7 @@ def choose(
     els_group_size: Annotated[int | None, typer.Option(help="Number of examples per user in the row of ELS.")] = None,
     public_texts: Annotated[Path | None, _norm(help="File with texts of public users.")] = None,
     model: Annotated[
-        str | None, _norm(metavar="MODEL", help="Base model, which gives the gradients of these texts.")
+        str | None, _norm(metavar="MODEL", help="Base model that computes the gradients of the public texts.")
     ] = None,
     user: Annotated[str, _norm(help="Column with user names.")] = "user",
     text: Annotated[str, _norm(help="Column with texts.")] = "text",
@@ -295,10 +295,10 @@ def choose(
 ) -> None:
     """Choose between ULS, banded noise and ELS at one compute budget.
 
-    Compares the noise in sums of gradients over steps, for each ULS group size (with and without banded noise) and for
-    ELS. Without --public-texts, each clip norm counts as 1, and heldin names the training with the least noise. With
-    --public-texts, heldin estimates clip norms and the ELS group size from these texts, and Estimate-and-Double chooses
-    (Charles et al., section 6). The last lines state how many made-up users were needed to keep half, and three
+    heldin compares the noise in sums of gradients over steps, for each ULS group size (with and without banded noise)
+    and for ELS. Without --public-texts, each clip norm counts as 1, and heldin names the training with the least noise.
+    With --public-texts, heldin estimates clip norms and the ELS group size from these texts, and Estimate-and-Double
+    chooses (Charles et al., section 6). The last lines state how many made-up users were needed to keep half, and three
     quarters, of the gain of plain training (docs/users.md).
     """
     from heldin.audit.users_ladder import least_table, least_users, read_ladder
@@ -345,8 +345,8 @@ def bound(
         str,
         typer.Option(
             metavar="WORD",
-            help="How membership was decided. coin: an independent fair coin for each user, not an exact half or one"
-            " of each pair. fixed: another known way, such as by hand or by date. unknown: you do not know.",
+            help="Rule that decided membership. coin: an independent fair coin for each user, not an exact half or"
+            " one of each pair. fixed: another known way, such as by hand or by date. unknown: you do not know.",
         ),
     ] = "unknown",
     independent_trainings: Annotated[
@@ -376,8 +376,8 @@ def bound(
 ) -> None:
     """Compute bounds and a verdict from any tool's scores.
 
-    Prints each bound that is valid for this design, and the reason why each other bound is not. Exit codes: 3 if a
-    claim is contradicted (certified), 4 if a claim is contradicted (indicative).
+    heldin prints each bound that is valid for this design, and the reason why each other bound is not. Exit codes: 3 if
+    a claim is contradicted (certified), 4 if a claim is contradicted (indicative).
     """
     from heldin.bounds import judgement as engine
     from heldin.bounds.csv_scores import bound_scores, read_scores

@@ -156,7 +156,7 @@ Set = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a key of the config. Repeatable.")
 ]
 Claims = Annotated[
-    list[str] | None, typer.Option("--claim", metavar="KEY=VALUE", help="Claim to test, as epsilon=8,delta=1e-6.")
+    list[str] | None, typer.Option("--claim", metavar="KEY=VALUE", help="Claim to test, such as epsilon=8,delta=1e-6.")
 ]
 FailOnOption = Annotated[
     str | None,

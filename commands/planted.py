@@ -71,8 +71,8 @@ def plant(
 ) -> None:
     """Prepare an audit of a training that someone else runs.
 
-    Draws a coin for each audited user, and writes a training set to training/ in the --out folder. This set has the
-    name, format and columns of your set. It has no rows of non-members, but rows of canary users. You may send
+    heldin draws a coin for each audited user, and writes a training set to training/ in the --out folder. This set has
+    the name, format and columns of your set. It contains rows of canary users, and no rows of non-members. You may send
     manifest.json with this set. Keep ledger/ to yourself. After training, run heldin audit-planted FOLDER --model MODEL
     with the --out folder. If heldin is killed, the same command resumes.
     """
@@ -132,7 +132,7 @@ def audit_planted(
     ] = None,
     endpoint: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="Base URL of a server, on which --model is a name."),
+        typer.Option(metavar="URL", help="Base URL of a server. --model then names a model on this server."),
     ] = None,
     set_: Annotated[
         list[str] | None,

@@ -58,8 +58,8 @@ def run(
 ) -> None:
     """Train a model, attack it, and write the report.
 
-    Splits users by coin, fine-tunes and attacks the model, and writes record.json and report.pdf to --out. If heldin is
-    killed, the same command resumes the run. Relative paths in a config start at the current folder.
+    heldin splits users by coin, fine-tunes and attacks the model, and writes record.json and report.pdf to --out. If
+    heldin is killed, the same command resumes the run. Relative paths in a config start at the current folder.
     """
     from heldin.stages.run_config import load_config
 

@@ -115,8 +115,8 @@ def demo(
 ) -> None:
     """Train three small models, attack them, and write a report.
 
-    Compares plain training and two defenses on a made-up corpus, in about three minutes on two cores. heldin trains and
-    attacks each of the three models five times, and a decision rule selects one. Prints the path of the PDF.
+    heldin compares plain training and two defenses on a made-up corpus, in about three minutes on two cores. It trains
+    and attacks each of the three models five times. A decision rule selects one, and heldin prints the path of the PDF.
     """
     from heldin.sweeps.load import demo_sweep
 
