@@ -43,9 +43,9 @@ class Flagged(Facts):
     Attributes:
         attack: name of the attack.
         aggregation: how the scores of a user's texts become one score.
-        dial: the dial that was changed; null for the primary settings.
+        dial: the changed setting of the attacker (dial); null for the primary settings.
         setting: setting of the changed dial; null for the primary settings.
-        choice: how the attack was chosen.
+        choice: rule that chose the attack.
         among: number of attacks from which heldin chose this one; 1 for the primary attack.
         members: flagged members.
         of_members: all members.

@@ -28,9 +28,9 @@ class TrainingsFacts(Facts):
         threshold: the attack classifies a training as "with" if its score is at least this number; null if ROC bands
             were used.
         members: number of tested trainings with the user; null if ROC bands were used, as are the next three fields.
-        true_positives: number of these trainings that are called "with".
+        true_positives: number of these trainings that the attack classified as "with".
         non_members: number of tested trainings without the user.
-        false_positives: number of these trainings that are called "with".
+        false_positives: number of these trainings that the attack classified as "with".
         epsilon_lower: lower bound on epsilon by this test, which was fixed before anyone saw a score.
         reach: the largest epsilon that the tested trainings could have certified.
         seconds_each: median time of a training, in seconds.

@@ -213,7 +213,7 @@ class RefusedBound:
 
     Attributes:
         name: name of the bound.
-        refusal: why the bound is not valid.
+        refusal: reason why the bound is not valid.
         subjects: the people in the bound.
     """
 

@@ -145,7 +145,8 @@ class Overlaps(Facts):
 
     Attributes:
         scored_texts_in_same_users_training: scored texts that are also in the same user's training records. In a run on
-            rows of turns, here and below: texts with a counted turn that is a turn, of any role, of these records.
+            rows of turns, this field and the next fields count texts with a counted turn that equals a turn of these
+            records, in any role.
         scored_texts_in_other_users_training: scored texts that are in another user's training records.
         held_out_texts_in_training: texts of non-members that are in the training data.
         held_out_users_in_training: non-members whose names are in the training data.
@@ -182,7 +183,7 @@ class SplitFacts(Facts):
         assignment: the rule that decided who is a member.
         known_by: source of heldin's knowledge.
         certifiable: whether the assignment supports a certified bound.
-        reason: why the assignment supports a certified bound, or why it does not.
+        reason: reason why the assignment supports a certified bound, or why it does not.
         held_in: number of members (users and entities), or of trainings with the worst-case user.
         held_out: number of non-members (users and entities), or of trainings without the worst-case user.
         always_in: number of users in training who are not audited.
@@ -285,7 +286,7 @@ class ModelFacts(Facts):
         parameters: number of parameters; null behind an endpoint.
         fingerprint: hash of the weights; behind an endpoint, of address, name, style and tokenizer.
         architecture: class of the model in transformers.
-        endpoint: how the model was reached; null for a locally loaded model.
+        endpoint: connection to the model; null for a locally loaded model.
         stored: format of the weights in the files, such as bf16 or a quantised format; null if unknown.
         adapter: the adapter and its base; null if there is none.
     """
@@ -517,7 +518,7 @@ class TrainingFacts(Facts):
         uncounted: number of records in training without a counted token, which added nothing; null if unknown.
         steps: number of steps.
         chosen_step: step whose checkpoint was kept.
-        selection: how this checkpoint was chosen.
+        selection: rule that chose this checkpoint.
         curve: measurements during training.
         gap_auroc_spearman: rank correlation of generalisation gap and AUROC over the curve; null with too few points.
         removals: effects of each data-side defense.
