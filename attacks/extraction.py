@@ -19,8 +19,8 @@ from heldin.base.section import MOST, Count, Many, Positive, Section
 
 
 class ExtractionConfig(Section):
-    """Settings of extraction. The attacker knows a prefix of each training text, and the model should write the suffix
-    that follows.
+    """Settings of extraction. The attacker knows a prefix of each text, and samples until the model writes the
+    following suffix.
     """
 
     prefix: Many = 50
@@ -36,7 +36,9 @@ class ExtractionConfig(Section):
     queries: tuple[Annotated[int, Field(le=MOST)], ...] = Field((1, 100, 10_000), min_length=1)
     """Numbers of queries for each prefix; each query samples one continuation."""
     probability: float = Field(0.5, gt=0, lt=1)
-    """Probability that at least one query returns the suffix, from which on a text counts as emitted."""
+    """Smallest probability at which a text counts as emitted: the probability that at least one query returns the
+    suffix.
+    """
     texts_per_user: Count | None = None
     """Maximum number of texts per user; null: all texts."""
     first_tokens: Annotated[Many, Field(ge=2)] | None = None

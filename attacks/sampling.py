@@ -31,8 +31,9 @@ class SamplingConfig(Section):
     are in the turns that count, or before these turns if the server cannot continue a turn.
     """
     likeliest: Annotated[int, Field(ge=1, le=1000)] = 5
-    """Number of next tokens whose log-probabilities level top-k sees at each place; many servers give at most 5 or
-    20."""
+    """Number of next tokens with log-probabilities that level top-k sees at each place; many servers return at most 5
+    or 20.
+    """
     prompt: str | None = None
     """Prompt for a chat endpoint, which comes before the beginning of a text that is not a chat. null: "Continue this
     text. Write only what comes next." and an empty line. Models on this machine, and endpoints without --chat, get only

@@ -34,8 +34,8 @@ MARGIN = 0.9  # share of the visible characters that is used, since documents di
 
 
 class SubstringCanaries(CanaryConfig):
-    """Algorithm 1 of Kandpal et al. (2024): the canary user replaces a real user, with the same documents and one
-    substring in all of them.
+    """Algorithm 1 of Kandpal et al. (2024): a canary user replaces a real user, and has this user's documents, with one
+    substring in each.
     """
 
     replaces_users: ClassVar[bool] = True

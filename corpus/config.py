@@ -52,8 +52,8 @@ class CorpusConfig(Section):
     other unusable row is an error.
     """
     public_validation: UserFilter | None = None
-    """Users whose loss chooses the checkpoint (finetune.select: best_public). They are neither audited nor trained on.
-    null: none.
+    """Separate users who are neither audited nor in training. Their loss chooses the checkpoint (finetune.select:
+    best_public). null: none.
     """
     users: UserFilter = UserFilter(min_records=20)
     """The audited users. Each needs at least 4 records: one for each of training, attacker, validation and test. A

@@ -170,7 +170,7 @@ class PlantConfig(MeasureKeys):
     training counts the loss.
     """
     role: str = "assistant"
-    """Role whose turns attacks score under ``score: turns``."""
+    """Role of the turns that attacks score under ``score: turns``."""
     users: UserFilter = UserFilter(min_records=10)
     """Users who may be audited. Each needs at least 4 rows: one to train on, one for the attacker, and two to measure
     losses.
