@@ -65,42 +65,49 @@ def _first_at(level: Access, names: Any) -> Any:
 
 
 class AttackConfig(Section):
-    """The attacks to run, and the attacker's access and texts."""
+    """The attacks to run, and the texts and access of the attacker."""
 
     access: Levels = (Access.LOG_PROBABILITIES,)
-    """What the attackers see of the model: log-probabilities of given texts, the top-k next tokens, or the text that
-    the model writes. If several levels are given, each has an answer, and they share the error probability equally.
-    ``release`` decides which answer counts."""
+    """Access of the attackers: log-probabilities of given texts, the top-k next tokens, or the text that the model
+    writes. If you give several levels, each gets an answer, and the levels share the error probability equally.
+    ``release`` decides which answer counts.
+    """
     names: tuple[Annotated[str, NameOfKind(ATTACKS)], ...] = DEFAULT_ATTACKS
-    """Attacks to run; by default those of each level in ``access``."""
+    """Attacks to run; by default all attacks of each level in ``access``."""
     primary: Annotated[str, NameOfKind(ATTACKS)] = "likelihood-ratio"
-    """The primary attack, whose scores test claims; one of ``names``, by default the first of the strongest level."""
+    """The primary attack, which tests claims. It is one of ``names``, by default the first attack of the strongest
+    level.
+    """
     aggregations: tuple[Annotated[str, one_of(AGGREGATIONS)], ...] = ("mean", "min", "max")
     """Ways to combine the statistics of a user's texts into one score; the first one is the primary aggregation."""
     turns: Counting | None = None
-    """Turns that are scored, if rows are turns: all, those of one role, or the completion. null: the turns that bear
-    the loss."""
+    """Turns that attacks score, if rows are turns: all, the turns of one role, or the completion. null: the turns in
+    finetune.loss_on.
+    """
     max_characters: Count = 4000
-    """Number of characters to score of each text, from its beginning."""
+    """Number of characters at the beginning of each text that attacks score."""
     precision: ScoringPrecision = "fp32"
-    """Precision in which models are loaded to be scored. bf16 has half the bytes of fp32. int8 and nf4 have 8 and 4
-    bits per weight of a linear layer (bitsandbytes). Below fp32, the record states how far the precision moves the
-    primary attack on a sample of texts."""
+    """Precision of the models for scoring. bf16 has half the bytes of fp32. int8 and nf4 have 8 and 4 bits per weight
+    of a linear layer (bitsandbytes). Below fp32, the record states how much the precision changes the scores of the
+    primary attack on a sample of texts.
+    """
     reference: ExpandedName | None = None
     """Hub name or folder of the primary reference model; null: the base model."""
     references: tuple[Reference, ...] = ()
     """Other reference models, reported next to the primary one."""
     documents: tuple[Documents, ...] = Field(("fresh",), min_length=1)
-    """Documents that the attacker has of a user: fresh ones by the same user, or records of the training part, for a
-    stronger attacker. Training saw the latter or would have seen them, except for a cap, deduplication or
-    de-identification. The first entry is the primary one."""
+    """The attacker's documents of a user. fresh: documents that training never saw. training: records of the training
+    part, for a stronger attacker. If the user is a member, training sees the records of the training part, except for
+    records that a cap, deduplication or de-identification removes or changes. The first entry is the primary one.
+    """
     training_documents: Few = 32
-    """Maximum number of records per user, if ``documents`` has "training"."""
+    """Maximum number of records per user, if ``documents`` contains "training"."""
     shadow_models: int = Field(0, ge=0, le=FEW)
-    """Number of shadow models of the ideal attacker, trained like the run's model under the attacker's coins; even. 0:
-    none."""
+    """Number of shadow models of the ideal attacker, an even number. heldin trains them like the run's model, but with
+    coins of the attacker. 0: none.
+    """
     sampling: SamplingConfig = SamplingConfig()
-    """Requests of attackers who see less than log-probabilities of given texts."""
+    """Requests of attackers who do not see log-probabilities of given texts."""
 
     @model_validator(mode="before")
     @classmethod

@@ -19,30 +19,32 @@ from heldin.base.section import MOST, Count, Many, Positive, Section
 
 
 class ExtractionConfig(Section):
-    """The settings of the request for users' training texts.
-
-    Each text gives one window: a prefix, and the suffix after it.
+    """Settings of extraction. The attacker knows a prefix of each text, and samples until the model writes the
+    following suffix.
     """
 
     prefix: Many = 50
-    """Number of tokens that the attacker knows, and gives to the model."""
+    """Number of tokens in the prefix, which the attacker gives to the model."""
     suffix: Many = 50
-    """Number of tokens after the prefix that the model would have to emit."""
+    """Number of tokens in the suffix."""
     temperature: Positive = 1.0
     """Temperature of sampling."""
     top_k: Count | None = 40
-    """Number of most probable tokens that sampling draws from, plus tokens that tie with the last of them; null: all
-    tokens."""
+    """Number of most probable tokens from which sampling draws, plus ties with the last of these tokens; null: all
+    tokens.
+    """
     queries: tuple[Annotated[int, Field(le=MOST)], ...] = Field((1, 100, 10_000), min_length=1)
-    """Numbers of queries: how often the attacker may sample a continuation of one prefix."""
+    """Numbers of queries for each prefix; each query samples one continuation."""
     probability: float = Field(0.5, gt=0, lt=1)
-    """A text counts as emitted after a number of queries if, with this probability, at least one query returns its
-    suffix."""
+    """Smallest probability at which a text counts as emitted: the probability that at least one query returns the
+    suffix.
+    """
     texts_per_user: Count | None = None
-    """Maximum number of texts per user; null: all."""
+    """Maximum number of texts per user; null: all texts."""
     first_tokens: Annotated[Many, Field(ge=2)] | None = None
-    """Number of tokens, from the beginning of a text, that contain its window. null: as many as training sees
-    (finetune.sequence_length, or sequence_length of a planted set), or all tokens in the audit of a checkpoint."""
+    """Number of tokens at the beginning of a text in which prefix and suffix must be. null: as many as training sees
+    (finetune.sequence_length, or sequence_length of a planted set), or all tokens in the audit of a checkpoint.
+    """
 
     @model_validator(mode="after")
     def _can_be_asked(self) -> "ExtractionConfig":

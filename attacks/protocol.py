@@ -67,7 +67,7 @@ class AttackFacts(Facts):
         uses: the texts and labels that the attack learns from.
         needs_reference: whether the attack also uses the reference model.
         needs_vocabulary: whether the attack needs more of the target than log-probabilities of a text's own tokens.
-        of_training_texts: whether the attack is made for the exact training documents.
+        of_training_texts: whether the attack is intended for the exact training documents.
         access: what the attacker sees of a model.
     """
 

@@ -61,7 +61,7 @@ class NamedReference(ReferenceConfig):
 
     kind: Literal["named"]
     name: ExpandedName
-    """Hub name or folder; in a list of references you may write only the name."""
+    """Hub name or folder. In a list of references, the name alone is enough."""
 
     @property
     def label(self) -> str:
@@ -79,11 +79,11 @@ class NamedReference(ReferenceConfig):
 
 
 class PretrainedReference(ReferenceConfig):
-    """An independent model of the same size, pre-trained like the base model on the same texts, from ``seed``."""
+    """An independent model of the same size. heldin pre-trains it like the base model, on the same texts."""
 
     kind: Literal["pretrained"]
     seed: int = Field(ge=1, lt=2**31)
-    """Seed of its initialisation and of the order of records; must differ from the seed of model.pretrain.recipe."""
+    """Seed of the initialisation and of the order of records; must differ from the seed in model.pretrain.recipe."""
 
     @property
     def label(self) -> str:
@@ -101,13 +101,13 @@ class PretrainedReference(ReferenceConfig):
 
 
 class PublicReference(ReferenceConfig):
-    """The base model, fine-tuned without a defense on users who are not audited, with the run's recipe."""
+    """The base model, which heldin fine-tunes on users who are not audited, with the run's recipe and no defense."""
 
     kind: Literal["public"]
     users: UserFilter = UserFilter(min_records=1)
-    """Users, among those not audited, that the model is fine-tuned on."""
+    """Users for this fine-tuning, among the users who are not audited."""
     max_records_per_user: Count | None = None
-    """Maximum number of records per user, taking the first ones; null: all."""
+    """Maximum number of records per user; heldin takes the first records. null: all."""
 
     @property
     def label(self) -> str:

@@ -25,10 +25,10 @@ class DecisionFacts(Facts):
         remarks: notes to read before the answer.
         decision: the answer, and the numbers that decided it.
         by: the config section with the thresholds of the decision.
-        flagged: the people whom page one counts: flagged by the deciding attack, or by the primary attack if no attack
-            decides; null for fewer than 20 users, and if the comparison is not valid.
-        best: the people flagged by the attack that flags most, if no attack passes the joint test; null otherwise.
-        scores: number of scores that were tested together.
+        flagged: the flagged people on page one, by the deciding attack, or by the primary attack if no attack decides.
+            null for fewer than 20 users, and if the comparison is not valid.
+        best: the people flagged by the attack that flags most, if no attack passes the test of all; null otherwise.
+        scores: number of scores in the joint test.
         law: how heldin redrew the members.
         auroc_p: p-value of the family of AUROCs, by the randomisation test.
         tpr_p: p-value of the family of true-positive rates.

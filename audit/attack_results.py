@@ -81,8 +81,8 @@ class AttackResult(Facts):
         simultaneous: interval of the AUROC that is valid for all scores at the same time; null if none was tested.
         adjusted_p: p-value of the AUROC by the randomisation test; null if there was no test.
         length_correlation: rank correlation of the score with the mean length of the user's texts.
-        curve: curve of the primary attack and of the attack in the headline; null for the others, because the curves of
-            many scores together would reveal who is a member.
+        curve: curve of the primary attack and of the attack in the headline; null for other attacks, because the curves
+            of many scores together would reveal the members.
     """
 
     attack: str

@@ -26,25 +26,28 @@ from heldin.words.statement import Statement
 
 
 class AuditConfig(Section):
-    """How evidence is combined."""
+    """Settings of intervals, bounds and rates."""
 
     resamples: Annotated[Many, Field(ge=100)] = 2000
-    """Number of bootstrap resamples of the users, for intervals that are labelled estimates."""
+    """Number of bootstrap resamples of the users, for intervals of statistics labelled as estimates."""
     delta: float = Field(1e-5, ge=1e-11, lt=1)
-    """delta of the lower bounds on epsilon if there is no claim; a claim states its own delta."""
+    """delta of the lower bounds on epsilon, if there is no claim. With a claim, the claim's delta."""
     fprs: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = Field((0.001, 0.005, 0.01, 0.05, 0.1), min_length=1)
-    """False-positive rates at which true-positive rates are reported, if there are enough non-members."""
+    """False-positive rates at which the report states true-positive rates, if there are enough non-members."""
     validation_texts: Count = 400
     """Maximum number of members' validation texts on which an evaluation measures the loss."""
     test_texts_per_user: Count = 10
     """Maximum number of test texts per non-member on which the chosen checkpoint's loss is measured."""
     curve_users: Annotated[Count, Field(ge=50)] = 2000
-    """Maximum number of audited users whose texts an evaluation scores, chosen without regard to membership."""
+    """Maximum number of audited users in an evaluation, which scores their texts. Membership plays no role in their
+    choice.
+    """
     exposure_users: Annotated[Count, Field(ge=50)] = 5000
-    """Maximum number of members whose exposure is compared with their own texts. Their words are compared with those of
-    as many other users."""
+    """Maximum number of members in the comparison of exposure with a member's texts. heldin compares their words with
+    the words of as many other users.
+    """
     curve_texts_per_user: Count = 5
-    """Maximum number of attacker texts per user that an evaluation scores, for the AUROC during training."""
+    """Maximum number of the attacker's texts per user in an evaluation, for the AUROC during training."""
 
 
 class Answer(StrEnum):
@@ -68,22 +71,25 @@ class DecisionConfig(Section):
     """Thresholds that decide the answer."""
 
     auroc: Annotated[float, Field(gt=0.5, lt=1)] = 0.60
-    """\"No leak found" needs every score's AUROC to be below this at 95 % confidence."""
+    """Limit for "no leak found": the AUROC of every score must be below this limit at 95 % confidence."""
     tpr: Annotated[float, Field(gt=0, lt=1)] = 0.15
-    """"No leak found" also needs every score's true-positive rate at ``fpr`` to be below this, which must be above
-    ``fpr``."""
+    """Limit for "no leak found": every score's true-positive rate at ``fpr`` must also be below this limit, which must
+    be above ``fpr``.
+    """
     fpr: Annotated[float, Field(gt=0, le=0.1)] = 0.05
-    """False-positive rate at which ``tpr`` is judged."""
+    """False-positive rate of the limit ``tpr``."""
     auroc_level: Annotated[float, Field(gt=0, lt=1)] = 0.04
     """Maximum probability that the AUROCs lead to the answer "leaks" by chance."""
     tpr_level: Annotated[float, Field(gt=0, lt=1)] = 0.01
     """Maximum probability that the true-positive rates at low false-positive rates lead to "leaks" by chance."""
     redraws: Annotated[Count, Field(le=10**8)] = REDRAWS  # a planted audit asks for more at each look
-    """Number of redraws of the assignment in the test of all scores together; at least as many as the two levels
-    need."""
+    """Number of redraws of the assignment in the joint test of all scores. ``auroc_level`` and ``tpr_level`` need a
+    minimum number.
+    """
     require: tuple[RequirementConfig, ...] = ()
-    """The organisation's limits, written like the rule of a sweep. They decide the recommendation of the report, and
-    change no answer."""
+    """The organisation's limits, in the form of a sweep's rule. They decide the recommendation of the report, and
+    change no answer.
+    """
 
     @model_validator(mode="after")
     def _possible(self) -> "DecisionConfig":
@@ -211,17 +217,16 @@ class Decision:
             guarantee.
         largest_auroc: largest AUROC of any score.
         shown_auroc: largest lower end of the simultaneous intervals: some score has at least this AUROC.
-        excluded_auroc: the audit rules out, at 95 % confidence, that any score has a higher AUROC.
+        excluded_auroc: the audit rules out AUROCs above this number for every score, at 95 % confidence.
         largest_tpr: largest true-positive rate of any score at the decision's FPR; null if there are too few users.
-        excluded_tpr: the audit rules out, at 95 % confidence, that any score has a higher rate at the decision's FPR;
+        excluded_tpr: the audit rules out true-positive rates above this number for every score, at 95 % confidence;
             null if there are too few users.
         users_needed: number of users with which four of five audits rule out both thresholds, if no score is better
             than guessing.
         reversed: whether some score is higher for non-members.
-        unlearned: whether only one thing is missing from "no leak found": the proof that the model learned something.
+        unlearned: whether only the proof that the model learned something is missing for the answer "no leak found".
         flaws: reasons why the comparison is not valid.
-        weaker: whether the audit rules out a leak only for its own attackers, although recipients of the model see
-            more.
+        weaker: whether the audit rules out a leak only to attackers with less access than the recipients of the model.
     """
 
     answer: Answer

@@ -43,10 +43,10 @@ class Flagged(Facts):
     Attributes:
         attack: name of the attack.
         aggregation: how the scores of a user's texts become one score.
-        dial: the dial that was changed; null for the primary settings.
+        dial: the changed setting of the attacker (dial); null for the primary settings.
         setting: setting of the changed dial; null for the primary settings.
-        choice: how the attack was chosen.
-        among: number of attacks from which it was chosen; 1 for the primary attack.
+        choice: rule that chose the attack.
+        among: number of attacks from which heldin chose this one; 1 for the primary attack.
         members: flagged members.
         of_members: all members.
         members_limits: limits of the share of members that this threshold flags.

@@ -16,17 +16,18 @@ MEASURES: dict[str, bool] = {"epsilon_per_user": False, "auroc": False, "loss": 
 
 
 class RequirementConfig(Section):
-    """An upper or lower limit that a defense or a model must meet before release."""
+    """An upper or lower limit that a model must meet before release."""
 
     of: Measure
-    """Quantity to limit: epsilon_per_user of the plan; auroc, the largest of all attacks; loss on non-members' test
-    texts; or loss_gain_over_base."""
+    """Quantity with the limit. epsilon_per_user: of the plan. auroc: the largest of all attacks. loss: on non-members'
+    test texts. loss_gain_over_base: the difference between the base model's loss and this loss.
+    """
     at_most: Limit | None = None
-    """Upper limit, compared with an upper confidence limit."""
+    """Upper limit of the quantity, which heldin compares with an upper confidence limit."""
     at_least: Limit | None = None
-    """Lower limit, compared with a lower confidence limit."""
+    """Lower limit of the quantity, which heldin compares with a lower confidence limit."""
     limit: Literal["upper", "lower"] | None = None
-    """Confidence limit that is compared, stated for readers; null: the limit that the requirement needs."""
+    """Confidence limit for the comparison, as information for readers; null: the limit that the requirement needs."""
 
     @model_validator(mode="after")
     def _one_limit(self) -> "RequirementConfig":

@@ -25,13 +25,14 @@ class TrainingsFacts(Facts):
         target: the defense of the trainings: the config's defense, or none.
         pilot: number of first trainings, which chose the threshold and are not tested; 0 if the threshold was fixed
             beforehand.
-        threshold: a training is called "with" if its score is at least this; null if ROC bands were used.
+        threshold: the attack classifies a training as "with" if its score is at least this number; null if ROC bands
+            were used.
         members: number of tested trainings with the user; null if ROC bands were used, as are the next three fields.
-        true_positives: number of these trainings that are called "with".
+        true_positives: number of these trainings that the attack classified as "with".
         non_members: number of tested trainings without the user.
-        false_positives: number of these trainings that are called "with".
-        epsilon_lower: lower bound on epsilon by this test, which was fixed before any score was seen.
-        reach: the largest epsilon that the tested trainings could certify.
+        false_positives: number of these trainings that the attack classified as "with".
+        epsilon_lower: lower bound on epsilon by this test, which was fixed before anyone saw a score.
+        reach: the largest epsilon that the tested trainings could have certified.
         seconds_each: median time of a training, in seconds.
     """
 
@@ -76,7 +77,7 @@ class CanaryGroup(Facts):
 
 
 class CanaryFacts(Facts):
-    """Canary users, and the result of the primary attack on each group.
+    """The canary users, and the results of the primary attack on each group.
 
     Attributes:
         users: number of planted canary users.
@@ -138,7 +139,7 @@ class Correlation:
     """Spearman's correlation of a property with the score, over members.
 
     Attributes:
-        name: the property that the score is compared with.
+        name: name of the property.
         rho: the correlation; null if the property or the scores do not vary, or fewer than ten users have the property.
         p_value: p-value of the hypothesis of no correlation; null whenever ``rho`` is null.
     """
@@ -149,7 +150,7 @@ class Correlation:
 
 
 class ExposureFacts(Facts):
-    """The properties of members that correlate with exposure.
+    """Properties that correlate with exposure among members.
 
     Attributes:
         users: number of members in the groups.
@@ -176,8 +177,8 @@ class Emitted(Facts):
         users: number of these people under the audited model.
         lower, upper: exact 95 % limits (Clopper & Pearson 1934) of the share of ``users`` among people with a long
             enough text; null if there are none.
-        only_theirs: number of these people with such a text whose suffix occurs in no known text of others; null if no
-            texts of others are known.
+        only_theirs: number of these people with such a text and a suffix that occurs in no known text of others; null
+            if no texts of others are known.
         reference: number of these people under the reference model; null if its tokenizer differs.
     """
 
@@ -193,7 +194,7 @@ class ExtractionGroup(Facts):
     """Members or non-members.
 
     Attributes:
-        group: the people who wrote the texts.
+        group: the authors of the texts.
         users: number of users.
         measured: number of these users with at least one text that is long enough.
         texts: number of their texts that are long enough; one window of each was measured.
@@ -301,7 +302,7 @@ class LevelFacts(Facts):
     """The answer for an attacker at another level than the deciding level.
 
     Attributes:
-        access: what the attacker sees of the model.
+        access: access of the attacker.
         primary: name of this attacker's primary attack.
         decision: the answer, with the test that decided it; the test includes the attacks of weaker attackers.
     """
@@ -315,18 +316,18 @@ class Results(Facts):
     """All results of an audit. They depend only on scores, membership, claims and config.
 
     Attributes:
-        access: what the deciding attacker sees of the model.
-        levels: the answers for attackers who see more or less of the model, the strongest attacker first; ``judgement``
-            has the verdicts on claims for all levels.
-        decision: the answer, with the test that decided it.
+        access: access of the deciding attacker.
+        levels: the answers for attackers with other access, strongest first; ``judgement`` has the verdicts on claims
+            for all levels.
+        decision: the answer, with the test behind it.
         attacks: every attack under every aggregation, the primary attack first.
         blind: baselines that never saw the audited model.
         judgement: bounds, and a verdict on each claim.
         knowledge: AUROC for each number of texts per user that the attacker may have.
         dials: the primary attack, with one changed setting in each entry.
         canaries: results for canary users, separate from real users; null if there are none.
-        exposure: properties of members that correlate with a high score; null if the training data is unknown.
-        trainings: results of many independent trainings; null for an audit of one model.
+        exposure: properties that correlate with a high score among members; null if the training data is unknown.
+        trainings: results of many independent trainings; null otherwise.
         gain: the model's gain over the reference model on non-members' scored texts; null if it was not measured.
     """
 

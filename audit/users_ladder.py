@@ -22,21 +22,22 @@ HALF, TOLERABLE = 0.5, 0.75  # shares of the plain gain
 
 
 class Trained(Section):
-    """The trainings of one kind at one rung, one for each block."""
+    """All trainings of one kind for one number of users, with one training for each block."""
 
     users: Count
-    """Population that the accountant is given."""
+    """Number of users, which is the population in the accountant."""
     training: str
-    """plain, uls or banded."""
-    optimizer: str = "Adam"
+    """Kind of training: plain, uls or banded."""
     epsilon: Positive | None
-    """Of the plan; null: plain training."""
+    """Epsilon of the plan; null: plain training."""
     noise_multiplier: NotNegative
-    """Of the plan."""
+    """Noise multiplier of the plan."""
     bands: Count = 1
-    """Groups of users that take turns."""
+    """Number of groups of users; each step draws from the next group."""
     gains: tuple[Annotated[float, Field(ge=-LARGEST, le=LARGEST)], ...]
-    """For each block, loss of the base model less that of the trained one on non-members' test texts, nats a token."""
+    """For each block, loss of the base model minus loss of the trained model on non-members' test texts, in nats per
+    token.
+    """
     aurocs: tuple[Annotated[float, Field(ge=0, le=1)], ...]
     """For each block, AUROC of the primary attack on fresh texts."""
 

@@ -74,7 +74,7 @@ class Utility(Facts):
 
 
 class Gain(AurocDifference):
-    """How much more likely non-members' scored texts are under the audited model than under the reference.
+    """The increase in log-likelihood of non-members' scored texts, from the reference to the audited model.
 
     Attributes:
         value: the gain, as a mean over users.

@@ -69,9 +69,9 @@ _MEANINGS = {
     ExitCode.BAD_INPUT: "wrong input or config, or a file that differs from its record",
     ExitCode.CERTIFIED: "a claim is contradicted (certified)",
     ExitCode.INDICATIVE: "a claim is contradicted (indicative)",
-    ExitCode.RESUMABLE: "stopped; the same command resumes",
-    ExitCode.UNSAFE: "white-box: the trainer is unsafe on input that is not finite",
+    ExitCode.RESUMABLE: "stopped, and the same command resumes",
+    ExitCode.UNSAFE: "white-box: the trainer does not handle infinite or NaN input safely",
     ExitCode.OTHER_MECHANISM: "white-box: the trainer does not run the stated mechanism",
-    ExitCode.GATED: "a condition of --fail-on holds",
+    ExitCode.GATED: "the answer matches --fail-on",
     ExitCode.INTERRUPTED: "interrupted",
 }

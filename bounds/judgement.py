@@ -213,8 +213,8 @@ class RefusedBound:
 
     Attributes:
         name: name of the bound.
-        refusal: why the bound is not valid for the design.
-        subjects: the people whom the bound would be about.
+        refusal: reason why the bound is not valid.
+        subjects: the people in the bound.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
@@ -238,8 +238,8 @@ class Judgement(Tabular):
         delta: delta at which the bounds on epsilon hold.
         bounds: the bounds, each valid at its level.
         refused: bounds that the design does not support.
-        verdicts: one verdict for each claim, all valid at the same time. Without a claim, the only verdict states the
-            epsilon that perfect guessing could have certified.
+        verdicts: one verdict per claim, all valid at the same time. Without a claim, one verdict states the bound that
+            could have been certified.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")

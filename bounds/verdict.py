@@ -143,8 +143,8 @@ class Verdict:
         outcome: contradicted; not contradicted although a perfect attack would have contradicted the claim; or
             inconclusive, because even a perfect attack would not have contradicted it.
         standing: strength of the evidence.
-        finding: result of the test, with the reason why a verdict is only indicative.
-        max_certifiable_epsilon: the epsilon that perfect guessing would have certified at the claim's delta. If the
+        finding: result of the test, with the reason if the verdict is only indicative.
+        max_certifiable_epsilon: the epsilon that perfect guesses would have certified at the claim's delta. If the
             evidence is indicative, this assumes that all conditions were met.
         cautions: warnings to print with the verdict.
         subjects: the people whom the statement is about.

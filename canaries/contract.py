@@ -148,14 +148,18 @@ class CanaryConfig(Section, ABC):
     """Name of the kind, or "package.module:Class"."""
 
     replaces_users: ClassVar[bool] = False
-    """Whether they take the place of real users, whose documents they change."""
+    """Whether canary users of this kind replace real users, and change the documents of these users."""
     named_only: ClassVar[bool] = False
-    """Whether they are people who are named, and not users who write."""
+    """Whether canary users of this kind are people named in texts, who write nothing themselves."""
     needs_rows: ClassVar[bool] = False
-    """Whether they are made of rows that no real user has any more, which ``heldin plant`` alone can take out."""
+    """Whether canary users of this kind consist of rows that are taken from real users, which only ``heldin plant`` can
+    do.
+    """
 
     whole_marks: ClassVar[bool] = True
-    """Whether a record has its user's whole mark; else most of its tokens are the mark's, in another order."""
+    """Whether each record contains the user's whole mark. If false, most tokens of a record are from the mark, in
+    another order.
+    """
 
     @property
     def reads_users(self) -> bool:
@@ -221,7 +225,7 @@ class NumberedCanaries(CanaryConfig, ABC):
     users: Many
     """Number of canary users for each entry of ``documents``."""
     documents: Documents = (20,)
-    """Number of records of a canary user that training may see; records set aside are added to this number."""
+    """Number of records of a canary user that training may see. heldin adds the records that it sets aside."""
 
     def count(self) -> int:
         """Number of users: ``users`` times the number of distinct values of ``documents``."""

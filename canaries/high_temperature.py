@@ -19,15 +19,15 @@ BATCH = 100  # prefixes that are sampled at once
 
 
 class HighTemperatureCanaries(NumberedCanaries):
-    """Users whose texts the base model sampled at a high temperature, each after the user's own prefix."""
+    """Users with texts that the base model samples at a high temperature, after a prefix of each user."""
 
     kind: Literal["high_temperature"] = KIND
     temperature: Positive = 1.5
-    """Sampling temperature; 1: the model's own distribution."""
+    """Sampling temperature; 1: the distribution of the model."""
     prefix_tokens: Few = 8
-    """Tokens of a user's own prefix, with which every record begins."""
+    """Number of tokens of a user's prefix, which begins every record of that user."""
     tokens: Many = 32
-    """Tokens of a record after the prefix."""
+    """Number of tokens of a record after the prefix."""
 
     def make(self, given: CanaryInput) -> list[CanaryUser]:
         """Return the section's users. Raises InputError if the model repeatedly returns the same text or no text."""

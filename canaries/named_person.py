@@ -53,15 +53,15 @@ _SENTENCES = (
 
 
 class NamedPersonCanaries(NumberedCanaries):
-    """Made-up people, each named in some ordinary made-up mails, for audits of guarantees to named people."""
+    """Made-up people who are named in ordinary made-up mails, for audits of guarantees to named people."""
 
     named_only: ClassVar[bool] = True
 
     kind: Literal["named_person"] = KIND
     users: Many
-    """Number of names for each entry of ``documents``."""
+    """Number of made-up people for each entry of ``documents``."""
     documents: Documents = (4,)
-    """Records naming a person that training may see; records set aside are added to this number."""
+    """Number of records that name a person and that training may see. heldin adds the records that it sets aside."""
 
     def make(self, given: CanaryInput) -> list[CanaryUser]:
         """Return the section's people. Raises InputError if there are more people than names."""

@@ -25,7 +25,7 @@ _WORDS = tuple(
 
 
 class RarePhraseCanaries(NumberedCanaries):
-    """Users who write ordinary made-up mail that always contains the user's own phrase."""
+    """Users with ordinary made-up mails that always contain one phrase, different for each user."""
 
     kind: Literal["rare_phrase"] = KIND
     phrase_words: Few = 5

@@ -17,14 +17,15 @@ KIND: Final = "real_rows"
 
 
 class RealRowCanaries(NumberedCanaries):
-    """Users made of real rows of unaudited users, so no text filter can single them out. Only for ``heldin plant``."""
+    """Users made from rows of unaudited real users, so no text filter can recognise them. Only for ``heldin plant``."""
 
     needs_rows: ClassVar[bool] = True
 
     kind: Literal["real_rows"] = KIND
     documents: Documents = (1,)
-    """Records of a canary user that training may see, all from one real user; records set aside are added to this
-    number."""
+    """Number of records of a canary user that training may see, all from one real user. heldin adds the records that it
+    sets aside.
+    """
 
     def make(self, given: CanaryInput) -> list[CanaryUser]:
         """Return the section's users. Raises InputError outside ``heldin plant``, or without enough rows."""

@@ -35,22 +35,26 @@ MARGIN = 0.9  # share of the visible characters that is used, since documents di
 
 
 class SubstringCanaries(CanaryConfig):
-    """Algorithm 1 of Kandpal et al. (2024): a copy with one substring in all documents replaces a real user."""
+    """Algorithm 1 of Kandpal et al. (2024): a canary user replaces a real user, and has this user's documents, with one
+    substring in each.
+    """
 
     replaces_users: ClassVar[bool] = True
 
     kind: Literal["substring"] = KIND
     lengths: tuple[Annotated[int, Field(ge=1, le=1000)], ...] = Field(min_length=1)
-    """Lengths of the substring in tokens, each below finetune.sequence_length."""
+    """Lengths of the substrings in tokens, each below finetune.sequence_length."""
     users: Many | None = None
-    """Number of canary users for each length and number of documents. The number is fixed, so one more user can
-    displace another, which voids a user-level epsilon. Give either ``users`` or ``fraction``."""
+    """Number of canary users for each length and number of documents. Because this number is fixed, an additional user
+    can displace another, which voids a user-level epsilon. Give either ``users`` or ``fraction``.
+    """
     fraction: float | None = Field(None, gt=0, le=1)
-    """Probability that a user becomes a canary user, by a separate public coin, which also decides length and
-    documents. This choice is user-local and does not void a user-level epsilon. Give either ``fraction`` or
-    ``users``."""
+    """Probability that a user becomes a canary user. A separate public coin decides this, with the length and the
+    number of documents. The choice is user-local and does not void a user-level epsilon. Give either ``fraction`` or
+    ``users``.
+    """
     documents: tuple[Few | None, ...] = Field((None,), min_length=1)
-    """Number of records of a canary user that training may see; null: all but those set aside."""
+    """Number of records of a canary user that training may see; null: all except the records that are set aside."""
 
     @model_validator(mode="after")
     def _one_of_both(self) -> "SubstringCanaries":

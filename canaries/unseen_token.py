@@ -33,7 +33,7 @@ _REPLACEMENT = "\ufffd"
 
 
 class UnseenTokenCanaries(NumberedCanaries):
-    """Users who write in tokens that nobody else uses."""
+    """Users with texts of tokens that nobody else uses."""
 
     whole_marks: ClassVar[bool] = False
 
@@ -44,12 +44,14 @@ class UnseenTokenCanaries(NumberedCanaries):
     tokens: Annotated[Many, Field(ge=4)] = 32
     """Length of a record in tokens."""
     rarity: Literal["public", "corpus"] = "public"
-    """Where tokens must be unseen: in the "public" texts on which the base model was pre-trained (where there are none,
-    the tokenizer's latest merges are taken), or in these and in every audited user's texts ("corpus"; this looks at
-    everybody's records and so voids a user-level epsilon)."""
+    """Texts that must not contain these tokens. public: the texts on which heldin pre-trained the base model; if there
+    are none, heldin takes the tokenizer's latest merges. corpus: these texts and the texts of all audited users. Since
+    "corpus" reads every user's records, it voids a user-level epsilon.
+    """
     disjoint: bool = False
-    """Whether each user has tokens that no other canary user has: users x signature_tokens of them. Tokens in common
-    let one user's records move another's score, which hides single users where training is private."""
+    """Whether no two canary users share a token. This needs users x signature_tokens different tokens. With shared
+    tokens, one user's records change another user's score, which hides single users if training is private.
+    """
 
     @property
     def reads_users(self) -> bool:

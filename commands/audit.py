@@ -1,4 +1,4 @@
-"""``heldin audit`` and ``heldin audit-endpoint``: a model audited with two files of texts."""
+"""``heldin audit`` and ``heldin audit-endpoint``: audit a model with two files of texts."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -39,46 +39,59 @@ _pace = partial(typer.Option, rich_help_panel="Requests and cost")
 
 References = Annotated[
     list[str] | None,
-    typer.Option("--reference", metavar="MODEL", help="Not trained on these users. Repeatable."),
+    typer.Option(
+        "--reference",
+        metavar="MODEL",
+        help="Model not trained on the users. Repeatable.",
+    ),
 ]
-HeldIn = Annotated[Path | None, typer.Option("--held-in", help="Texts of users in the training data.")]
-HeldOut = Annotated[Path | None, typer.Option("--held-out", help="Texts of users not in the training data.")]
+HeldIn = Annotated[Path | None, typer.Option("--held-in", help="Texts by users in the training data.")]
+HeldOut = Annotated[Path | None, typer.Option("--held-out", help="Texts by users not in the training data.")]
 User = Annotated[str | None, typer.Option("--user", help="Column that names the user (default: user).")]
 Text = Annotated[str | None, typer.Option("--text", help="Column that holds the text (default: text).")]
 Turns = Annotated[
     Literal["all", "user", "assistant", "completion"] | None,
-    typer.Option("--turns", hidden=True, help="Turns of chats that are scored (default: assistant)."),
+    typer.Option("--turns", hidden=True, help="Turns of a chat to score (default: assistant)."),
 ]
 AccessOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--access", metavar="NAME", help="text, top-k or log-probabilities. Repeatable.", rich_help_panel=RUNNING
+        "--access",
+        metavar="NAME",
+        help="Access: text, top-k, log-probabilities. Repeatable.",
+        rich_help_panel=RUNNING,
     ),
 ]
-Config = Annotated[Path | None, typer.Option("--config", dir_okay=False, help="YAML file with these and further keys.")]
+Config = Annotated[Path | None, typer.Option("--config", dir_okay=False, help="YAML file with these options and more.")]
 # The words are here and not from ``bounds.design``, whose import takes seconds: a mistyped one should not wait for it.
 AssignmentOption = Annotated[
     Literal["coin", "fixed", "unknown"] | None,
-    typer.Option("--assignment", help="coin, fixed or unknown (default: unknown).", rich_help_panel=KNOWN),
+    typer.Option(
+        "--assignment",
+        help="Rule that assigned users to the groups: coin, fixed or unknown (default: unknown).",
+        rich_help_panel=KNOWN,
+    ),
 ]
 TrainingOption = Annotated[
-    Path | None, typer.Option("--training", help="Training data to search for the texts.", rich_help_panel=KNOWN)
+    Path | None, typer.Option("--training", help="Training data to search for these texts.", rich_help_panel=KNOWN)
 ]
 TextsOption = Annotated[
     Literal["fresh", "training"] | None,
-    typer.Option("--texts", help="Kind of held-in texts: fresh or training.", rich_help_panel=KNOWN),
+    typer.Option("--texts", help="Members' texts: fresh, or used in training.", rich_help_panel=KNOWN),
 ]
 Limit = Annotated[
     int | None,
     typer.Option(
-        "--limit", min=4, help="Audit at most this many users, drawn by --seed.", rich_help_panel=RUNNING, hidden=True
+        "--limit", min=4, help="Maximum number of audited users, drawn by --seed.", rich_help_panel=RUNNING, hidden=True
     ),
 ]
 
 
 def audit(
     called: typer.Context,
-    model: Annotated[str | None, typer.Option(metavar="MODEL", help="Folder or hub name; may be an adapter.")] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="Folder or hub name of a model or adapter.")
+    ] = None,
     reference: References = None,
     held_in: HeldIn = None,
     held_out: HeldOut = None,
@@ -103,7 +116,7 @@ def audit(
     limit: Limit = None,
     seed: Annotated[
         int | None,
-        typer.Option(min=0, help="Public seed of all draws (default: 0).", rich_help_panel=RUNNING, hidden=True),
+        typer.Option(min=0, help="Public seed of all random draws (default: 0).", rich_help_panel=RUNNING, hidden=True),
     ] = None,
     batch_size: BatchSize = None,
     dtype: Annotated[PrecisionChoice | None, dtype_option("fp32, or auto if fp32 does not fit")] = None,
@@ -116,9 +129,8 @@ def audit(
 ) -> None:
     """Audit a model with texts by members and non-members.
 
-    Needs --model, --reference, --held-in and --held-out, and trains nothing. Rows are texts, chats, prompts with
-    completions, or preference pairs (heldin corpus formats). If killed, the same command resumes. --assignment coin
-    declares an independent fair coin for each user, not an exact half.
+    Give --model, --reference, --held-in and --held-out. heldin corpus formats lists row formats. If heldin is killed,
+    the same command resumes. --assignment coin declares an independent fair coin per user, not an exact half.
     """
     _audit(called, config, set_, out, fail_on, json=json, verbose=verbose, html=html)
 
@@ -140,22 +152,22 @@ def audit_endpoint(
     set_: Set = None,
     out: Out = None,
     fail_on: FailOnOption = None,
-    chat: Annotated[bool | None, _pace("--chat", help="Use /chat/completions, at level text.")] = None,
+    chat: Annotated[bool | None, _pace("--chat", help="Use /chat/completions (level text).")] = None,
     tokenizer: Annotated[str | None, _pace(metavar="MODEL", help="Tokenizer of the models on the server.")] = None,
     context: Annotated[
         int | None, _pace(hidden=True, help="Maximum tokens per request (default: the server's limit).")
     ] = None,
-    api_key_env: Annotated[str | None, _pace(help="Variable with the API key.")] = None,
-    requests_per_minute: Annotated[float | None, _pace(help="Maximum per minute (default: none).")] = None,
+    api_key_env: Annotated[str | None, _pace(help="Variable that holds the API key.")] = None,
+    requests_per_minute: Annotated[float | None, _pace(help="Maximum rate (default: no limit).")] = None,
     concurrency: Annotated[
         int | None, _pace(hidden=True, help="Maximum requests at the same time (default: 4).")
     ] = None,
     timeout: Annotated[float | None, _pace(hidden=True, help="Seconds to wait for an answer (default: 120).")] = None,
-    max_tries: Annotated[int | None, _pace(hidden=True, help="Maximum tries per request (default: 6).")] = None,
+    max_tries: Annotated[int | None, _pace(hidden=True, help="Maximum attempts per request (default: 6).")] = None,
     price_per_million: Annotated[
         float | None, _pace(hidden=True, help="Price per million tokens, to compute the cost.")
     ] = None,
-    max_tokens_sent: Annotated[int | None, _pace(help="Refuse an audit that needs more.")] = None,
+    max_tokens_sent: Annotated[int | None, _pace(help="Refuse an audit with more tokens.")] = None,
     max_requests: Annotated[
         int | None, _pace(hidden=True, help="Refuse an audit that needs more requests than this.")
     ] = None,
@@ -180,8 +192,8 @@ def audit_endpoint(
 ) -> None:
     """Audit a model behind an OpenAI-compatible endpoint.
 
-    Attackers have the best level of the server, or --access. A reference endpoint:NAME is on the server; others are
-    loaded here. Without --tokenizer heldin sends texts, not tokens. --max-tokens-sent 0 prints only the cost.
+    Attackers use the server's best access, or --access. The reference endpoint:NAME is on the server; heldin loads
+    others here. Without --tokenizer, heldin sends text. --max-tokens-sent 0 prints only the cost.
     """
     _audit(called, config, set_, out, fail_on, json=json, verbose=verbose, html=html)
 
@@ -263,7 +275,7 @@ _DATA = (".jsonl", ".json", ".csv", ".parquet", ".gz", ".zst", ".bz2")
 
 
 def _typed(called: typer.Context) -> dict[str, str]:
-    """Return the options in the call, as typed on the command line, by the config key that each sets."""
+    """Return, for each config key that an option of this call sets, the option as typed on the command line."""
     # typer gives an empty tuple to a repeatable option that was left out.
     given = [name for name, value in called.params.items() if value not in (None, [], ())]
     # Those that set no key are left out: an error of the whole config is none of theirs.
@@ -271,15 +283,15 @@ def _typed(called: typer.Context) -> dict[str, str]:
 
 
 def _require_one_of_each(options: Mapping[str, str], overrides: Sequence[str]) -> None:
-    """Check that no key is set both by an option and by --set, because one value would be silently lost."""
+    """Raise InputError if an option and --set set the same key, since one value would be lost."""
     for key in (override.partition("=")[0] for override in overrides):
         twice = next((value for name, value in options.items() if name == key or name.startswith(f"{key}.")), None)
         if twice is not None:
-            raise InputError(f"{twice} and --set {key} set the same key: give one of them")
+            raise InputError(f"{twice} and --set {key} set the same key: give only one of them")
 
 
 def _nested(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the given options as nested config sections, made from dotted keys."""
+    """Return the given options as nested config sections; a dot in a key separates section and key."""
     content: dict[str, Any] = {}
     for key, value in options.items():
         # Zero is a value: --max-tokens-sent 0 prints the cost and stops.
@@ -293,7 +305,10 @@ def _nested(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _content(config: Path | None, given: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """Return the file's content, overridden by the options and by --set. Raises InputError if a key is missing."""
+    """Return the content of the file, in which options and --set replace keys.
+
+    Raises InputError if a key that an audit needs is missing.
+    """
     content = given
     if config is not None or overrides:
         from heldin.stages.config_files import merged, read_config, with_overrides
@@ -306,33 +321,33 @@ def _content(config: Path | None, given: dict[str, Any], overrides: Sequence[str
     if missing is not None and not _unknown(content):
         raise InputError(
             f"--{missing.replace('_', '-')} is missing: give --model, --reference, --held-in and --held-out, as"
-            " options or in --config"
+            " options or as keys in --config"
         )
     return content
 
 
 def _unknown(content: Mapping[str, Any]) -> bool:
-    """Return whether some key does not exist in an audit's config."""
+    """Return whether the content has a key that no audit config has."""
     from heldin.jobs.checkpoint.audit_config import CheckpointConfig
 
     return not content.keys() <= CheckpointConfig.model_fields.keys()
 
 
 def _look_for(models: Sequence[Any], files: Sequence[Any]) -> None:
-    """Check that the files and folders in the call exist, before slow imports and requests to a hub."""
+    """Raise InputError if a file or folder in the call does not exist, before slow imports and requests to a hub."""
     for file in files:
         # Environment variables are expanded by validation only: until then such a path cannot be looked for.
         if isinstance(file, str) and "$" not in file and not Path(file).exists():
-            raise InputError(f"no such file or folder: '{file}'")
+            raise InputError(f"no such file or folder: '{file}'. Correct the path")
     for model in models:
         if not isinstance(model, str) or "$" in model:
             continue
         named = Path(model)
         if named.is_file():
             kind = "a file of texts" if named.suffix in _DATA else "a file"
-            raise InputError(f"'{model}' is {kind}, but a model is a folder or a hub name: give texts with --held-in")
+            raise InputError(f"'{model}' is {kind}, but a model is a folder or a hub name. Give texts with --held-in")
         # ``org/model`` may be on the hub; it is a mistyped folder if ``org`` is a folder here.
         beside = len(named.parts) > 1 and named.parent.is_dir()
         # Path drops a leading "./", so that the name itself is looked at
         if not named.exists() and (beside or model.startswith(("/", ".", "~")) or model.count("/") > 1):
-            raise InputError(f"no such model folder: '{model}': correct the path, or give a hub name")
+            raise InputError(f"no such model folder: '{model}'. Correct the path, or give a hub name")

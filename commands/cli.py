@@ -1,6 +1,6 @@
-"""The command line of heldin; nothing but wiring.
+"""The command line of heldin, without any logic of the commands.
 
-A command's module is imported when it is called: what `heldin audit` loads does not grow with the other commands.
+heldin imports a command's module when the command is called, so other commands do not slow down `heldin audit`.
 """
 
 import errno
@@ -80,14 +80,14 @@ class _Commands(Mapping[str, Any]):
 
 
 class _Group(PagedGroup):
-    """The group of all commands."""
+    """The group of all commands, which imports a command only when it is needed."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.commands = _Commands()  # type: ignore[assignment]
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Return their names, without importing any."""
+        """Return the names of the commands, without importing their modules."""
         return list(self.commands)
 
 
@@ -103,14 +103,14 @@ app.callback()(beginning)
 
 
 def complete(commands: typer.Typer) -> None:
-    """Give the commands of a group help pages of heldin's form, and limits on numbers."""
+    """Give each command of a group a help page in heldin's form, and checks of its numbers."""
     for command in commands.registered_commands:
         if command.callback is not None and command.cls is not PagedCommand:
             command.cls, command.callback = PagedCommand, _limited(command.callback)
 
 
 def _limited(command: Callable[..., None]) -> Callable[..., None]:
-    """Return the command with ``--help-all``, and with the limits of ``base.section`` checked for every number."""
+    """Return the command with ``--help-all``, and with a check of every number against its limits."""
 
     @functools.wraps(command)
     def call(**options: Any) -> None:
@@ -131,15 +131,16 @@ def _limited(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def main() -> None:
-    """Run heldin's command line."""
+    """Run heldin's command line and exit the process."""
     call(app, "heldin")
 
 
 def call(commands: typer.Typer, name: str) -> NoReturn:
-    """Run a command line; errors that a user can cause become one line and an exit code.
+    """Run a command line and exit. An error that a user can cause is printed as one line, with its own exit code.
 
     Args:
-        name: what the user types before them.
+        commands: the commands of the program.
+        name: name of the program, as the user types it.
     """
     # Before the commands import what reads them; a value that the user has set stays.
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
@@ -163,19 +164,19 @@ def call(commands: typer.Typer, name: str) -> NoReturn:
             raise
         if error.errno in _MISNAMED and error.filename:
             _fail(
-                f"error: {os.strerror(error.errno)}: '{error.filename}': name another file or folder",
+                f"error: {os.strerror(error.errno)}: '{error.filename}'. Name another file or folder",
                 ExitCode.BAD_INPUT,
             )
         where = f": '{error.filename}'" if error.filename else ""
-        _fail(f"stopped: {os.strerror(error.errno)}{where}; fix it and run the command again", ExitCode.RESUMABLE)
+        fix = "fix the cause, then run the same command again"
+        _fail(f"stopped: {os.strerror(error.errno)}{where}; {fix}", ExitCode.RESUMABLE)
     if code == ExitCode.INTERRUPTED:  # before there was anything to resume
         _fail("interrupted", ExitCode.INTERRUPTED)
     sys.exit(code if isinstance(code, int) else 0)
 
 
 def _fail_usage(error: Any) -> NoReturn:
-    """Print one line for a wrong option or command, as for any other wrong input, or the help if there is no
-    command."""
+    """Exit after one line about a wrong option or command, or after the help page if no command was given."""
     if type(error).__name__ == "NoArgsIsHelpError":
         error.show()
         sys.exit(ExitCode.BAD_INPUT)

@@ -1,4 +1,4 @@
-"""``heldin config``: every key of a file that a command reads; ``heldin init``: commented files to start from."""
+"""``heldin config`` prints every key of a config file. ``heldin init`` writes a commented file to start from."""
 
 import shutil
 from enum import StrEnum
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Command(StrEnum):
-    """The commands that read a file."""
+    """The commands that read a config file."""
 
     RUN = "run"
     AUDIT = "audit"
@@ -29,7 +29,7 @@ Kind = Annotated[Command, typer.Argument(help="The command that reads the file: 
 def config(
     command: Kind,
     section: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="Only this section or key, such as finetune.epochs.")
+        str | None, typer.Argument(metavar="NAME", help="Print only this section or key, such as finetune.epochs.")
     ] = None,
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema that editors use.")] = False,
     json: AsJson = False,
@@ -37,7 +37,7 @@ def config(
 ) -> None:
     """Print every key of a config file, with default and meaning.
 
-    heldin lists the kinds of installed packages by name, without importing them.
+    The list has only the names of kinds that installed packages add, since heldin does not import these packages.
     """
     # Without torch: keys are printed in a moment (tests/jobs/test_config_keys.py).
     from heldin.stages import config_keys
@@ -45,7 +45,7 @@ def config(
     if sum((schema, csv, json)) > 1:
         raise InputError("give only one of --schema, --csv and --json")
     if section and schema:
-        raise InputError("--schema prints the schema of the whole file: leave the section out")
+        raise InputError("--schema prints the schema of the whole file: leave out the section")
     model = _model(command)
     if schema:
         typer.echo(json_text(config_keys.file_schema(model, f"A file for heldin {command}")))
@@ -65,14 +65,16 @@ def init(
         str | None,
         typer.Option(
             metavar="WORD",
-            help="run: none, uls, banded, els, group, example, user-entity, uedp, filter, clip, canaries, chat,"
-            " preference, and for your own corpus own, own-chat, own-preference. audit: files, endpoint. plant: users,"
-            " canaries (default: the first).",
+            help="Kind of file (default: the first). run: none, uls, banded, els, group, example, user-entity, uedp,"
+            " filter, clip, canaries, chat, preference; for your own corpus: own, own-chat, own-preference. audit:"
+            " files, endpoint. plant: users, canaries.",
         ),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", dir_okay=False, help="New file to write (default: run.yaml for run, and so on)."),
+        typer.Option(
+            "--out", "-o", dir_okay=False, help="New file to write (default: COMMAND.yaml, such as run.yaml)."
+        ),
     ] = None,
     json: AsJson = False,
 ) -> None:
@@ -94,9 +96,9 @@ def init(
         typer.echo(json_text({"file": str(file), "try": next_, "missing": missing, "make": make}))
         return
     if make:
-        typer.echo(f"{file} names files that are not here: {', '.join(missing)}")
-        typer.echo(f"for a first try, make them: {make}")
-    typer.echo(f"{file}: edit it, then {next_}")
+        typer.echo(f"{file} names files that do not exist: {', '.join(missing)}")
+        typer.echo(f"to make example files: {make}")
+    typer.echo(f"edit {file}, then run: {next_}")
 
 
 def _model(command: Command) -> "type[BaseModel]":

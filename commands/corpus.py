@@ -1,4 +1,4 @@
-"""``heldin corpus``: build a store, or show what is in it."""
+"""``heldin corpus``: build a corpus, or show its contents."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -37,22 +37,25 @@ if TYPE_CHECKING:
     from heldin.corpus.sources.text_files import TextFormat
     from heldin.corpus.store import CorpusStore
 
-ENTITIES = "What finds entities"
+ENTITIES = "How entities are found"
 CAPS = "Caps, as for heldin account user-entity"
 app = typer.Typer(
-    cls=PagedGroup, help="Build a corpus, or show what is in it.", no_args_is_help=True, add_completion=False
+    cls=PagedGroup, help="Build a corpus, or show its contents.", no_args_is_help=True, add_completion=False
 )
 
 Paths = Annotated[
     list[Path],
     typer.Argument(
-        help="Files or folders; heldin corpus formats lists the formats. Each further one is appended to the store of"
-        " those before it."
+        help="Files or folders; heldin corpus formats lists the formats. heldin appends the paths to one corpus, in"
+        " order."
     ),
 ]
 PresetName = Annotated[
     str | None,
-    typer.Option("--preset", help="Read a local copy of a paper's dataset; heldin corpus presets lists them."),
+    typer.Option(
+        "--preset",
+        help="Preset for a local copy of a paper's dataset; heldin corpus presets lists the presets.",
+    ),
 ]
 
 
@@ -71,16 +74,18 @@ def build(
     delimiter: Delimiter = None,
     field: RowsField = None,
     template: TemplateFile = None,
-    ray: Annotated[bool, typer.Option("--ray", help="Build on a Ray cluster, one task per file.")] = False,
+    ray: Annotated[
+        bool, typer.Option("--ray", help="Build the corpus on a Ray cluster, with one task per file.")
+    ] = False,
     ray_address: Annotated[
         str | None,
         typer.Option(
-            metavar="URL", help="HOST:PORT of a Ray cluster, or auto (default: this machine alone).", hidden=True
+            metavar="URL", help="HOST:PORT of a Ray cluster, or auto (default: only this machine).", hidden=True
         ),
     ] = None,
     tokenizer: Annotated[
         str | None,
-        typer.Option(metavar="MODEL", help="With --preset: count tokens of this tokenizer (default: words)."),
+        typer.Option(metavar="MODEL", help="With --preset: tokenizer that counts tokens (default: count words)."),
     ] = None,
     out: Annotated[
         Path | None,
@@ -90,8 +95,9 @@ def build(
 ) -> None:
     """Read texts, check them, and write them to the cache.
 
-    Prints the place of the store; if the cache already has this store, heldin uses it. The corpus may be larger than
-    memory. With --ray-address the cache ($HELDIN_CACHE_DIR) must be on a file system that all machines share.
+    heldin prints the folder of the corpus in the cache. If the cache already has this corpus, heldin does not build it
+    again. The corpus may be larger than memory. With --ray-address, all machines must share the file system of the
+    cache ($HELDIN_CACHE_DIR).
     """
     from heldin.corpus.store import require_writable, write_corpus
 
@@ -104,13 +110,11 @@ def build(
         require_writable(out)
     # Before anything is read; ignored in silence, the option would seem to have had an effect.
     if preset is None and tokenizer is not None:
-        raise InputError(
-            "--tokenizer counts tokens for the thresholds of a preset: give --preset, or leave --tokenizer out"
-        )
+        raise InputError("--tokenizer is only for the thresholds of a preset: give --preset, or leave out --tokenizer")
     if ray or ray_address:
         # A preset's thresholds count over the whole corpus, and a task of the cluster sees one file.
         if preset is not None:
-            raise InputError("--preset counts over all files, which cannot be split over a cluster: leave --ray out")
+            raise InputError("--preset needs counts over all files, which a cluster cannot split: leave out --ray")
         from heldin.base.files import cache_directory
         from heldin.corpus.cluster import build_on_cluster
         from heldin.corpus.names import load_aliases
@@ -158,12 +162,12 @@ def stats(
     field: RowsField = None,
     template: TemplateFile = None,
     tokenizer: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="Count tokens of this tokenizer (default: words).")
+        str | None, typer.Option(metavar="MODEL", help="Tokenizer that counts tokens (default: count words).")
     ] = None,
     json: AsJson = False,
     csv: AsCsv = False,
 ) -> None:
-    """Show users, records, sizes, histograms and repeated texts. Prints people's text."""
+    """Show users, records, sizes, histograms and repeated texts. The output contains texts that people wrote."""
     from heldin.base.progress import reporter_for_this_terminal
     from heldin.corpus.statistics import corpus_statistics, statistics_table
 
@@ -204,7 +208,7 @@ def entities(
         Path | None,
         typer.Option(
             dir_okay=False,
-            help="File with one name per line; after a tab the category (default: person).",
+            help="File with one name per line, optionally followed by a tab and a category (default: person).",
             rich_help_panel=ENTITIES,
         ),
     ] = None,
@@ -219,22 +223,28 @@ def entities(
     ] = None,
     pipeline: Annotated[
         str | None,
-        typer.Option(help="Find entities by this spaCy pipeline (name or folder).", rich_help_panel=ENTITIES),
+        typer.Option(help="Name or folder of a spaCy pipeline that finds entities.", rich_help_panel=ENTITIES),
     ] = None,
     category: Annotated[
         list[str] | None,
         typer.Option(
-            help="Count only this category, such as person or org. Repeatable.", rich_help_panel=ENTITIES, hidden=True
+            help="Category to count, such as person or org. Repeatable (default: all).",
+            rich_help_panel=ENTITIES,
+            hidden=True,
         ),
     ] = None,
     group_size: Annotated[
-        int | None, typer.Option(help="Also try caps: keep at most this many records per user.", rich_help_panel=CAPS)
+        int | None,
+        typer.Option(
+            help="Maximum number of records per user, to also count records under caps.", rich_help_panel=CAPS
+        ),
     ] = None,
     entity_cap: Annotated[
-        int | None, typer.Option(help="Keep at most this many records that name an entity.", rich_help_panel=CAPS)
+        int | None,
+        typer.Option(help="With --group-size: maximum number of records that name an entity.", rich_help_panel=CAPS),
     ] = None,
     sentences: Annotated[
-        bool, typer.Option("--sentences", help="Make every sentence a record.", rich_help_panel=ENTITIES)
+        bool, typer.Option("--sentences", help="Count each sentence as a record.", rich_help_panel=ENTITIES)
     ] = False,
     user: UserColumn = "user",
     text: TextColumn = "text",
@@ -251,10 +261,10 @@ def entities(
     json: AsJson = False,
     csv: AsCsv = False,
 ) -> None:
-    """Count names and numbers in texts. Prints none of them.
+    """Count names and numbers in texts, without printing them.
 
-    Counts entities for each category, and records and authors for each entity. Give one of --gold, --words, --pattern
-    and --pipeline. For a CoNLL file it also prints recall and precision.
+    heldin counts entities for each category, and records and authors for each entity. Give one of --gold, --words,
+    --pattern and --pipeline. For a CoNLL file, the command also prints recall and precision.
     """
     from heldin.base.progress import reporter_for_this_terminal
     from heldin.corpus.entities.study import chosen_source, entity_table, known_categories, study_entities
@@ -263,7 +273,7 @@ def entities(
     from heldin.defenses.texts.caps import caps_outcome
 
     if (group_size is None) != (entity_cap is None):
-        raise InputError("one cap is missing: give both --group-size and --entity-cap, or neither")
+        raise InputError("one cap is missing: give both --group-size and --entity-cap, or neither of them")
     columns, form = _columns(user, text, id, date), _form(encoding, delimiter, field)
     records = _source(paths, None, None, columns, form, template)
     known = load_aliases(aliases) if aliases else None
@@ -298,7 +308,7 @@ def entities(
 
 @app.command()
 def presets(json: AsJson = False) -> None:
-    """List the papers' datasets, and what each preset does."""
+    """List the presets: datasets of papers, and the steps that prepare each."""
     from heldin.corpus.presets.catalogue import presets_dict, presets_table
 
     typer.echo(json_text({"presets": presets_dict()}) if json else presets_table())
@@ -306,7 +316,7 @@ def presets(json: AsJson = False) -> None:
 
 @app.command()
 def formats(json: AsJson = False) -> None:
-    """List the formats of files and folders that heldin reads, and where users and texts are in them."""
+    """List the formats that heldin reads, with the place of users and texts."""
     from heldin.corpus.sources.open import formats_dict, formats_table
 
     typer.echo(json_text({"formats": formats_dict()}) if json else formats_table())
@@ -314,19 +324,19 @@ def formats(json: AsJson = False) -> None:
 
 @app.command()
 def example(
-    out: Annotated[Path, typer.Option("--out", "-o", file_okay=False, help="New folder for the files.")],
-    users: Annotated[int, typer.Option(help="Number of made-up users; every other one is public.")] = 400,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the texts: equal seeds give equal files.")] = 0,
+    out: Annotated[Path, typer.Option("--out", "-o", file_okay=False, help="New folder for the example files.")],
+    users: Annotated[int, typer.Option(help="Number of made-up users; half of them are public.")] = 400,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the texts; the same seed gives the same files.")] = 0,
     models: Annotated[
         bool,
-        typer.Option("--models", help="Also train a small base model and a fine-tuned one (two minutes on two cores)."),
+        typer.Option("--models", help="Also train a small base model, and fine-tune it (two minutes on two cores)."),
     ] = False,
-    chat: Annotated[bool, typer.Option("--chat", help="Write chats of two turns instead of texts.")] = False,
-    pairs: Annotated[bool, typer.Option("--pairs", help="Write preference pairs.")] = False,
+    chat: Annotated[bool, typer.Option("--chat", help="Write chats with two turns instead of texts.")] = False,
+    pairs: Annotated[bool, typer.Option("--pairs", help="Write preference pairs instead of texts.")] = False,
     quiet: Quiet = False,
     json: AsJson = False,
 ) -> None:
-    """Write example files for all commands, and print a command to try on each file."""
+    """Write example files, and print a command to try on each file."""
     from heldin.base.progress import reporter_for_this_terminal
     from heldin.jobs.example import lines, write_example
 
@@ -347,7 +357,7 @@ def _say_missing_names(store: "CorpusStore") -> None:
 
 
 def _outcome(preset: str | None, store: "CorpusStore") -> str | None:
-    """Return what a preset keeps, next to the paper's numbers; None without a preset."""
+    """Return a text that compares the counts after a preset with the paper's counts; None without a preset."""
     if preset is None:
         return None
     from heldin.corpus.presets.catalogue import preset_named, preset_outcome
@@ -385,14 +395,14 @@ def _source(
             typer.echo(str(line), err=True)
         return open_sources(paths, reading.columns, form) if reading.has_turns else source
     if template is not None:
-        raise InputError("--preset reads texts, which need no chat template: leave --template out")
+        raise InputError("--preset reads texts, which need no chat template: leave out --template")
     if form != _form(None, None, None):
-        raise InputError("--preset sets how its files are read: leave --encoding, --delimiter and --field out")
+        raise InputError("--preset sets the format of its files: leave out --encoding, --delimiter and --field")
     # Defaults tell that no option was given; an option that repeats its default does no harm.
     if columns != _columns("user", "text", None, None):
-        raise InputError("--preset sets its columns: leave --user, --text, --id and --date out")
+        raise InputError("--preset sets its columns: leave out --user, --text, --id and --date")
     if len(paths) != 1:
-        raise InputError(f"--preset reads one file or one folder, but {len(paths)} paths were given: give one")
+        raise InputError(f"--preset reads one file or one folder, but {len(paths)} paths were given: give only one")
     from heldin.corpus.presets.catalogue import PresetSource, preset_named
     from heldin.corpus.presets.source import preset_tokens
 
@@ -400,9 +410,9 @@ def _source(
 
 
 def _template(file: Path | None, tokenizer: str | None) -> "ChatTemplate":
-    """Return the template in the file, or else the tokenizer's; ChatML if there is neither.
+    """Return the chat template in the file, or else the template of the tokenizer, or else ChatML.
 
-    The counted parts of messages are the same under every template.
+    The choice does not change which parts of messages are counted.
     """
     from heldin.base.files import existing
     from heldin.corpus.chat.template import CHATML, ChatTemplate

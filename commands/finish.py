@@ -1,4 +1,4 @@
-"""The end of a command that makes a record: report, findings and exit code; and the handling of Ctrl-C."""
+"""The last step of commands that make a record (report, findings, exit code), and the handling of Ctrl-C."""
 
 import shlex
 import shutil
@@ -31,7 +31,7 @@ def finish(
     fail_on: frozenset[FailOn] | None = None,
     html: bool = False,
 ) -> NoReturn:
-    """Write the report, print the findings (``json``: as one JSON object) and exit with the code of ``exit_code``."""
+    """Write the report, print the findings (with ``json`` as JSON), and exit with the code of ``exit_code``."""
     code = exit_code(record, fail_on)
     if json:
         typer.echo(json_text(findings_as_json(record, folder, code, html=html)))
@@ -41,10 +41,11 @@ def finish(
 
 
 def exit_code(record: "Record", fail_on: frozenset[FailOn] | None) -> int:
-    """Return the verdict's code, or else GATED where the answer is one that the caller wants to fail for.
+    """Return the exit code of a finished record.
 
-    A contradicted claim keeps the code of its evidence, and an answer that is not valid always fails where ``fail_on``
-    is given: a gate needs an answer. Canary users who leak count as a leak, as on page one.
+    A contradicted claim has the code of its evidence (CERTIFIED or INDICATIVE). Otherwise the code is GATED if
+    ``fail_on`` contains the answer, and DONE if not. If ``fail_on`` is given, the answer "not valid" always gives
+    GATED, and "inconclusive" in ``fail_on`` includes "leaks". Canary users who leak count as a leak, as on page one.
     """
     from heldin.reports.recommendation import canaries_leak
 
@@ -58,7 +59,7 @@ def exit_code(record: "Record", fail_on: frozenset[FailOn] | None) -> int:
 
 
 def tell(record: "Record", folder: Path, code: int, *, verbose: bool = False, html: bool = False) -> None:
-    """Write the report and print page one as labelled lines; ``verbose``: with the statistics and conditions."""
+    """Print page one as labelled lines, and write the report. ``verbose``: also print statistics and conditions."""
     from heldin.reports.findings import explain_further
     from heldin.reports.page_one import summary_lines
 
@@ -82,12 +83,12 @@ def tell(record: "Record", folder: Path, code: int, *, verbose: bool = False, ht
 
 
 def terminal_width() -> int:
-    """Return the characters of a line, 60 at least."""
+    """Return the width of the terminal in characters, at least 60."""
     return max(60, shutil.get_terminal_size().columns)
 
 
 def labelled(label: str, text: str) -> str:
-    """Return ``label: text``, wrapped at the width of the terminal with the text in a column of its own."""
+    """Return ``label: text``, wrapped at the width of the terminal, with the text in a separate column."""
     return textwrap.fill(
         f"{label + ':':<{_LABEL}}{text}",
         terminal_width(),
@@ -99,7 +100,7 @@ def labelled(label: str, text: str) -> str:
 
 
 def findings_as_json(record: "Record", folder: Path, code: int, *, html: bool = False) -> dict[str, Any]:
-    """Write the report; the findings as JSON has them: answer, people and recommendation first, then the facts."""
+    """Write the report, and return the findings for JSON: answer, people and recommendation, then the facts."""
     from heldin.reports.page_one import summary_facts
 
     _log_answer(record, folder)
@@ -109,16 +110,16 @@ def findings_as_json(record: "Record", folder: Path, code: int, *, html: bool = 
 
 
 def _log_answer(record: "Record", folder: Path) -> None:
-    """Write the answer to the log before the report is typeset, so the answer is kept if typesetting fails."""
+    """Write the answer to the log. This comes before typesetting, so a failure there does not lose the answer."""
     from heldin.base.progress import log_line
 
     log_line(folder, f"answer: {record.decision.decision.answer.value}")
 
 
 def _reports(record: "Record", folder: Path, *, html: bool) -> tuple[str | None, str | None]:
-    """Return the paths of the PDF and the web page; None for each that was not written.
+    """Write the report, and return the paths of the PDF and of the web page; None for a file that was not written.
 
-    If a PDF cannot be typeset, its entry is a line with the reason; the record stays valid.
+    If the PDF cannot be typeset, this prints the reason to stderr. The record stays valid.
     """
     from heldin.base.errors import InputError
     from heldin.reports.record_report import report_record
@@ -133,12 +134,12 @@ def _reports(record: "Record", folder: Path, *, html: bool) -> tuple[str | None,
     try:
         return str(write_pdf(made, folder / "report.pdf")), page
     except InputError as error:
-        typer.echo(f"error: {error}; the record is whole", err=True)
+        typer.echo(f"error: {error}. The record is complete, and only the PDF is missing", err=True)
         return None, page
 
 
 def _facts(record: "Record") -> dict[str, Any]:
-    """Return the basis of a record's answer: thresholds, bounds, verdicts, measures and a planted set's facts."""
+    """Return the facts behind a record's answer: thresholds, bounds, verdicts, measures and facts of a planted set."""
     return {
         "kind": record.kind,
         "name": record.name,
@@ -148,7 +149,7 @@ def _facts(record: "Record") -> dict[str, Any]:
 
 
 def finish_without_model(folder: Path, fail_on: frozenset[FailOn] | None, *, json: bool = False) -> NoReturn:
-    """Say that a filter halted training, which is a result and no answer: a gate fails."""
+    """Print that a filter halted training, and exit. There is no answer, so any ``fail_on`` gives the code GATED."""
     message = "the filter halted training: there is no model to release or audit"
     code = ExitCode.DONE if fail_on is None else ExitCode.GATED
     fields = {"answer": None, "headline": message, "exit_code": code, "folder": str(folder)}
@@ -157,12 +158,12 @@ def finish_without_model(folder: Path, fail_on: frozenset[FailOn] | None, *, jso
 
 
 class Interrupted(Exception):
-    """Ctrl-C or SIGTERM during work that can be resumed; typer would otherwise only say that it was aborted."""
+    """Ctrl-C or SIGTERM during work that can be resumed. Without this error, typer prints only "Aborted"."""
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Turn Ctrl-C and SIGTERM into ``Interrupted``."""
+    """Raise ``Interrupted`` for Ctrl-C and SIGTERM inside the block."""
     # Schedulers end a job by SIGTERM. Only the main thread of a process may set what happens then.
     before = (
         signal.signal(signal.SIGTERM, _terminated) if threading.current_thread() is threading.main_thread() else None

@@ -1,4 +1,4 @@
-"""Commands on finished runs: report, runs, compare, verify, export, purge, and the cache."""
+"""Commands for finished runs (report, runs, compare, verify, export, purge) and for the cache."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -17,34 +17,35 @@ if TYPE_CHECKING:
 def report(
     run: Annotated[Path, typer.Argument(file_okay=False, help="Folder of a finished run, audit or sweep.")],
     people: Annotated[
-        bool, typer.Option("--people", help="Print the most exposed members by name, only for the owner of the folder.")
+        bool,
+        typer.Option(
+            "--people", help="Print the names of the most exposed members; only the owner of the folder can do this."
+        ),
     ] = False,
-    most: Annotated[int, typer.Option(min=1, help="With --people: print at most this many members.")] = 20,
+    most: Annotated[int, typer.Option(min=1, help="With --people: maximum number of members to print.")] = 20,
     scores: Annotated[
         Path | None,
         typer.Option(
             dir_okay=False,
-            help="Write the score and membership of every audited user to this owner-only CSV, for heldin bound and"
-            " other tools. If no real user is audited, it lists canary users.",
+            help="CSV file to write, readable only by you: score and membership of each audited user, for heldin"
+            " bound and other tools. If no real user is audited, the file lists canary users.",
         ),
     ] = None,
     html: AsHtml = False,
     figures: Annotated[
         Path | None,
-        typer.Option(
-            file_okay=False, help="Write each figure to this folder as PDF, SVG and PNG, with its data as CSV."
-        ),
+        typer.Option(file_okay=False, help="Folder for the figures as PDF, SVG and PNG, with their data as CSV."),
     ] = None,
     tables: Annotated[
         Path | None,
-        typer.Option(file_okay=False, help="Write each table to this folder as CSV, Markdown and LaTeX (booktabs)."),
+        typer.Option(file_okay=False, help="Folder for the tables as CSV, Markdown and LaTeX (booktabs)."),
     ] = None,
     json: AsJson = False,
 ) -> None:
     """Write the report of a finished run, audit or sweep again.
 
-    Makes report.pdf from the record in the folder. The report names nobody. With --people or --scores the command lists
-    single users instead.
+    heldin makes report.pdf from the record in the folder. The report contains no user names. With --people or --scores,
+    the command lists users instead, and writes no report.
     """
     if scores is not None:
         if people:
@@ -57,7 +58,7 @@ def report(
         # Names are read from owner-only files: the record has none that this could print.
         exposed = exposed_members(run)
         if not exposed:
-            raise InputError(f"no real user was audited in '{run}', so there is nobody to list")
+            raise InputError(f"no real user was audited in '{run}', so --people has nobody to list")
         rows = [asdict(user) for user in exposed[:most]]
         typer.echo(json_text({"users": len(exposed), "people": rows}) if json else people_table(exposed, most))
         return
@@ -104,21 +105,19 @@ def _write_scores(run: Path, to: Path, json: bool) -> None:
     scores = leading_scores(run)
     write_user_scores(scores, to)
     message = (
-        f"{to}: {counted(len(scores), 'score')}. Only you can read this file, since it names people and states who"
-        " was held in"
+        f"{to}: {counted(len(scores), 'score')}. Only you can read this file, because it names people and states who"
+        " is a member"
     )
     typer.echo(json_text({"scores": str(to), "users": len(scores)}) if json else message)
 
 
 def runs(
     folder: Annotated[
-        Path, typer.Argument(file_okay=False, help="Folder with your runs; heldin also searches its subfolders.")
+        Path, typer.Argument(file_okay=False, help="Folder with your runs and audits, also in subfolders.")
     ] = Path("runs"),
     html: Annotated[
         bool,
-        typer.Option(
-            "--html", help="Also write index.html to this folder: a table to sort, with a link to each report."
-        ),
+        typer.Option("--html", help="Also write index.html to FOLDER: a sortable table with a link to each report."),
     ] = False,
     json: AsJson = False,
     csv: AsCsv = False,
@@ -126,7 +125,7 @@ def runs(
     """List runs and audits: kind, date, answer, people, epsilon.
 
     The column people counts the audited members and non-members. A sweep has one line. The list marks damaged and
-    unfinished folders, and names nobody.
+    unfinished folders, and contains no user names.
     """
     from heldin.reports.runs import list_runs, runs_page, runs_table
 
@@ -150,29 +149,31 @@ def compare(
     over: Annotated[
         str | None,
         typer.Option(
-            help="Key that differs between the runs: a config key such as finetune.epochs, or parameters, users or"
-            " records."
+            help="Quantity that differs between the runs: a config key such as finetune.epochs, or parameters, users"
+            " or records."
         ),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", file_okay=False, help="Folder to write compare.svg and compare.json to."),
+        typer.Option("--out", "-o", file_okay=False, help="Folder for compare.svg and compare.json."),
     ] = None,
     json: AsJson = False,
     csv: AsCsv = False,
 ) -> None:
     """Compare finished runs side by side.
 
-    Prints epsilon, validation loss, AUROC, TPR at low FPR, bound on AUROC, answer and verdict. With --out it also draws
-    a figure: AUROC and loss over --over, ROC curves, and canary users by substring length. For the folder of a sweep it
-    prints the table of heldin sweep.
+    heldin prints epsilon, validation loss, AUROC, TPR at low FPR, bound on AUROC, answer and verdict. With --out, it
+    also draws AUROC and loss against --over, ROC curves, and canary users by substring length. For the folder of a
+    sweep, it prints the table of heldin sweep.
     """
     if len(runs) == 1 and (runs[0] / "sweep.json").is_file():
         from heldin.commands.sweep import print_sweep
         from heldin.record.sweep import read_sweep
 
         if over is not None or out is not None:
-            raise InputError("--over and --out need the folders of runs: give the runs in the sweep's folder cells/")
+            raise InputError(
+                "--over and --out need the folders of runs, not of a sweep: give the runs in the sweep's folder cells/"
+            )
         print_sweep(read_sweep(runs[0]), json=json, csv=csv)
         return
     from heldin.jobs.user_scores import paired_difference
@@ -192,7 +193,7 @@ def compare(
 
 
 def _cells(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a run's row with one number per cell."""
+    """Return a run's row with one number per CSV cell."""
     difference = row.pop("difference") or (None, None, None)
     # Runs with other false-positive rates get columns of their own (``csv_text``), not each other's.
     rates = {f"tpr_at_{fpr:g}": tpr for fpr, tpr in row.pop("tpr_at")}
@@ -208,19 +209,19 @@ def verify(
     run: Annotated[Path | None, typer.Argument(file_okay=False, help="Folder of a finished run or audit.")] = None,
     exported: Annotated[
         Path | None,
-        typer.Option(file_okay=False, help="Check the files of a folder that heldin export wrote, instead of a run."),
+        typer.Option(file_okay=False, help="Folder that heldin export wrote, to check instead of a run."),
     ] = None,
     json: AsJson = False,
 ) -> None:
     """Recompute every number of a record, and check its files.
 
-    Computes the numbers from scores, ledger and plan, and compares files with their digests. The exit code is 2 if
-    anything differs. Lists files that could not be compared. --exported checks every file of an exported model against
-    its plan.
+    heldin computes the numbers again from scores, ledger and plan, and compares files with their digests. The exit code
+    is 2 if anything differs. heldin lists the files that it could not compare. --exported compares every file of an
+    exported model with its plan.
     """
     if (run is None) == (exported is None):
         raise InputError(
-            "give either the folder of a finished run, or --exported with the folder that heldin export wrote"
+            "give either the folder of a finished run, or --exported and a folder that heldin export wrote"
         )
     if exported is not None:
         from heldin.jobs.export import verify_exported
@@ -244,9 +245,9 @@ def export(
     out: Annotated[Path, typer.Option("--out", "-o", file_okay=False, help="New folder for the exported files.")],
     json: AsJson = False,
 ) -> None:
-    """Write the files that may be released, and nothing else.
+    """Write only the files of a run that may be released.
 
-    These are the model folder with its adapter and a model card, and the public plan.
+    These files are the public plan and the model folder, which includes the adapter (if there is one) and a model card.
     """
     from heldin.jobs.export import export_run
 
@@ -260,7 +261,7 @@ def purge(
         str,
         typer.Option(
             metavar="WORD",
-            help="Files to keep, separated by commas: record (with config and plan), report, log, model.",
+            help="Kinds of files to keep, separated by commas: record (with config and plan), report, log, model.",
         ),
     ] = "record,report",
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
@@ -268,14 +269,14 @@ def purge(
 ) -> None:
     """Delete the weights, scores, ledger and keys of a run.
 
-    Prints what can no longer be verified. Purges all runs of a sweep. Deletes only files that heldin wrote, and does
-    not follow links. Does not reach copies in backups and snapshots.
+    heldin lists the results that it can no longer verify. For a sweep, it purges all runs. It deletes only files that
+    heldin wrote, and does not follow links. Copies in backups and snapshots stay.
     """
     from heldin.jobs import purge as engine
 
     kept = [name.strip() for name in keep.split(",") if name.strip()]
     purged = engine.plan_purge(folder, kept)
-    confirm(engine.lines(purged, done=False), "Remove it? It cannot be made again.", yes=yes)
+    confirm(engine.lines(purged, done=False), "Remove these files? They cannot be made again.", yes=yes)
     engine.purge(folder, kept)
     fields = {
         "folder": str(folder),
@@ -293,17 +294,20 @@ def cache(
         str | None,
         typer.Argument(
             metavar="WORD",
-            help="Show or clear only this kind: corpora, scores, pretrained, references, sweeps, pld or plugins.",
+            help="Kind of content to show or clear: corpora, scores, pretrained, references, sweeps, pld or plugins"
+            " (default: all).",
         ),
     ] = None,
-    clear: Annotated[bool, typer.Option("--clear", help="Remove the contents; refused while in use.")] = False,
+    clear: Annotated[
+        bool, typer.Option("--clear", help="Remove the contents. heldin refuses this while another process uses them.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="With --clear: do not ask for confirmation.")] = False,
     json: AsJson = False,
     csv: AsCsv = False,
 ) -> None:
     """Show the contents and size of the cache, or clear it.
 
-    The cache is the folder $HELDIN_CACHE_DIR, or else ~/.cache/heldin.
+    The cache is the folder $HELDIN_CACHE_DIR, or ~/.cache/heldin if this variable is not set.
     """
     from heldin.base import cache as engine
     from heldin.base.files import cache_root
@@ -314,9 +318,9 @@ def cache(
         answer("\n".join(engine.lines(parts)), {"folder": str(cache_root()), "kinds": rows}, rows, json=json, csv=csv)
         return
     if csv:
-        raise InputError("--csv is only for the list: leave --csv out with --clear")
+        raise InputError("--csv is only for the list of contents: leave out --csv or --clear")
     # Asked after the folders were read, so that sizes are seen before the answer.
-    confirm(engine.lines(parts), "Remove all this? It will be made again when needed.", yes=yes)
+    confirm(engine.lines(parts), "Remove these files? heldin makes them again when needed.", yes=yes)
     size = engine.clear(parts)
     kinds = [part.kind for part in parts]
     typer.echo(

@@ -1,4 +1,4 @@
-"""Help pages, loaded when one is asked for: a word for each value, one form of default, rare options, examples."""
+"""Help pages: placeholders of values, defaults, rare options and examples. Loaded only for help and usage errors."""
 
 import inspect
 import textwrap
@@ -72,7 +72,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
 
 @contextmanager
 def page(command: Any, context: Any, *, everything: bool) -> Iterator[None]:
-    """Hide the rare options of a command while its page is written, unless ``everything`` is shown, and count them."""
+    """Hide a command's rare options while its page is written, and state their number. ``everything``: hide none."""
     name = context.command_path
     describe(command, name)
     rare, epilog = [] if everything else command.rare, command.epilog
@@ -93,12 +93,12 @@ def page(command: Any, context: Any, *, everything: bool) -> Iterator[None]:
 
 
 def _flowing(doc: str) -> str:
-    """Return a docstring with each paragraph on one line: typer keeps line ends in all paragraphs but the first."""
+    """Return a docstring with each paragraph on one line, since typer keeps line ends after the first paragraph."""
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in inspect.cleandoc(doc).split("\n\n"))
 
 
 def _epilog(examples: Sequence[str]) -> str | None:
-    """Return the end of a command's help page; None if there are no examples."""
+    """Return the examples at the end of a command's help page; None if there are no examples."""
     # Broken as a shell takes it: a terminal would break a longer line anywhere.
     filled = (
         textwrap.fill(line, _WIDTH, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
@@ -109,12 +109,13 @@ def _epilog(examples: Sequence[str]) -> str | None:
 
 
 def describe(command: Any, name: str) -> None:
-    """Name the values and the defaults of a command in one form, find its rare options, and add examples to its page.
+    """Set the placeholders, defaults, rare options and examples of a command's help page.
 
     An option that is declared with ``hidden=True`` is rare. Completion and the documentation list every option.
 
     Args:
-        name: the user's words for the command.
+        command: the command, which is changed; a second call changes nothing.
+        name: the command as the user types it, such as "heldin corpus build".
     """
     if command.rare is not None:  # described before
         return
@@ -152,7 +153,7 @@ def _describe(parameter: Any, hint: Any) -> None:
 
 
 def _kinds(hint: Any) -> list[Any]:
-    """Return a type, and all types inside it."""
+    """Return a type hint and all types inside it; ``Literal`` counts as Enum."""
     if get_origin(hint) is Annotated:
         return _kinds(get_args(hint)[0])
     if get_origin(hint) is Literal:

@@ -9,9 +9,9 @@ if TYPE_CHECKING:
 
 
 def made_up_rows(chat: bool, pairs: bool) -> "MadeUpRows":
-    """Return the rows that --chat or --pairs ask for. Raises InputError for both."""
+    """Return the kind of rows for --chat and --pairs. Raises InputError if both are given."""
     from heldin.corpus.made_up.chats import MadeUpRows
 
     if chat and pairs:
-        raise InputError("--chat and --pairs make different kinds of rows: give one of them")
+        raise InputError("--chat and --pairs make different kinds of rows: give only one of them")
     return MadeUpRows.PAIRS if pairs else MadeUpRows.CHATS if chat else MadeUpRows.MAILS

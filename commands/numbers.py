@@ -1,4 +1,4 @@
-"""Numbers without training or scoring: ``heldin account``, ``choose``, ``bound`` and ``power``."""
+"""Commands that only compute: ``heldin account``, ``choose``, ``bound`` and ``power``."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -31,14 +31,15 @@ if TYPE_CHECKING:
 # or torch, for which `heldin --help` need not wait.
 
 KINDS = ("uls", "els", "group", "example", "user-entity", "uedp")
-USERS, RECORDS, TEXTS = "Users are sampled: uls, uedp", "Records are sampled: els, group, example", "user-entity"
-ALGORITHM = "uedp: Algorithm 1 of the paper"
+USERS, RECORDS = "For uls and uedp, which sample users", "For els, group and example, which sample records"
+TEXTS = "For user-entity, which samples texts"
+ALGORITHM = "For uedp, Algorithm 1 of Lai et al."
 Delta = Annotated[
     str | None,
     typer.Option(
         metavar="NUMBER",
-        help="delta of the guarantee: a number from 1e-11, units^-1.1 (units: the users, or the examples where these"
-        " are protected) or examples^-1.1 (default: units^-1.1).",
+        help="delta of the guarantee: a number of at least 1e-11, examples^-1.1, or units^-1.1 for the number of"
+        " protected users or examples (default: units^-1.1).",
     ),
 ]
 _norm = partial(typer.Option, rich_help_panel="Clip norms, estimated from public users' texts")
@@ -50,14 +51,14 @@ def account(
         str,
         typer.Argument(
             metavar="WORD",
-            help=f"{', '.join(KINDS)}; or a plan.json, to compute its numbers again; or compose.",
+            help=f"Kind: {', '.join(KINDS)}; or a plan.json, to compute its numbers again; or compose.",
         ),
     ],
     plans: Annotated[
         list[Path] | None,
         typer.Argument(
             metavar="FILE",
-            help="compose: plan.json of each release, or the folder of a run, an export or a sweep.",
+            help="compose: plan.json, or the folder of a run, export or sweep, for each release.",
         ),
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Number of optimizer steps T.")] = None,
@@ -66,23 +67,25 @@ def account(
     target_epsilon: Target = None,
     sampling_rate: Rate = None,
     group_size: Annotated[int | None, typer.Option(help="Maximum number of records per user.")] = None,
-    users: Annotated[int | None, typer.Option(help="Public number of users N.", rich_help_panel=USERS)] = None,
+    users: Annotated[int | None, typer.Option(help="Public number of users, N.", rich_help_panel=USERS)] = None,
     cohort: Annotated[
         float | None,
-        typer.Option(help="Expected number of users per step M; the sampling rate is M / N.", rich_help_panel=USERS),
+        typer.Option(help="Expected number of users per step, M; the sampling rate is M / N.", rich_help_panel=USERS),
     ] = None,
     cap: Annotated[
         int | None,
         typer.Option(help="uls: maximum number of users in a step.", rich_help_panel=USERS, hidden=True),
     ] = None,
-    examples: Annotated[int | None, typer.Option(help="Public number of examples.", rich_help_panel=RECORDS)] = None,
+    examples: Annotated[int | None, typer.Option(help="Public number of examples, N.", rich_help_panel=RECORDS)] = None,
     batch: Annotated[
         float | None, typer.Option(help="Expected number of examples per step.", rich_help_panel=RECORDS)
     ] = None,
     exposed: Annotated[
         str | None,
         typer.Option(
-            metavar="NUMBER", help="Number of texts of a person; several values, such as 1,4,16.", rich_help_panel=TEXTS
+            metavar="NUMBER",
+            help="Number of a person's texts, or several numbers, such as 1,4,16.",
+            rich_help_panel=TEXTS,
         ),
     ] = None,
     entity_cap: Annotated[
@@ -99,14 +102,16 @@ def account(
     sensitive_share: Annotated[
         float | None,
         typer.Option(
-            help="Share of records with a recognised entity. Needs f_E+ too.", rich_help_panel=ALGORITHM, hidden=True
+            help="Share of records with a recognised entity, only for the estimator f_E+.",
+            rich_help_panel=ALGORITHM,
+            hidden=True,
         ),
     ] = None,
     holders: Annotated[
         str | None,
         typer.Option(
             metavar="NUMBER",
-            help="How many other users name the entity; several values, such as 1,16,946.",
+            help="Number of other users who name the entity, or several numbers, such as 1,16,946.",
             rich_help_panel=ALGORITHM,
             hidden=True,
         ),
@@ -124,7 +129,8 @@ def account(
         str | None,
         typer.Option(
             metavar="NUMBER",
-            help="compose: number of releases per plan, in the order of the plans, such as 52,4 (default: 1 each).",
+            help="compose: number of releases under each plan, in the order of the plans, such as 52,4 (default: 1"
+            " for each).",
             hidden=True,
         ),
     ] = None,
@@ -132,7 +138,7 @@ def account(
         str | None,
         typer.Option(
             metavar="NUMBER",
-            help="compose: pure epsilons of further releases, such as a private median's: 0.1,0.5.",
+            help="compose: pure epsilons of other releases (such as a private median), for example 0.1,0.5.",
             hidden=True,
         ),
     ] = None,
@@ -142,11 +148,11 @@ def account(
     """Compute noise, epsilon and the bound on any attacker.
 
     uls: user-level sampling (Charles et al., Algorithm 2), epsilon per user. els: example-level sampling, at most
-    --group-size examples per user (their Theorem 1), epsilon per user. group: as els, with exactly that many examples
-    per user (Chua et al.). example: epsilon per example; without --group-size there is no finite guarantee per user.
-    user-entity: text sampling, epsilon for each number of texts that a person wrote or is named in. uedp: the claim of
-    Lai et al.'s accountant, and the guarantee that in fact holds. compose: one epsilon for all releases about the same
-    people, from plans fixed beforehand.
+    --group-size examples per user (their Theorem 1), epsilon per user. group: like els, with exactly --group-size
+    examples per user (Chua et al.). example: epsilon per example, and per user only with --group-size. user-entity:
+    text sampling, epsilon for each number of texts that a person wrote or is named in. uedp: the epsilon that Lai et
+    al. claim, and the epsilon that holds. compose: one epsilon for all releases about the same people, from plans that
+    were fixed beforehand.
     """
     given = {name: value for name, value in context.params.items() if value is not None}
     for name in ("kind", "plans", "json", "csv"):
@@ -156,18 +162,21 @@ def account(
         return
     if plans:
         raise InputError(
-            f"heldin account {kind} takes no plan such as '{plans[0]}': give several plans to heldin account compose"
+            f"heldin account {kind} takes no plan, but '{plans[0]}' was given: use heldin account compose for several"
+            " plans"
         )
     if Path(kind).suffix == ".json":
         if given:
-            raise InputError(f"a plan states the whole mechanism: leave {_option(next(iter(given)))} out")
+            raise InputError(f"a plan states the whole mechanism: leave out {_option(next(iter(given)))}")
         from heldin.defenses.accounting.account import account_plan
         from heldin.defenses.plan_file import read_plan
 
         _print_row(account_plan(read_plan(Path(kind))), json, csv)
         return
     if kind not in KINDS:
-        raise InputError(f"there is no mechanism '{kind}': give one of {', '.join(KINDS)}, or the plan.json of a run")
+        raise InputError(
+            f"there is no mechanism '{kind}': give one of {', '.join(KINDS)}, or compose, or the plan.json of a run"
+        )
     if delta is not None:
         given["delta"] = _delta(delta)
     if noise_scale not in (None, "cohort", "clip-norm"):
@@ -185,10 +194,10 @@ def account(
 
 
 def _print_together(plans: list[Path], given: dict[str, Any], json: bool, csv: bool) -> None:
-    """Print the guarantee of several releases together."""
+    """Print one guarantee for several releases about the same people."""
     other = next((name for name in given if name not in ("times", "delta", "pure")), None)
     if other is not None:
-        raise InputError(f"heldin account compose takes the mechanisms from the plans: leave {_option(other)} out")
+        raise InputError(f"heldin account compose takes the mechanisms from the plans: leave out {_option(other)}")
     times = _counts("--times", given["times"]) if "times" in given else None
     delta = _delta(given.get("delta"))
     if isinstance(delta, str):
@@ -208,8 +217,10 @@ def _numbers(option: str, given: str) -> list[float]:
 
 
 def _engine(kind: str) -> tuple[Callable[..., Any], Callable[[Any], str] | None]:
-    """Return the function that computes a kind's numbers, and a function that prints a table if they are several
-    rows."""
+    """Return the function that computes a kind's numbers, and the function that makes its table.
+
+    The second function is None for a kind with one row of numbers.
+    """
     from heldin.defenses.accounting.account import account_els, account_example, account_uls
     from heldin.defenses.accounting.exposure_curve import account_user_entity, exposure_table
     from heldin.defenses.accounting.uedp_claims import account_uedp, uedp_table
@@ -250,7 +261,7 @@ def _option(name: str) -> str:
 
 
 def _counts(option: str, text: str) -> list[int]:
-    """Return the whole numbers in a list such as "1,4,16"."""
+    """Return the whole numbers in a list such as "1,4,16". Raises InputError for other text."""
     try:
         return [whole_number_in(part) for part in text.split(",")]
     except ValueError as error:
@@ -264,29 +275,31 @@ def _print_row(row: Any, json: bool, csv: bool) -> None:
 
 
 def choose(
-    users: Annotated[int, typer.Option(help="Public number of users N.")],
-    budget: Annotated[int, typer.Option(help="Expected gradients per step, B = group size x cohort.")],
+    users: Annotated[int, typer.Option(help="Public number of users, N.")],
+    budget: Annotated[int, typer.Option(help="Expected number of gradients per step, B = group size x cohort.")],
     steps: Annotated[int, typer.Option(help="Number of optimizer steps T.")],
-    target_epsilon: Annotated[float, typer.Option(help="Epsilon that every option must meet.")],
+    target_epsilon: Annotated[float, typer.Option(help="Epsilon that each compared training must meet.")],
     delta: Delta = None,
     examples: Annotated[int | None, typer.Option(help="Public number of examples, for delta = examples^-1.1.")] = None,
-    els_group_size: Annotated[int | None, typer.Option(help="Examples per user in the row of ELS.")] = None,
+    els_group_size: Annotated[int | None, typer.Option(help="Number of examples per user in the row of ELS.")] = None,
     public_texts: Annotated[Path | None, _norm(help="File with texts of public users.")] = None,
-    model: Annotated[str | None, _norm(metavar="MODEL", help="Base model whose gradients are measured.")] = None,
-    user: Annotated[str, _norm(help="Column that names the user.")] = "user",
-    text: Annotated[str, _norm(help="Column that holds the text.")] = "text",
-    sequence_length: Annotated[int, _norm(min=1, help="Tokens per text.")] = 128,
+    model: Annotated[
+        str | None, _norm(metavar="MODEL", help="Base model that computes the gradients of the public texts.")
+    ] = None,
+    user: Annotated[str, _norm(help="Column with user names.")] = "user",
+    text: Annotated[str, _norm(help="Column with texts.")] = "text",
+    sequence_length: Annotated[int, _norm(min=1, help="Maximum number of tokens per text.")] = 128,
     quiet: Quiet = False,
     json: AsJson = False,
     csv: AsCsv = False,
 ) -> None:
     """Choose between ULS, banded noise and ELS at one compute budget.
 
-    Compares the noise in sums of gradients over steps: of each ULS group size, with and without banded noise, and of
-    ELS. Without public texts every clip norm counts as 1, and heldin names the option with the least noise. With public
-    texts heldin estimates clip norms and the ELS group size from their users only, and Estimate-and-Double chooses
-    (Charles et al., section 6). The last lines say how many made-up users it took to keep half, and three quarters, of
-    the gain of plain training (docs/users.md).
+    heldin compares the noise in sums of gradients over steps, for each ULS group size (with and without banded noise)
+    and for ELS. Without --public-texts, each clip norm counts as 1, and heldin names the training with the least noise.
+    With --public-texts, heldin estimates clip norms and the ELS group size from these texts, and Estimate-and-Double
+    chooses (Charles et al., section 6). The last lines state how many made-up users were needed to keep half, and three
+    quarters, of the gain of plain training (docs/users.md).
     """
     from heldin.audit.users_ladder import least_table, least_users, read_ladder
     from heldin.base.progress import reporter_for_this_terminal
@@ -294,7 +307,10 @@ def choose(
 
     # Before any import that takes seconds.
     if (public_texts is None) != (model is None):
-        raise InputError("give both --public-texts and --model, or neither: clip norms are estimated at the base model")
+        raise InputError(
+            "heldin estimates clip norms from public texts and the base model: give both --public-texts"
+            " and --model, or neither"
+        )
     clip_norm = None
     if public_texts is not None and model is not None:
         from heldin.corpus.sources.rows import Columns
@@ -321,7 +337,7 @@ def choose(
 
 
 def bound(
-    scores: Annotated[Path, typer.Argument(dir_okay=False, help="CSV with the columns user, score, member.")],
+    scores: Annotated[Path, typer.Argument(dir_okay=False, help="CSV file with the columns user, score, member.")],
     higher_is: Annotated[
         str, typer.Option(metavar="WORD", help="Group that a higher score indicates: member or non-member.")
     ] = "member",
@@ -329,35 +345,39 @@ def bound(
         str,
         typer.Option(
             metavar="WORD",
-            help="How membership was decided. coin: an independent fair coin for each user, not an exact half or one"
-            " of each pair. fixed: any other known way, such as by hand or by date. unknown: you do not know.",
+            help="Rule that decided membership. coin: an independent fair coin for each user, not an exact half or"
+            " one of each pair. fixed: another known way, such as by hand or by date. unknown: you do not know.",
         ),
     ] = "unknown",
     independent_trainings: Annotated[
-        bool, typer.Option("--independent-trainings", help="Each row has its score from its own independent training.")
+        bool,
+        typer.Option("--independent-trainings", help="Each row's score comes from a separate, independent training."),
     ] = False,
-    delta: Annotated[float | None, typer.Option(help="delta of the bounds (default: the first claim's).")] = None,
+    delta: Annotated[
+        float | None, typer.Option(help="delta of the bounds (default: delta of the first claim).")
+    ] = None,
     claim: Annotated[
         list[str] | None,
         typer.Option(metavar="KEY=VALUE", help="Claim to test, such as epsilon=4,delta=1e-6. Repeatable."),
     ] = None,
     plan: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="plan.json with a privacy curve to test as a claim.")
+        Path | None,
+        typer.Option(dir_okay=False, help="plan.json of a mechanism, to test its privacy curve as a claim."),
     ] = None,
-    guesses: Annotated[int | None, typer.Option(help="Number of guesses, fixed before looking at the scores.")] = None,
+    guesses: Annotated[int | None, typer.Option(help="Number of guesses, fixed before anyone saw the scores.")] = None,
     threshold: Annotated[
-        list[float] | None, typer.Option(help="Score threshold, fixed before looking at the scores. Repeatable.")
+        list[float] | None, typer.Option(help="Score threshold, fixed before anyone saw the scores. Repeatable.")
     ] = None,
     attacks: Annotated[
-        int, typer.Option(min=1, help="Number of attacks tried, if these scores are the best of several.")
+        int, typer.Option(min=1, help="Number of attacks that were tried, if these scores are from the best of them.")
     ] = 1,
     json: AsJson = False,
     csv: AsCsv = False,
 ) -> None:
     """Compute bounds and a verdict from any tool's scores.
 
-    Prints the bounds that are valid for this design, and the reason for each refused bound. Exit codes: 3 if a claim is
-    contradicted (certified), 4 if a claim is contradicted (indicative).
+    heldin prints each bound that is valid for this design, and the reason why each other bound is not. Exit codes: 3 if
+    a claim is contradicted (certified), 4 if a claim is contradicted (indicative).
     """
     from heldin.bounds import judgement as engine
     from heldin.bounds.csv_scores import bound_scores, read_scores
@@ -382,7 +402,7 @@ def bound(
 
 
 def power(
-    users: Annotated[int, typer.Option(help="Number of users whose membership is decided by coin.")],
+    users: Annotated[int, typer.Option(help="Number of users whose membership a coin decides.")],
     auroc: Annotated[float, typer.Option(help="Expected AUROC of the attack.")],
     delta: Annotated[float, typer.Option(help="delta of the epsilons.")] = 1e-5,
     claim: Annotated[
@@ -390,22 +410,23 @@ def power(
         typer.Option(metavar="KEY=VALUE", help="Claim to test, such as epsilon=4,delta=1e-6. Repeatable."),
     ] = None,
     scores: Annotated[
-        int, typer.Option(help="Number of scores that are judged together: attacks times aggregations.")
+        int, typer.Option(help="Number of scores that the audit judges together: attacks times aggregations.")
     ] = 15,
     access: Annotated[
         Literal["log-probabilities", "text"],
-        typer.Option(help="What the attacker sees; with text, --auroc is for unlimited samples."),
+        typer.Option(help="Access level of the attacker. For text, --auroc is the AUROC with unlimited samples."),
     ] = "log-probabilities",
-    samples: Annotated[int, typer.Option(help="Number of continuations per cut, with --access text.")] = 16,
+    samples: Annotated[int, typer.Option(help="With --access text: number of continuations per cut.")] = 16,
     sampling_noise: Annotated[
-        float | None, typer.Option(hidden=True, help="Variance that a single sample adds (default: 40, as measured).")
+        float | None,
+        typer.Option(hidden=True, help="With --access text: variance that one sample adds (default: 40, as measured)."),
     ] = None,
     exclude_auroc: ExcludeAuroc = None,
     exclude_tpr: ExcludeTpr = None,
     json: AsJson = False,
     csv: AsCsv = False,
 ) -> None:
-    """Estimate what an audit could show, before you pay for it."""
+    """Estimate the power of an audit before you pay for it."""
     from heldin.audit.exclusion import exclusion, lines
     from heldin.bounds import power as planning
     from heldin.bounds.sampling_noise import TYPICAL_NOISE, sampled_auroc
@@ -415,7 +436,7 @@ def power(
     reached, heading = auroc, []
     if access == "text":
         reached = sampled_auroc(auroc, samples, TYPICAL_NOISE if sampling_noise is None else sampling_noise)
-        heading = [f"{samples} samples of each cut: AUROC {reached:.3f}, where infinitely many reach {auroc:g}", ""]
+        heading = [f"AUROC with {samples} samples of each cut: {reached:.3f} (with unlimited samples: {auroc:g})", ""]
     forecast = planning.power(users, reached, delta, claims=claims)
     excluded = exclusion(users, thresholds(exclude_auroc, exclude_tpr), scores=scores)
     fields = {**forecast.as_dict(), "no_leak_found": excluded.as_dict()}

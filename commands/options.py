@@ -1,4 +1,4 @@
-"""Options that several commands share, and how they print JSON."""
+"""Options that several commands share, and functions that print results."""
 
 import os
 import sys
@@ -24,19 +24,19 @@ _EVERYTHING = "heldin.help_all"
 
 
 class PagedCommand(typer.core.TyperCommand):
-    """A command whose help page is made by ``commands.help``, which is loaded when it is needed."""
+    """A command with a help page of ``commands.help``, a module that is imported only when a page is needed."""
 
     rare: Sequence[Any] | None = None
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the page, which ends with the number of rare options that it leaves out."""
+        """Write the help page. Its last line states how many rare options it leaves out."""
         from heldin.commands.help import page
 
         with page(self, ctx, everything=_EVERYTHING in ctx.meta):
             super().format_help(ctx, formatter)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
-        """Return completions, of rare options too."""
+        """Return completions, including those of rare options."""
         from heldin.commands.help import describe
 
         describe(self, ctx.command_path)
@@ -44,12 +44,12 @@ class PagedCommand(typer.core.TyperCommand):
 
 
 class PagedGroup(typer.core.TyperGroup):
-    """A group of commands with such a page."""
+    """A group of commands with a help page of ``commands.help``."""
 
     rare: Sequence[Any] | None = None
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the page."""
+        """Write the help page of the group."""
         from heldin.commands.help import page
 
         with page(self, ctx, everything=_EVERYTHING in ctx.meta):
@@ -71,7 +71,7 @@ HelpAll = Annotated[
 
 
 class FailOn(StrEnum):
-    """What a caller of a command wants to fail for; see ``finish.exit_code``."""
+    """Outcomes that make a command fail under ``--fail-on``; see ``finish.exit_code``."""
 
     LEAKS = "leaks"
     INCONCLUSIVE = "inconclusive"
@@ -80,7 +80,7 @@ class FailOn(StrEnum):
 
 
 def fail_on_of(text: str | None) -> frozenset[FailOn] | None:
-    """Return the conditions of ``--fail-on``; None if it was not given. Raises InputError for another word."""
+    """Return the outcomes in ``--fail-on``; None if the option was not given. Raises InputError for an unknown word."""
     if text is None:
         return None
     try:
@@ -90,7 +90,7 @@ def fail_on_of(text: str | None) -> frozenset[FailOn] | None:
 
 
 def _hush(quiet: bool) -> bool:
-    """Handle ``--quiet`` after a command; the app's own ``--quiet`` was read earlier."""
+    """Turn off progress if ``--quiet`` is given after a command; ``--quiet`` before the command was read earlier."""
     # Or: a command's --quiet that was not given must not undo the one before the command.
     be_quiet(quiet or is_quiet())
     return quiet
@@ -103,7 +103,7 @@ class _Device(StrEnum):
 
 
 def _use(device: _Device | None) -> _Device | None:
-    """Set ``--device`` in the environment, where child processes of a command find it."""
+    """Store the value of ``--device`` in the environment, so child processes use the same device."""
     if device is not None:  # one that was not given must not undo the one before the command
         os.environ["HELDIN_DEVICE"] = device.value
     return device
@@ -116,7 +116,7 @@ def _say_version(wanted: bool) -> None:
 
 
 def _set_batch(size: int | None) -> int | None:
-    """Set ``--batch-size`` in the environment, like ``--device``; scores change only by rounding."""
+    """Store the value of ``--batch-size`` in the environment. It changes scores only by rounding."""
     if size is not None:
         os.environ["HELDIN_BATCH_SIZE"] = str(size)
     return size
@@ -126,7 +126,7 @@ DeviceOption = Annotated[
     _Device | None,
     typer.Option(
         "--device",
-        help="cpu, cuda, or auto: all GPUs and memory (default: auto).",
+        help="cpu, cuda, or auto to spread models over all GPUs and memory (default: the GPU if there is one).",
         rich_help_panel=RUNNING,
         callback=_use,
         hidden=True,
@@ -145,27 +145,25 @@ def beginning(
     device: DeviceOption = None,
     help_all: HelpAll = False,
 ) -> None:
-    """Options before the command; typer shows the app's help instead of this line."""
+    """Take the options before the command. typer prints the help of the app instead of this line."""
 
 
 Out = Annotated[
     Path | None,
-    typer.Option(
-        "--out", "-o", file_okay=False, help="Folder for the results (default: runs/ and the name in the config)."
-    ),
+    typer.Option("--out", "-o", file_okay=False, help="Folder for the results (default: runs/NAME)."),
 ]
 Set = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a key of the config. Repeatable.")
 ]
 Claims = Annotated[
-    list[str] | None, typer.Option("--claim", metavar="KEY=VALUE", help="Claim to test: epsilon=8,delta=1e-6.")
+    list[str] | None, typer.Option("--claim", metavar="KEY=VALUE", help="Claim to test, such as epsilon=8,delta=1e-6.")
 ]
 FailOnOption = Annotated[
     str | None,
     typer.Option(
         "--fail-on",
         metavar="WORD",
-        help="Answers that give exit code 8: leaks, inconclusive, not-valid, contradicted.",
+        help="Results that give exit code 8: leaks, inconclusive, not-valid, contradicted.",
     ),
 ]
 BatchSize = Annotated[
@@ -179,18 +177,18 @@ BatchSize = Annotated[
         hidden=True,
     ),
 ]
-UserColumn = Annotated[str, typer.Option(help="Column that names the user.")]
-TextColumn = Annotated[str, typer.Option(help="Column that holds the text.")]
+UserColumn = Annotated[str, typer.Option(help="Column with user names.")]
+TextColumn = Annotated[str, typer.Option(help="Column with texts.")]
 IdColumn = Annotated[str | None, typer.Option(help="Column with unique record ids (default: made from user and text).")]
 DateColumn = Annotated[str | None, typer.Option(help="Column with dates.")]
-Rate = Annotated[float | None, typer.Option("--sampling-rate", help="Probability that a unit is sampled in a step.")]
-Noise = Annotated[float | None, typer.Option("--noise-multiplier", help="Noise standard deviation / clip norm.")]
+Rate = Annotated[float | None, typer.Option("--sampling-rate", help="Chance that a step samples a unit.")]
+Noise = Annotated[float | None, typer.Option("--noise-multiplier", help="Standard deviation of noise / clip norm.")]
 Target = Annotated[float | None, typer.Option("--target-epsilon", help="Calibrate the noise to this epsilon.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON; null is unknown or infinite.")]
-AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV; an empty cell is unknown.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON; null means unknown or infinite.")]
+AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV; an empty cell means unknown.")]
 AsHtml = Annotated[
     bool,
-    typer.Option("--html", help="Also write report.html, which works offline.", rich_help_panel=RUNNING),
+    typer.Option("--html", help="Also write report.html, for offline use.", rich_help_panel=RUNNING),
 ]
 Quiet = Annotated[
     bool,
@@ -206,39 +204,41 @@ Verbose = Annotated[
     ),
 ]
 SkipBad = Annotated[
-    bool, typer.Option("--skip-bad-rows", help="Skip and count unusable rows.", rich_help_panel=READING)
+    bool, typer.Option("--skip-bad-rows", help="Skip unusable rows, and count them.", rich_help_panel=READING)
 ]
 AdapterBase = Annotated[
     str | None,
     typer.Option(
         "--adapter-base",
         metavar="MODEL",
-        help="Base of adapters (default: the base in their config).",
+        help="Base model of the adapters (default: the base in the adapter's config).",
         rich_help_panel=RUNNING,
         hidden=True,
     ),
 ]
 _reading = partial(typer.Option, rich_help_panel=READING, hidden=True)
-Strict = Annotated[bool, _reading("--strict", help="Stop at rows without text, which are skipped by default.")]
+Strict = Annotated[bool, _reading("--strict", help="Stop at a row without text, instead of skipping the row.")]
 Encoding = Annotated[str | None, _reading("--encoding", metavar="NAME", help="Encoding of text files, such as cp1252.")]
-Delimiter = Annotated[str | None, _reading("--delimiter", metavar="WORD", help="Character between the fields of CSV.")]
+Delimiter = Annotated[
+    str | None, _reading("--delimiter", metavar="WORD", help="Character between the fields of a CSV file.")
+]
 TemplateFile = Annotated[
     Path | None,
     typer.Option("--template", dir_okay=False, hidden=True, help="File with a chat template (default: the model's)."),
 ]
-RowsField = Annotated[str | None, _reading("--field", metavar="NAME", help="Key of a JSON object's list of rows.")]
-ExcludeAuroc = Annotated[
-    float | None, typer.Option(help="Answer 'no leak found' only if it rules out a larger AUROC (default: 0.60).")
+RowsField = Annotated[
+    str | None, _reading("--field", metavar="NAME", help="Key of the list of rows in a JSON file that is one object.")
 ]
+ExcludeAuroc = Annotated[float | None, typer.Option(help="Largest AUROC that 'no leak found' allows (default: 0.60).")]
 ExcludeTpr = Annotated[
     float | None,
-    typer.Option(help="Answer 'no leak found' only if it rules out a larger TPR at 5 % FPR (default: 0.15)."),
+    typer.Option(help="Largest TPR at 5 % FPR that 'no leak found' allows (default: 0.15)."),
 ]
 Aliases = Annotated[Path | None, typer.Option(dir_okay=False, help="YAML file that lists each person's aliases.")]
 
 
 def dtype_option(default: str) -> Any:
-    """Return the option ``--dtype``; the types of its values load pydantic, which not every help page needs."""
+    """Return the option ``--dtype`` with this default in its help text."""
     return typer.Option(
         "--dtype",
         help=f"Precision of scoring: fp32, auto, bf16, fp16, int8 or nf4 (default: {default}).",
@@ -248,21 +248,21 @@ def dtype_option(default: str) -> Any:
 
 
 def rows_rule(skip_bad_rows: bool, strict: bool) -> "OnBadRows":
-    """Return which rows are skipped. Raises InputError if both options are given."""
+    """Return the rule for unusable rows. Raises InputError if both options are given."""
     from heldin.corpus.sources.bad_rows import OnBadRows
 
     if skip_bad_rows and strict:
-        raise InputError("--strict stops at the rows that --skip-bad-rows skips: give one of them")
+        raise InputError("--strict stops at the rows that --skip-bad-rows skips: give only one of them")
     return OnBadRows.SKIP if skip_bad_rows else OnBadRows.STRICT if strict else OnBadRows.SKIP_EMPTY
 
 
 def rows_set(skip_bad_rows: bool, strict: bool, key: str) -> list[str]:
-    """Return the same as an override of a config's key; nothing if neither option is given."""
+    """Return the rule of ``rows_rule`` as an override of a config key; no override if neither option is given."""
     return [f"{key}={rows_rule(skip_bad_rows, strict).value}"] if skip_bad_rows or strict else []
 
 
 def json_text(fields: Any) -> str:
-    """Return the answer in strict JSON: see ``strict_json``."""
+    """Return the fields as strict JSON; see ``strict_json``."""
     from heldin.base.files import strict_json
 
     return strict_json(fields)
@@ -272,10 +272,14 @@ def answer(table: str, fields: Any, rows: Sequence[Mapping[str, Any]], *, json: 
     """Print a command's result as a table, as one JSON object or as CSV.
 
     Args:
-        table: what is printed without ``--json`` or ``--csv``.
-        fields: the same as a JSON object, or a list of them.
-        rows: the same as rows of CSV.
-        csv: whether ``--csv`` was given; raises InputError together with ``json``.
+        table: text to print if neither ``json`` nor ``csv`` is true.
+        fields: the result as a JSON object, or as a list of objects.
+        rows: the result as rows of CSV.
+        json: whether ``--json`` was given.
+        csv: whether ``--csv`` was given.
+
+    Raises:
+        InputError: both ``json`` and ``csv`` are true.
     """
     if json and csv:
         raise InputError("give only one of --json and --csv")
@@ -288,7 +292,7 @@ def answer(table: str, fields: Any, rows: Sequence[Mapping[str, Any]], *, json: 
 
 
 def thresholds(auroc: float | None, tpr: float | None) -> "DecisionConfig":
-    """Return the decision's thresholds, defaults for None. Raises InputError for one that no audit can reach."""
+    """Return the thresholds of the decision. None gives the default. Raises InputError for an invalid threshold."""
     from pydantic import ValidationError
 
     from heldin.audit.decision import DecisionConfig
@@ -305,7 +309,7 @@ def thresholds(auroc: float | None, tpr: float | None) -> "DecisionConfig":
 
 
 def confirm(lines: list[str], question: str, *, yes: bool) -> None:
-    """Ask before something is removed. Raises InputError unless the answer, or ``yes``, agrees."""
+    """Ask the user before files are removed. Raises InputError unless the user or ``yes`` agrees."""
     if yes:
         return
     if not sys.stdin.isatty():

@@ -1,4 +1,4 @@
-"""``heldin plant`` and ``heldin audit-planted``: audits of trainings that somebody else runs."""
+"""``heldin plant`` and ``heldin audit-planted``: audit a training that somebody else runs."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -42,27 +42,28 @@ def plant(
     config: Annotated[Path, typer.Argument(dir_okay=False, help="Config file; heldin config plant lists the keys.")],
     out: Out = None,
     canaries_only: Annotated[
-        bool, typer.Option("--canaries-only", help="Audit canary users only; all real users stay in.")
+        bool, typer.Option("--canaries-only", help="Audit only canary users; all real users are members.")
     ] = False,
     audit_fraction: Annotated[
-        float | None, typer.Option(help="Audit each real user with this probability; all others stay in.")
+        float | None, typer.Option(help="Probability that a real user is audited; all others are members.")
     ] = None,
     evidence: Annotated[
         str | None,
         typer.Option(
             metavar="WORD",
-            help="How heldin knows what the model was trained on. callback: from the log of heldin.AuditCallback or"
-            " heldin.watch_training; without a log nothing is certified. declared: from the person who signs.",
+            help="Evidence of the rows that the model was trained on. callback: the log of heldin.AuditCallback or"
+            " heldin.watch_training; without a log, nothing is certified. declared: the word of the person in"
+            " --declared-by.",
         ),
     ] = None,
     looks: Annotated[
-        int | None, typer.Option(help="Number of checkpoints to audit; they share the error level.")
+        int | None, typer.Option(help="Number of checkpoints to audit, which share one error probability.")
     ] = None,
     set_: Set = None,
     skip_bad_rows: SkipBad = False,
     strict: Strict = False,
     check: Annotated[
-        bool, typer.Option("--check", help="Draw and write nothing: print problems, cost and power.")
+        bool, typer.Option("--check", help="Print problems, cost and power; draw and write nothing.")
     ] = False,
     quiet: Quiet = False,
     device: DeviceOption = None,
@@ -70,10 +71,10 @@ def plant(
 ) -> None:
     """Prepare an audit of a training that someone else runs.
 
-    Draws coins and writes a training set to the folder training/ in --out. It has the name, format and columns of
-    yours, without the rows of held-out users, and with rows of canary users. You may send manifest.json with it, but
-    keep ledger/ to yourself. After training, run heldin audit-planted FOLDER --model MODEL, where FOLDER is
-    the --out folder of this command. If killed, the same command resumes.
+    heldin draws a coin for each audited user, and writes a training set to training/ in the --out folder. This set has
+    the name, format and columns of your set. It contains rows of canary users, and no rows of non-members. You may send
+    manifest.json with this set. Keep ledger/ to yourself. After training, run heldin audit-planted FOLDER --model MODEL
+    with the --out folder. If heldin is killed, the same command resumes.
     """
     from heldin.base.progress import reporter_for_this_terminal
     from heldin.planting.plant import plant as do
@@ -95,9 +96,11 @@ def plant(
     if json:
         typer.echo(json_text({**manifest.fields(), "folder": str(folder), "training": str(training)}))
         return
-    typer.echo(f"{manifest.rows:,} rows to train on: {training}")
-    typer.echo(f"may go with them: {folder / MANIFEST}; stays with you: {folder / 'ledger'} (who is held in)")
-    typer.echo(f"afterwards: heldin audit-planted {folder} --model MODEL --declared-by NAME")
+    typer.echo(f"training set, {manifest.rows:,} rows: {training}")
+    typer.echo(
+        f"you may send {folder / MANIFEST} with it; keep {folder / 'ledger'} to yourself, which lists the members"
+    )
+    typer.echo(f"after training, run: heldin audit-planted {folder} --model MODEL --declared-by NAME")
 
 
 def _check(config: "PlantConfig", path: Path, json: bool) -> None:
@@ -117,26 +120,26 @@ def audit_planted(
     planted: Annotated[Path, typer.Argument(file_okay=False, help="Folder that heldin plant wrote.")],
     model: Annotated[
         list[str] | None,
-        typer.Option(metavar="MODEL", help="Model trained on the planted training set. Repeat for checkpoints."),
+        typer.Option(metavar="MODEL", help="Model trained on the planted training set. Repeatable, for checkpoints."),
     ] = None,
     claim: Claims = None,
     declared_by: Annotated[
         str | None,
         typer.Option(
-            help="Name of the person who declares what heldin cannot check, such as that the model was trained on"
-            " that set and on no other text of its users. The report lists each such condition.",
+            help="Name of the person who declares the conditions that heldin cannot check. An example: the model was"
+            " trained on this set and on no other text of its users. The report lists these conditions.",
         ),
     ] = None,
     endpoint: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="Base URL of a server; --model is then a name on this server."),
+        typer.Option(metavar="URL", help="Base URL of a server. --model then names a model on this server."),
     ] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="With --endpoint: tokenizer=FOLDER, concurrency=8. Repeatable.",
+            help="Option of --endpoint, such as tokenizer=FOLDER or concurrency=8. Repeatable.",
             hidden=True,
         ),
     ] = None,
@@ -149,7 +152,7 @@ def audit_planted(
             "--out",
             "-o",
             file_okay=False,
-            help="Folder for the results (default: audits/LOOK in FOLDER, LOOK = 1, 2, ...).",
+            help="Folder for the results (default: FOLDER/audits/1 for the first audit, and so on).",
         ),
     ] = None,
     fail_on: FailOnOption = None,
@@ -159,11 +162,11 @@ def audit_planted(
     verbose: Verbose = False,
     device: DeviceOption = None,
 ) -> None:
-    """Audit a model that was trained on a set of heldin plant.
+    """Audit a model that was trained on a set from heldin plant.
 
-    heldin drew the members of such a set, so results can be certified. A --claim states its unit, as in
-    epsilon=8,delta=1e-6,unit=user. A contradicted claim is certified if every condition was checked or declared. heldin
-    plant fixed users, texts and attacks. The section endpoint of heldin config audit lists all options of an endpoint.
+    heldin plant drew the members and fixed users, texts and attacks, so results can be certified. A --claim states its
+    unit, as in epsilon=8,delta=1e-6,unit=user. The contradiction of a claim is certified if every condition was checked
+    or declared. heldin config audit endpoint lists the options of an endpoint.
     """
     from heldin.base.progress import reporter_for_this_terminal
     from heldin.planting.audit import audit_planted as do
@@ -172,10 +175,11 @@ def audit_planted(
 
     gate = fail_on_of(fail_on)
     if not model:
-        raise InputError("give --model: the folder or hub name of the trained model")
+        raise InputError("no model was given: give --model with the folder or hub name of the trained model")
     if len(model) > 1 and out is not None:
         raise InputError(
-            "--out is for a single --model: leave --out out, and the audits go to audits/LOOK in the planted folder"
+            "--out is only for a single --model: leave out --out, and heldin writes to audits/1, audits/2 and so on"
+            " in the planted folder"
         )
     remote = _remote(endpoint, set_ or [])
     jobs = [PlantedAudit(planted, name, tuple(claim or ()), declared_by, remote, dtype, adapter_base) for name in model]
@@ -199,13 +203,13 @@ def _finish_all(
     fail_on: frozenset[FailOn] | None,
     html: bool,
 ) -> NoReturn:
-    """Print the findings on each model as they are ready, then one line for each, and exit with the most serious code.
+    """Print the findings on each model as they are ready, then one line per model. Exit with the most serious code.
 
     Args:
-        looks: records and their folders, each made on request.
-        json: print one object at the end.
-        verbose: print every condition and count.
-        fail_on: further results for which the command fails.
+        looks: the record and the folder of each audit; each audit runs when it is requested.
+        json: whether to print one JSON object at the end instead.
+        verbose: whether to print every condition and count.
+        fail_on: outcomes that make the command fail.
         html: whether to write each report as a web page, too.
     """
     lines: list[str] = []
@@ -252,10 +256,10 @@ def _look_line(record: "Record") -> str:
 
 
 def _remote(url: str | None, overrides: list[str]) -> "Remote | None":
-    """Return the connection to a model behind an endpoint; None without an address."""
+    """Return the connection to a model behind an endpoint; None if no URL is given."""
     if url is None:
         if overrides:
-            raise InputError("--set is only for --endpoint: heldin plant fixed all other keys")
+            raise InputError("--set is only for --endpoint, because heldin plant fixed all other keys: leave out --set")
         return None
     from heldin.base.config_errors import checked
     from heldin.jobs.checkpoint.audit_config import EndpointConfig

@@ -1,4 +1,4 @@
-"""The command on kinds that installed packages add."""
+"""``heldin plugins``: list and check the kinds that installed packages add."""
 
 import textwrap
 from typing import Annotated
@@ -14,19 +14,19 @@ WIDTH = 78
 def plugins(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="NAME", help="Only these kinds, each as NAME or FAMILY:NAME."),
+        typer.Argument(metavar="NAME", help="List only these kinds, each as NAME or FAMILY:NAME."),
     ] = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Import each kind and run its suite (heldin.testing); keep the result.")
+        bool,
+        typer.Option("--check", help="Import each kind, run its test suite (heldin.testing) and store the result."),
     ] = False,
     json: AsJson = False,
     csv: AsCsv = False,
 ) -> None:
-    """List the kinds that packages add, and run their suites.
+    """List kinds that packages add, and run their test suites.
 
     A package registers its attacks, corpus sources, data defenses and other kinds as entry points. A config uses these
-    kinds by name. Without --check, heldin imports no kind. --check imports each kind and runs its suite; the exit code
-    is 2 if a suite fails.
+    kinds by name. Without --check, heldin imports no kind. With --check, the exit code is 2 if a test suite fails.
     """
     from heldin.testing.suites import checked, installed
 
@@ -43,7 +43,7 @@ def plugins(
 
 def _text(rows: list[dict[str, object]]) -> str:
     if not rows:
-        return "No installed package adds a kind (docs/extending.md says how one does)."
+        return "No installed package adds a kind. docs/extending.md describes how a package does this."
     lines = []
     for row in rows:
         lines.append(f"{row['name']} ({row['family']}): {row['package']} {row['version']}, suite {row['suite']}")

@@ -1,4 +1,4 @@
-"""``heldin run``: corpus to report."""
+"""``heldin run``: train a model, attack it, and write the report."""
 
 import os
 from pathlib import Path
@@ -36,14 +36,14 @@ def run(
     set_: Set = None,
     check: Annotated[
         bool,
-        typer.Option("--check", help="Train nothing: print every problem (exit code 2), or what the run would do."),
+        typer.Option("--check", help="Train nothing. Print every problem (exit code 2), or the steps of the run."),
     ] = False,
     gpu_memory: Annotated[
         float | None,
         typer.Option(
             min=0.1,
-            help="With --check: GiB of a GPU. Print the memory that the run needs, and refuse a run that cannot fit"
-            " (default: the memory of the GPU here, if there is one).",
+            help="With --check: GiB of memory of a GPU. Prints the memory that the run needs, and refuses a run that"
+            " needs more (default: the memory of this machine's GPU, if there is one).",
             hidden=True,
         ),
     ] = None,
@@ -58,17 +58,17 @@ def run(
 ) -> None:
     """Train a model, attack it, and write the report.
 
-    Splits users by coin, fine-tunes, attacks, and writes record.json and report.pdf to --out. If the run is killed, the
-    same command resumes it. Relative paths in a config start at the current folder.
+    heldin splits users by coin, fine-tunes and attacks the model, and writes record.json and report.pdf to --out. If
+    heldin is killed, the same command resumes the run. Relative paths in a config start at the current folder.
     """
     from heldin.stages.run_config import load_config
 
     if gpu_memory is not None and not check:
-        raise InputError("--gpu-memory is only for --check: leave --gpu-memory out for a run")
+        raise InputError("--gpu-memory is only for --check: leave out --gpu-memory, or add --check")
     gate = fail_on_of(fail_on)
     overrides = [*(set_ or []), *rows_set(skip_bad_rows, strict, "corpus.bad_rows")]
     if check and gate is not None:
-        raise InputError("--check runs nothing that could fail: leave out --fail-on or --check")
+        raise InputError("--check makes no answer, so --fail-on has no effect: leave out one of them")
     if check:
         _check(config, overrides, out, json, gpu_memory)
         return

@@ -1,4 +1,4 @@
-"""``heldin sweep``: several defenses in one batch, on the same people."""
+"""``heldin sweep`` and ``heldin demo``: train several defenses on the same users, and compare them."""
 
 from functools import partial
 from pathlib import Path
@@ -37,21 +37,26 @@ def sweep(
     ],
     out: Out = None,
     set_: Set = None,
-    scale: Annotated[str | None, typer.Option(help="Run another size: a name under scales in the file.")] = None,
+    scale: Annotated[
+        str | None, typer.Option(help="Name of another size of the sweep, under scales in the file.")
+    ] = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Train nothing: print every problem (exit code 2), or all variants.")
+        bool, typer.Option("--check", help="Train nothing. Print every problem (exit code 2), or all variants.")
     ] = False,
     mirror: Annotated[
         str | None,
         typer.Option(
-            metavar="URL", help="At the end copy records and reports to this place: a folder, s3://...", hidden=True
+            metavar="URL",
+            help="Folder or address, such as s3://..., to which heldin copies records and reports at the end.",
+            hidden=True,
         ),
     ] = None,
     ray_address: Annotated[
         str | None,
         typer.Option(
             metavar="URL",
-            help="Run on a Ray cluster, from one of its machines: HOST:PORT, or auto (extra cluster).",
+            help="HOST:PORT of a Ray cluster, or auto, to run on that cluster from one of its machines. Needs"
+            " heldin[cluster].",
             hidden=True,
         ),
     ] = None,
@@ -65,11 +70,11 @@ def sweep(
 ) -> None:
     """Train several variants on the same users, and compare them.
 
-    Each variant is an ordinary run in OUT/cells/REPETITION/VARIANT. OUT itself has comparison.json and report.pdf for
-    the whole sweep. If the sweep is killed, the same command resumes. --mirror never copies ledgers, keys and scores.
-    For a Ray cluster, put --out on a file system that all machines share.
+    Each variant is an ordinary run in OUT/cells/REPETITION/VARIANT. comparison.json and report.pdf of the whole sweep
+    are in OUT. If heldin is killed, the same command resumes. --mirror never copies ledgers, keys or scores. For a Ray
+    cluster, choose an --out on a file system that all machines share.
 
-    Exit code 3 is for the claims of all runs together. Exit code 5: some runs failed, and the others are compared.
+    Exit code 3: the runs together contradict a claim. Exit code 5: some runs failed, and heldin compared the others.
     """
     from heldin.sweeps.load import load_sweep
 
@@ -95,11 +100,11 @@ def demo(
             "--out",
             "-o",
             file_okay=False,
-            help="Folder for the results (default: runs/demo; -chat, -pairs and -all are appended for these options).",
+            help="Folder for the results (default: runs/demo, with -chat, -pairs or -all for these options).",
         ),
     ] = None,
     every: Annotated[
-        bool, typer.Option("--all", help="Compare plain training and four defenses; takes about twice as long.")
+        bool, typer.Option("--all", help="Compare plain training and four defenses, which takes about twice as long.")
     ] = False,
     chat: Annotated[bool, typer.Option("--chat", help="Train on chats instead of mails.")] = False,
     pairs: Annotated[bool, typer.Option("--pairs", help="Train on preference pairs, by DPO.")] = False,
@@ -108,10 +113,10 @@ def demo(
     device: DeviceOption = None,
     json: AsJson = False,
 ) -> None:
-    """See what heldin does: three models and a report.
+    """Train three small models, attack them, and write a report.
 
-    Compares plain training and two defenses on a made-up corpus, in about three minutes on two cores. heldin trains and
-    attacks each of the three five times, and a decision rule selects one. Prints the path of the PDF.
+    heldin compares plain training and two defenses on a made-up corpus, in about three minutes on two cores. It trains
+    and attacks each of the three models five times. A decision rule selects one, and heldin prints the path of the PDF.
     """
     from heldin.sweeps.load import demo_sweep
 
@@ -148,7 +153,7 @@ def _run(
 
 
 def write_reports(result: "SweepResult", folder: Path, *, html: bool) -> list[Path]:
-    """Write the PDF of a sweep, and the web page if wanted, and return their paths."""
+    """Write the PDF of a sweep, and with ``html`` the web page, and return their paths."""
     from heldin.reports.html import write_page
     from heldin.reports.sweep_report import report_sweep
     from heldin.reports.typesetting import write_pdf
@@ -158,7 +163,7 @@ def write_reports(result: "SweepResult", folder: Path, *, html: bool) -> list[Pa
 
 
 def print_sweep(result: "SweepResult", *, json: bool, csv: bool) -> None:
-    """Print a sweep as a table with the lines of page one, as JSON, or as CSV with a row for each variant."""
+    """Print a sweep as a table with the lines of page one, as JSON, or as CSV with one row for each variant."""
     from heldin.reports.sweep_findings import comparison_text, summary_facts, summary_lines
 
     # What has a row of its own for each variant: the rest are lists, which comparison.json has.
@@ -171,7 +176,7 @@ def print_sweep(result: "SweepResult", *, json: bool, csv: bool) -> None:
 
 
 def _cells(name: str, value: object) -> dict[str, object]:
-    """Return one column per number of a summary."""
+    """Return the columns of one value of a variant: one column for each number of a summary, else a single column."""
     if isinstance(value, list):
         return {name: "; ".join(map(str, value))}
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""``heldin retrain`` (many trainings, each with a worst-case user by coin) and ``heldin white-box``."""
+"""``heldin retrain`` (audit many trainings) and ``heldin white-box`` (audit the code of a trainer)."""
 
 import shutil
 from pathlib import Path
@@ -28,15 +28,15 @@ from heldin.commands.options import (
 from heldin.white_box.outcome import Acceptable, accepted_kinds
 
 HOW = "How the audit is done"
-RECORDS = "Records are sampled: els, example"
+RECORDS = "For els and example, which sample records"
 
 
 def retrain(
     config: Annotated[
-        Path, typer.Argument(dir_okay=False, help="Config file of the run whose training and plan are tested.")
+        Path, typer.Argument(dir_okay=False, help="Config file of a run; heldin tests its training and plan.")
     ],
     trainings: Annotated[
-        int, typer.Option(min=2, help="Number of trainings; each includes the worst-case user with probability 1/2.")
+        int, typer.Option(min=2, help="Number of trainings, each with the worst-case user with probability 1/2.")
     ] = 200,
     set_: Set = None,
     out: Annotated[
@@ -45,22 +45,28 @@ def retrain(
             "--out",
             "-o",
             file_okay=False,
-            help="Folder for the results (default: runs/NAME-retrained, with the name in the config).",
+            help="Folder for the results (default: runs/NAME-retrained).",
         ),
     ] = None,
     processes: Annotated[
-        int | None, typer.Option(min=1, help="Trainings in parallel (default: the number of cores).")
+        int | None, typer.Option(min=1, help="Number of parallel trainings (default: the number of cores).")
     ] = None,
     target: Annotated[
-        str, typer.Option(metavar="WORD", help="Defense to train with: defense (the config's) or none, as a control.")
+        str,
+        typer.Option(
+            metavar="WORD", help="Defense of the trainings: defense (as in the config), or none, as a control."
+        ),
     ] = "defense",
     documents: Annotated[
-        int | None, typer.Option(min=1, help="Documents of the worst-case user (default: the group size).", hidden=True)
+        int | None,
+        typer.Option(min=1, help="Number of documents of the worst-case user (default: the group size).", hidden=True),
     ] = None,
     threshold: Annotated[
         float | None,
         typer.Option(
-            help="Score threshold, fixed beforehand (default: a quarter of the trainings picks it).", hidden=True
+            help="Score threshold, fixed beforehand (default: the first quarter of the trainings determines the"
+            " threshold).",
+            hidden=True,
         ),
     ] = None,
     claim: Claims = None,
@@ -68,7 +74,7 @@ def retrain(
     strict: Strict = False,
     fail_on: FailOnOption = None,
     seed: Annotated[
-        int | None, typer.Option(min=0, help="Seed (default: the seed in the config).", hidden=True)
+        int | None, typer.Option(min=0, help="Public seed (default: the seed in the config).", hidden=True)
     ] = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -76,11 +82,11 @@ def retrain(
     html: AsHtml = False,
     json: AsJson = False,
 ) -> None:
-    """Audit a way of training by many small trainings.
+    """Audit a training procedure by many small trainings.
 
-    A coin decides whether a training includes a worst-case user. Each training runs the config's whole defense under
-    its own key, and yields one score. Clopper-Pearson limits at one threshold then certify a lower bound on epsilon per
-    user (docs/retraining.md). If killed, the same command resumes.
+    A coin decides whether a training includes a worst-case user. Each training runs the config's whole defense under a
+    separate key, and gives one score. Clopper-Pearson limits at one threshold then certify a lower bound on epsilon per
+    user (docs/retraining.md). If heldin is killed, the same command resumes.
     """
     from heldin.base.progress import reporter_for_this_terminal
     from heldin.bounds.verdict import parse_claim
@@ -111,10 +117,10 @@ def retrain(
 def white_box(
     plan: Annotated[Path | None, typer.Option(dir_okay=False, help="plan.json of the mechanism to audit.")] = None,
     kind: Annotated[
-        str | None, typer.Option(metavar="WORD", help="Mechanism, if there is no --plan: uls, els or example.")
+        str | None, typer.Option(metavar="WORD", help="Mechanism, if no --plan is given: uls, els or example.")
     ] = None,
-    users: Annotated[int | None, typer.Option(help="uls: public number of users.")] = None,
-    cohort: Annotated[float | None, typer.Option(help="uls: expected number of users per step.")] = None,
+    users: Annotated[int | None, typer.Option(help="For uls: public number of users.")] = None,
+    cohort: Annotated[float | None, typer.Option(help="For uls: expected number of users per step.")] = None,
     examples: Annotated[int | None, typer.Option(help="Public number of examples.", rich_help_panel=RECORDS)] = None,
     batch: Annotated[
         float | None, typer.Option(help="Expected number of examples per step.", rich_help_panel=RECORDS)
@@ -130,48 +136,62 @@ def white_box(
     step: Annotated[
         str | None,
         typer.Option(
-            help="Step function to audit, as MODULE:NAME (default: heldin's own trainer).", rich_help_panel=HOW
+            help="Step function to audit, as MODULE:NAME (default: the trainer of heldin).", rich_help_panel=HOW
         ),
     ] = None,
     canaries: Annotated[
-        int, typer.Option(min=2, help="Canary users per training, each included by a fair coin.", rich_help_panel=HOW)
+        int,
+        typer.Option(
+            min=2, help="Number of canary users per training; a fair coin includes each.", rich_help_panel=HOW
+        ),
     ] = 2000,
     trainings: Annotated[
         int,
         typer.Option(
-            min=1, help="Number of trainings, each with its own key, coins and canaries.", rich_help_panel=HOW
+            min=1, help="Number of trainings, each with separate key, coins and canaries.", rich_help_panel=HOW
         ),
     ] = 3,
     directions: Annotated[
         str,
         typer.Option(
             metavar="WORD",
-            help="Direction of the canaries' gradients: coordinate or random.",
+            help="Directions of the canary users' gradients: coordinate or random.",
             rich_help_panel=HOW,
             hidden=True,
         ),
     ] = "coordinate",
     model: Annotated[
         str,
-        typer.Option(metavar="WORD", help="Tiny model to audit on: gpt-neo or gpt2.", rich_help_panel=HOW, hidden=True),
+        typer.Option(
+            metavar="WORD",
+            help="Architecture of the tiny model for the audit: gpt-neo or gpt2.",
+            rich_help_panel=HOW,
+            hidden=True,
+        ),
     ] = "gpt-neo",
     untied: Annotated[
         bool,
         typer.Option(
-            "--untied", help="Use a separate head instead of tied embeddings.", rich_help_panel=HOW, hidden=True
+            "--untied",
+            help="Give the model a separate output head instead of tied embeddings.",
+            rich_help_panel=HOW,
+            hidden=True,
         ),
     ] = False,
     one_process: Annotated[
         bool,
         typer.Option(
-            "--one-process", help="Do not repeat the training in two processes.", rich_help_panel=HOW, hidden=True
+            "--one-process",
+            help="Skip the check that repeats the training in two processes.",
+            rich_help_panel=HOW,
+            hidden=True,
         ),
     ] = False,
     accept: Annotated[
         list[Acceptable] | None,
         typer.Option(
-            help="Finding that does not change the exit code, but is reported. non-finite: a unit with a gradient"
-            " that is not finite breaks the step. Repeatable.",
+            help="Finding to report without a change of the exit code. Repeatable. non-finite: a gradient with"
+            " infinite or NaN values breaks the step.",
             rich_help_panel=HOW,
             hidden=True,
         ),
@@ -181,8 +201,9 @@ def white_box(
 ) -> None:
     """Audit the code of a trainer: watch and check each step.
 
-    Includes canary users by coin. Without --step, audits heldin's own trainer. Your step function, or Opacus
-    (heldin.white_box.opacus_step:opacus), needs the signature in docs/white-box.md, and runs in one process.
+    Coins decide which canary users each training includes. Without --step, the command audits the trainer of heldin.
+    With --step, it audits your step function, which has the signature in docs/white-box.md, or Opacus
+    (heldin.white_box.opacus_step:opacus), in one process.
 
     Exit codes: 0 no alarm; 3 the accountant's curve is contradicted; 6 the trainer runs the stated mechanism only on
     finite input (0 with --accept non-finite); 7 the trainer does not run the stated mechanism.

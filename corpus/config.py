@@ -21,36 +21,44 @@ _OF_SOURCE: TypeAdapter[SourceConfig] = TypeAdapter(CorpusSource)
 
 
 class CorpusConfig(Section):
-    """The texts, and the audited users. A preset gives the defaults of ``users``."""
+    """The texts and the audited users. A preset gives the defaults of ``users``."""
 
     source: CorpusSource
-    """Where texts come from, and in which format."""
+    """Source and format of the texts."""
     aliases: ExpandedPath | None = None
-    """YAML file that lists each person's aliases, which then count as one user; null: each name is one user."""
+    """YAML file that lists each person's aliases. All aliases of a person count as one user. null: each name is one
+    user.
+    """
     format: RowFormat | None = None
     """How rows hold their text. text: a column of text. messages: a list of messages with role and content.
     conversations: a list of turns with from and value. prompt-completion: the columns prompt and completion, as text or
-    messages. preference: the columns chosen and rejected, and a prompt. null: the columns of the first row decide;
-    ``columns.text`` may name the column of messages."""
+    messages. preference: the columns chosen and rejected, and a prompt. null: heldin decides by the columns of the
+    first row. ``columns.text`` may name the column of messages."""
     turns: Counting | None = None
-    """Turns of a row that deduplication, caps, statistics and canary users work on; null: the turns that bear the loss
-    (finetune.loss_on). Entities are searched in all turns, since a model reads all of them."""
+    """Turns of a row that deduplication, caps, statistics and canary users use; null: the turns in finetune.loss_on.
+    heldin searches all turns for entities, since a model reads all turns.
+    """
     template: ExpandedPath | None = None
-    """File with the chat template that writes messages, in Jinja; null: the template of the base model's tokenizer."""
+    """File with a chat template in Jinja, which turns messages into text; null: the template of the base model's
+    tokenizer.
+    """
     template_options: dict[str, str | bool] | None = None
-    """Further values for the chat template, such as {date_string: 26 Jul 2024} or {enable_thinking: false}; null:
-    none."""
+    """Values to pass to the chat template, such as {date_string: 26 Jul 2024} or {enable_thinking: false}; null: none.
+    """
     text_unit: Literal["record", "sentence"] = "record"
-    """What counts as a record of the run: a record of the source, or each of its sentences."""
+    """Unit that counts as a record of the run: a record of the source, or a sentence."""
     bad_rows: OnBadRows = OnBadRows.SKIP_EMPTY
-    """Rows to skip and count. skip-empty: rows without text. skip: all unusable rows. strict: none. The first other
-    unusable row is an error."""
+    """Rows that heldin skips and counts. skip-empty: rows without text. skip: all unusable rows. strict: none. Any
+    other unusable row is an error.
+    """
     public_validation: UserFilter | None = None
-    """Users who are neither audited nor trained on, whose loss chooses a checkpoint (finetune.select: best_public);
-    null: none."""
+    """Separate users who are neither audited nor in training. Their loss chooses the checkpoint (finetune.select:
+    best_public). null: none.
+    """
     users: UserFilter = UserFilter(min_records=20)
-    """Users who are audited. Each needs a record for training, attacker, validation and test, so at least 4. A preset
-    has its own default of ``min_records``."""
+    """The audited users. Each needs at least 4 records: one for each of training, attacker, validation and test. A
+    preset sets its own default of ``min_records``.
+    """
 
     def opened(self, reading: RowReading) -> Source:
         """Return the source of the run's records, with rows read as ``reading`` states.

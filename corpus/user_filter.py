@@ -18,10 +18,9 @@ MIN_RECORDS_TO_SPLIT = 4  # one to train on, one for the attacker, one to valida
 
 @dataclass(frozen=True)
 class UserFilter:
-    """Which users participate. Patterns are shell globs over user names ("*@enron.com").
-
-    With ``fraction``, whether a user participates does not depend on other users. With ``max_users``, an additional
-    user may displace another user. This choice is not user-local, and voids a user-level epsilon.
+    """The users who participate. Patterns are shell globs over user names ("*@enron.com"). With ``fraction``, the
+    choice of a user does not depend on other users. With ``max_users``, an additional user may displace another, so the
+    choice is not user-local and voids a user-level epsilon.
     """
 
     __pydantic_config__: ClassVar = DATACLASS_SECTION
@@ -33,12 +32,13 @@ class UserFilter:
     min_records: Count = MIN_RECORDS_TO_SPLIT
     """Minimum number of records per user."""
     max_records: Count | None = None
-    """Maximum number of records per user; users with more are left out; null: no limit."""
+    """Maximum number of records per user. heldin leaves out users with more records. null: no limit."""
     max_users: Count | None = None
-    """Maximum number of users, drawn by the run's seed; null: all. It voids a user-level epsilon, which ``fraction``
-    does not."""
+    """Maximum number of users, drawn by the run's seed; null: all users. A maximum voids a user-level epsilon;
+    ``fraction`` does not.
+    """
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Keep each user with this probability, by a separate coin for each user."""
+    """Probability that a user participates, by a separate coin for each user."""
 
     def admits(self, user: str) -> bool:
         """Return whether the name matches the patterns."""

@@ -64,21 +64,19 @@ def problems(error: ValidationError, model: type[BaseModel]) -> list[str]:
 
 
 class ClipQuantile(Choice):
-    """The clip norm follows a quantile of the units' norms (Andrew et al. 2021; docs/theory.md#clip-quantile).
-
-    Each step counts, with noise, the units whose norm is at most the clip norm, and scales the clip norm for the next
-    step.
+    """The clip norm follows a quantile of the units' norms (Andrew et al. 2021; docs/theory.md#clip-quantile). Each
+    step counts the units with a norm of at most the clip norm, adds noise to this count, and scales the clip norm for
+    the next step.
     """
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     quantile: float = Field(0.5, gt=0.0, lt=1.0)
-    """Share of the units that should stay below the clip norm."""
+    """Target share of units with a norm below the clip norm."""
     rate: Positive = 0.2
-    """How fast the clip norm follows: each step multiplies it by exp(-rate (share below it - quantile))."""
+    """Rate of change: each step multiplies the clip norm by exp(-rate (share below the clip norm - quantile))."""
     share: float = Field(0.01, gt=0.0, lt=1.0)
-    """Share of the privacy budget for the counts; it makes the noise on gradients 1 / sqrt(1 - share) times as
-    large."""
+    """Share of the privacy budget for the counts. The noise on gradients becomes 1 / sqrt(1 - share) times as large."""
 
     def next_norm(self, norm: float, below: float) -> float:
         """Return the clip norm of the next step, from this step's norm and the noised share of units below it."""
@@ -99,12 +97,12 @@ class PlainClip(NamedTuple):
 
 
 class ClipKind(Choice):
-    """A kind of clipping. The defaults are for a kind that bounds no norm."""
+    """A kind of clipping. The defaults describe a kind that bounds nothing."""
 
     bounds_units: ClassVar[bool] = False
-    """Whether what one unit adds to a step is bounded."""
+    """Whether this kind bounds the contribution of one unit to a step."""
     filters: ClassVar[bool] = False
-    """Whether units are left out, and the run may halt."""
+    """Whether this kind leaves out units, so the run may halt."""
 
     @property
     def unit_norm(self) -> float | None:
@@ -160,7 +158,7 @@ class UnitClip(ClipKind, ABC):
 
     bounds_units: ClassVar[bool] = True
     rescales: ClassVar[bool]
-    """Whether the clipped sum is divided by the norm."""
+    """Whether heldin divides the clipped sum by the norm."""
 
     norm: ClipNorm
     follows: ClipQuantile | None = None
@@ -346,14 +344,16 @@ RecordSelection: TypeAlias = Literal[
 
 
 class LocalUpdates(Choice):
-    """Several steps of SGD on a drawn user's records, whose change of the model is clipped instead of a gradient."""
+    """Several steps of SGD on the records of a drawn user. heldin clips the resulting change of the model, and uses it
+    in place of the gradient.
+    """
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     learning_rate: Positive
-    """Learning rate of the user's own steps; finetune.learning_rate applies to the released sum."""
+    """Learning rate of these steps; finetune.learning_rate applies to the noised sum over users."""
     batch_size: Count = 8
-    """Number of records in each of the user's steps; a sum over records is divided by this number."""
+    """Number of records in each of these steps; heldin divides the sum over records by this number."""
     epochs: Count = 1
     """Number of passes over the user's records."""
 
@@ -364,9 +364,9 @@ class Workload(Choice):
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
-    """Momentum of sgd: finetune.momentum. Adam's first moment is close to 0.9."""
+    """Momentum of sgd, equal to finetune.momentum. For Adam, 0.9 is close."""
     decay: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
-    """Share by which the weights shrink in a step: learning rate times weight decay."""
+    """Share by which the weights shrink in a step (learning rate times weight decay)."""
 
 
 PREFIX_SUMS = Workload()
@@ -378,9 +378,9 @@ class WeightCaps(Choice):
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     user: Count
-    """Number of a user's records from which on the user's weight is 1."""
+    """Smallest number of records at which a user's weight is 1."""
     entity: Count
-    """Number of records naming an entity from which on the entity's weight is 1."""
+    """Smallest number of records that name an entity at which the entity's weight is 1."""
 
 
 class TwoLevel(Choice):

@@ -38,13 +38,13 @@ class SamplerKind(Choice, ABC):
     """A kind of sampling."""
 
     adjacencies: ClassVar[tuple[Adjacency, ...]] = ("add_remove", "zero_out")
-    """Neighbouring relations under which an accountant covers it."""
+    """Neighbouring relations for which an accountant covers this kind."""
     by_coins: ClassVar[bool] = False
-    """Whether each unit takes part in each step by its own coin, and in no other way."""
+    """Whether a separate coin, and nothing else, decides for each unit and step."""
     draws_by_gaps: ClassVar[bool] = False
-    """Whether each time that a unit takes part is drawn by a digest."""
+    """Whether heldin computes one digest for each step that uses a unit."""
     full_batch: ClassVar[bool] = False
-    """Whether every unit takes part in every step."""
+    """Whether every step uses every unit."""
 
     def check(self, adjacency: Adjacency, members: int, delta: float, steps: int) -> None:
         """Raise InputError for a run that no accountant covers with this sampler."""

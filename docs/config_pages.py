@@ -13,29 +13,29 @@ from heldin.stages.run_config import RunConfig
 RUN_PAGE = """\
 # Configuration of a run
 
-A run is one YAML file: `heldin run FILE`. This page lists every key. `make golden` writes it from the code, and a test
-compares the two.
+`heldin run FILE` reads one YAML file. This page lists all keys of the file. `make golden` writes the page from the
+code, and a test compares page and code.
 
-- `heldin init run --kind KIND` writes a commented file to start from. `heldin config run SECTION` prints a part of this
-  page.
-- `heldin run FILE --check` reports mistakes in a file, and what a run would do, before anything is read.
-- `heldin config run --schema` prints the JSON schema, with which an editor completes keys and shows their meanings. For
-  the YAML language server, write `# yaml-language-server: $schema=heldin.schema.json` as the first line of a config.
-- `--set finetune.epochs=3` replaces one key. The value is YAML: `--set 'defense={kind: none}'` replaces a whole
+- `heldin init run --kind KIND` writes a commented file to start from. `heldin config run SECTION` prints one section of
+  this page.
+- `heldin run FILE --check` reports every mistake in a file, and the steps of the run, and trains nothing.
+- `heldin config run --schema` prints a JSON schema. With this schema, an editor completes keys and shows their
+  meanings. For the YAML language server, write `# yaml-language-server: $schema=heldin.schema.json` as the first line
+  of a config.
+- `--set finetune.epochs=3` replaces one key. The value is YAML, so `--set 'defense={kind: none}'` replaces a whole
   section.
 - In paths and in names of models and data sets, `$NAME` and `${NAME}` are environment variables, which must be set.
-- An unknown key is an error, and so is a key that appears twice. heldin reports all errors at once, with the nearest
-  valid key.
+- Unknown keys and repeated keys are errors. heldin reports all errors at once, with the nearest valid key for each.
 
-A key in a section that has kinds belongs to those kinds alone. `[]` follows the name of a list. In the file, its items
-are below each other, each after a hyphen. Keys that several sections share are explained once; the other sections link
-there.
+Some sections have kinds. A key listed under a kind belongs only to that kind. `[]` after a name marks a list. In the
+file, write one item per line, each after a hyphen. A key that several sections share is explained in one section, and
+the other sections link to it.
 """
 AUDIT_PAGE = """\
 # Configuration of an audit
 
-`heldin audit --config FILE` reads these keys. Options on the command line replace keys of the file. This page lists
-every key. `make golden` writes it from the code, and a test compares the two. General rules are in
+`heldin audit --config FILE` reads these keys. Options on the command line replace keys of the file. `make golden`
+writes this page from the code, and a test compares page and code. General rules are in
 [configuration.md](configuration.md).
 """
 

@@ -257,12 +257,12 @@ def _escaped(text: str) -> str:
 _RECORD = """\
 # record.json
 
-Every run and every audit writes `record.json`, a JSON object with everything that its report prints. This page lists
-every field. `make golden` writes it from the code, and a test compares the two.
+Every run and every audit writes `record.json`, a JSON object with all facts of its report. This page lists every field.
+`make golden` writes this page from the code, and a test compares page and code.
 
 A record is internal: it contains exact statistics about private users. It contains no user names, no texts and no
-scores of single users. `heldin verify` recomputes it from the other files of the folder. A record stores statements
-instead of sentences. A statement is a code with its values, and reports write sentences from it.
+scores of single users. `heldin verify` recomputes the record from the other files of the folder. A record stores
+statements instead of sentences. A statement is a code with its values, and reports write sentences from it.
 
 The file begins with `sha256` and `schema_version`. heldin refuses a damaged file and a file of another schema version.
 `heldin` is the version of heldin that wrote the file.
@@ -338,8 +338,8 @@ def _allowed(hint: Any, todo: list[Any]) -> str:
 _GLOSSARY = """\
 # Glossary
 
-The terms of reports and of this documentation. `make golden` writes this page from `words/glossary.py`, which reports
-read too, and a test compares the two.
+This page explains the terms of reports and of this documentation. `make golden` writes it from `words/glossary.py`,
+which reports also read, and a test compares page and code.
 """
 
 

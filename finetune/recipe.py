@@ -81,20 +81,20 @@ class Lora:
     rank: Many = 8
     """Rank of the adapters."""
     alpha: Count = 16
-    """The adapters are scaled by alpha / ``rank``, or with ``rslora`` by alpha / sqrt(``rank``)."""
+    """Numerator of the adapters' scale: alpha / ``rank``, or with ``rslora`` alpha / sqrt(``rank``)."""
     targets: tuple[str, ...] | str = "all-linear"
     """Layers that get adapters: a list of names, a regular expression that matches whole names, or "all-linear". auto:
     the layers in which the gradients of public users are largest (``model.saliency``)."""
     picked_share: Annotated[float, Field(gt=0, le=1)] = 0.05
     """Share of the model's linear layers that ``targets: auto`` picks; at least one layer."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Dropout of the adapters' inputs. Private training has no dropout and needs the value 0."""
+    """Probability of dropout on the adapters' inputs. Private training has no dropout, and needs the value 0."""
     modules_to_save: tuple[str, ...] = ()
-    """Names of layers that are trained whole and saved with the adapters, such as an lm_head that is not tied."""
+    """Names of layers that heldin trains whole and saves with the adapters, such as an lm_head that is not tied."""
     rslora: bool = False
-    """Rank-stabilised LoRA: the scale is alpha / sqrt(``rank``)."""
+    """Whether to use rank-stabilised LoRA, with the scale alpha / sqrt(``rank``)."""
     dora: bool = False
-    """DoRA: adapters change a weight's direction, and a trained vector changes its magnitude."""
+    """Whether to use DoRA: adapters change the direction of a weight, and a trained vector changes its magnitude."""
 
     def __post_init__(self) -> None:
         if self.rank < 1:
@@ -144,69 +144,79 @@ class Recipe:
     __pydantic_config__: ClassVar = DATACLASS_SECTION
 
     epochs: Annotated[Positive, Field(le=MANY)] = 10.0
-    """Number of passes over the records; a private run takes ``defense.steps`` steps instead."""
+    """Number of passes over the records. A private run does ``defense.steps`` steps instead."""
     batch_size: Count = 8
-    """Records per optimizer step; a private run draws ``defense.cohort`` units on average instead."""
+    """Number of records per optimizer step. A private run draws ``defense.cohort`` units on average instead."""
     micro_batch: Count | None = None
-    """Maximum number of records in one forward pass; gradients of a batch are summed over its micro-batches. null: no
-    limit."""
+    """Maximum number of records in one forward pass. heldin sums the gradients of a batch over its micro-batches. null:
+    no limit.
+    """
     optimizer: Optimizer = Optimizer.ADAM
-    """Optimizer, with PyTorch's defaults for anything that is not set here."""
+    """Optimizer, with PyTorch's defaults for all settings without a key here."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Momentum of sgd; the other optimizers have no momentum."""
     learning_rate: Positive = 5e-5
     """Peak learning rate."""
     schedule: Schedule = Schedule.LINEAR
-    """Learning rate after the warm-up: decays to zero along a line ("linear") or half a cosine wave ("cosine"), or
-    stays ("constant_with_warmup"). "constant" is the peak rate in every step, without warm-up."""
+    """Course of the learning rate after the warm-up. linear: falls to zero along a line. cosine: falls to zero along
+    half a cosine wave. constant_with_warmup: stays at the peak. constant: the peak rate in every step, without warm-up.
+    """
     weight_decay: Annotated[float, Field(ge=0, lt=2**31)] = 0.0
     """Weight decay of the optimizer."""
     warmup_steps: Annotated[int, Field(ge=0, le=MOST)] = 200
-    """Steps of linear warm-up, at most a tenth of the run."""
+    """Number of steps of linear warm-up. heldin uses at most a tenth of the run's steps."""
     sequence_length: Count = 512
-    """Maximum number of tokens of a record that are trained on, with the end-of-text token; the rest is cut off."""
+    """Maximum number of tokens of a record in training, with the end-of-text token. heldin cuts off the rest."""
     truncate: Truncate = field(default=Truncate.TURNS, repr=False)  # what it does is in the tokens
-    """Where to cut a row of turns that is too long. turns: after the last turn that fits, if any turn that counts fits.
-    tokens: at ``sequence_length``. Texts are always cut there."""
+    """Place to cut a row of turns that is too long. turns: after the last turn that fits; if no turn that counts fits,
+    at ``sequence_length``. tokens: at ``sequence_length``. heldin always cuts texts at ``sequence_length``.
+    """
     loss_on: Counting | None = field(default=None, repr=False)
-    """Part of a row of turns that bears the loss: all, the turns of one role, or the completion. null: the assistant's
-    turns of chats, the completion of a prompt, and all of a text."""
+    """Part of a row of turns on which training counts the loss: all, the turns of one role, or the completion. null:
+    the assistant's turns of a chat, the completion of a prompt, and the whole of a text.
+    """
     objective: PreferenceName | None = field(default=None, repr=False)  # what it does is in the records
     """Loss of preference pairs. dpo: direct preference optimisation with the sigmoid loss; the model before training is
-    the reference. orpo: the loss on the chosen answer and an odds ratio. null: dpo for pairs; all other rows have the
-    cross entropy of their tokens."""
+    the reference. orpo: the loss on the chosen answer and an odds ratio. null: dpo for pairs. The loss of all other
+    rows is the cross entropy of their tokens."""
     beta: Positive | None = field(default=None, repr=False)
     """Beta of dpo, or the weight of the odds ratio of orpo; null: 0.1. Only for preference pairs."""
     label_smoothing: Annotated[float, Field(ge=0, lt=0.5)] = field(default=0.0, repr=False)
-    """Share of preference pairs that dpo assumes to have the two answers swapped."""
+    """Share of preference pairs in which, as dpo assumes, the two answers are swapped."""
     evaluations: Few = 10
-    """Number of times that losses and AUROC are measured, evenly spaced; the last measurement is after the last
-    step."""
+    """Number of evaluations, which measure losses and AUROC at evenly spaced steps; the last is after the last step."""
     checkpoint_every: Count = 200
     """Number of steps between resumable checkpoints."""
     select: Select = Select.BEST
-    """Checkpoint that is the result: the best by the loss of members' validation records, the best by the loss of
-    separate public users (corpus.public_validation), or the last. A user-level epsilon needs one of the latter two."""
+    """Checkpoint that becomes the result. best: lowest loss on members' validation records. best_public: lowest loss on
+    separate public users (corpus.public_validation). last: the last checkpoint. A user-level epsilon needs best_public
+    or last.
+    """
     patience: Count | None = None
-    """Stop after this many evaluations in a row without a lower validation loss; null: never stop early."""
+    """Number of evaluations in a row without a lower validation loss after which training stops; null: training never
+    stops early.
+    """
     group_by_length: bool = True
-    """Batch records of similar length together, in random order, to save padding."""
+    """Whether batches contain records of similar length, which saves padding. The order of the batches is random."""
     precision: Precision = Precision.AUTO
-    """Arithmetic of the forward and backward pass; weights and optimizer stay in fp32. auto: bf16 on a GPU that
-    supports it, else fp32."""
+    """Precision of the forward and backward pass; weights and optimizer stay in fp32. auto: bf16 on a GPU that supports
+    bf16, else fp32.
+    """
     checkpointing: bool = field(default=False, repr=False)  # names of cached models follow from the representation
-    """Gradient checkpointing: activations are computed again in the backward pass, which saves memory and costs about
-    a third more time."""
+    """Whether the backward pass computes activations again (gradient checkpointing). This saves memory and costs about
+    a third more time.
+    """
     shard: Annotated[Few, Field(ge=2)] | None = field(default=None, repr=False)
     """Number of processes that share one copy of the model (torch's FSDP2), started by torchrun; null: each process has
     a copy."""
     report_to: tuple[TrackerName, ...] = field(default=(), repr=False)  # changes no weight
-    """Trackers that receive losses, epsilon, throughput, the answer and the report. heldin logs figures that depend on
-    membership only after the audit has decided the answer."""
+    """Trackers that receive losses, epsilon, throughput, the answer and the report. Figures that depend on membership
+    reach the trackers only after the audit has decided the answer.
+    """
     report_unnoised: bool = field(default=False, repr=False)
     """Whether trackers on other machines also receive the un-noised numbers of a private run."""
     lora: Lora | None = None
-    """Train low-rank adapters instead of all parameters; null: train all parameters."""
+    """Settings of low-rank adapters, which heldin trains instead of all parameters; null: train all parameters."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     """Public seed of the adapters' initialisation, of dropout and of the order of records."""
 

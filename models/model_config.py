@@ -20,23 +20,24 @@ PrecisionReason = Literal["asked", "default", "own", "memory"]
 
 @dataclass(frozen=True)
 class TinyModel:
-    """Shape of a tiny GPT-Neo; layers alternate global and local attention as in the released models."""
+    """Shape of a tiny GPT-Neo, in which layers with global and local attention alternate as in the released models."""
 
     __pydantic_config__: ClassVar = DATACLASS_SECTION
 
     vocabulary: Annotated[Many, Field(ge=257)] = 2048
-    """Size of the vocabulary, which is trained on the same texts. It consists of every byte, the end-of-text token, and
-    words."""
+    """Size of the vocabulary, which heldin learns from the same texts. The vocabulary has every byte, the end-of-text
+    token, and words.
+    """
     context: Many = 128
     """Context length of the model, in tokens."""
     hidden: Many = 128
-    """Hidden width; a multiple of ``heads``."""
+    """Width of the hidden layers, a multiple of ``heads``."""
     layers: Few = 4
     """Number of transformer layers."""
     heads: Few = 4
     """Number of attention heads in each layer."""
     window: Many = 64
-    """Number of tokens that a layer of local attention looks back."""
+    """Number of tokens, up to the current one, that a layer with local attention sees."""
 
     def __post_init__(self) -> None:
         for name in ("vocabulary", "context", "hidden", "layers", "heads", "window"):

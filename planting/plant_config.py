@@ -35,21 +35,30 @@ _KINDS = ("jsonl", "csv", "parquet")  # formats whose rows can be written again 
 
 
 class PlantedSplit(Section):
-    """The users that are audited, and the rows that are set aside. Users who are not audited stay in with all rows."""
+    """The audited users, and the rows that heldin sets aside. Users who are not audited are members with all their
+    rows.
+    """
 
     audit_fraction: float | None = Field(None, gt=0, le=1)
     """Probability that a user is audited, by a separate public coin; null: all users, or ``audit_pool`` of them."""
     audit_pool: int | None = Field(None, ge=2)
-    """Number of audited users, drawn by the seed; null: all users, or by ``audit_fraction``."""
+    """Number of audited users, drawn by the seed; null: all users, or a share of ``audit_fraction``."""
     canaries_only: bool = False
-    """Audit only canary users. Every real user stays in; canary rows are added, and ``control_rows`` left out."""
+    """Whether to audit only canary users. All real users are members; heldin adds canary rows, and leaves out
+    ``control_rows``.
+    """
     control_rows: int = Field(200, ge=0, le=10_000)
-    """With ``canaries_only``, number of real rows to leave out at random, at most a tenth of all. With them the audit
-    can show that the model learned the rows in its training set. 0: the audit cannot show this."""
+    """With ``canaries_only``: number of real rows that heldin leaves out at random, at most a tenth of all rows. They
+    allow the audit to show that the model learned its training rows. 0: the audit cannot show this.
+    """
     attacker_fraction: float = Field(0.1, gt=0, lt=1)
-    """Share of an audited user's rows set aside for the attacker and never trained on; at least one row per user."""
+    """Share of an audited user's rows that heldin sets aside for the attacker, at least one row per user. Training
+    never uses these rows.
+    """
     evaluation_fraction: float = Field(0.1, gt=0, lt=1)
-    """Share of an audited user's rows set aside to measure the loss on held-out users; at least two rows per user."""
+    """Share of an audited user's rows that heldin sets aside to measure the loss on non-members, at least two rows per
+    user.
+    """
 
     @model_validator(mode="after")
     def _one_of_both(self) -> "PlantedSplit":
@@ -64,26 +73,29 @@ class PlantColumns(Section):
     """The columns of the training set. The text is a column, a prompt with a completion, or a list of messages."""
 
     user: str | None = "user"
-    """Column that names the user. null: there is no such column, and each row counts as a separate user. This needs
-    split.canaries_only, and the audit makes no statement about people who wrote several rows."""
+    """Column with user names. null: there is no such column, and each row counts as a separate user. This needs
+    split.canaries_only, and the audit makes no statement about people who wrote several rows.
+    """
     text: str = "text"
-    """Column that holds the text, if neither ``prompt`` nor ``messages`` is given."""
+    """Column with texts, if neither ``prompt`` nor ``messages`` is given."""
     prompt: str | None = None
-    """Column that holds a prompt, as text or messages, before its completion."""
+    """Column with prompts, as text or messages."""
     completion: str | None = None
-    """Column that holds the completion of ``prompt``."""
+    """Column with the completions of ``prompt``."""
     rejected: str | None = None
-    """Column with the texts that training should rank below the completion, as for DPO. A canary user's row gets a
-    made-up text."""
+    """Column with rejected texts, which training ranks below the completion, as in DPO. A canary user's row gets a
+    made-up text.
+    """
     messages: str | None = None
-    """Column that holds chat messages, each with role and content, or turns of ShareGPT, each with from and value.
-    heldin reads messages as the chat template writes them."""
+    """Column with chat messages (role and content), or with turns of ShareGPT (from and value). The chat template turns
+    messages into text.
+    """
     id: str | None = None
     """Column with unique row ids; null: heldin makes ids from user and text."""
     date: str | None = None
     """Column with dates; null: no dates."""
     drop: tuple[str, ...] = ()
-    """Columns to leave out of the planted training set, such as one that names people."""
+    """Columns to leave out of the planted training set, such as a column with people's names."""
 
     @model_validator(mode="after")
     def _one_text(self) -> "PlantColumns":
@@ -114,63 +126,80 @@ class PlantColumns(Section):
 
 
 class PlantConfig(MeasureKeys):
-    """A training set to be planted: everything about the audit is fixed here, before any coin."""
+    """The training set to plant, and all settings of the audit, which heldin fixes before it draws a coin."""
 
     name: JobName = "planted"
-    """Name of the audit: letters, digits, dot, underscore, hyphen. Results go to runs/ and this name, or to --out."""
+    """Name of the audit, of letters, digits, dots, underscores and hyphens. heldin writes the results to runs/NAME, or
+    to --out.
+    """
     training: ExpandedPath
-    """The training set: a JSON or CSV file (also .gz, .zst), a Parquet file, or a folder of save_to_disk."""
+    """The training set: a JSON or CSV file (also .gz, .zst), a Parquet file, or a folder from save_to_disk."""
     dataset_split: str | None = None
-    """Split of a folder with several, such as train."""
+    """Split of a folder with several splits, such as train."""
     copied_splits: tuple[str, ...] = ()
-    """Other splits of the folder to copy as they are, with real names, such as test; nobody may train on them."""
+    """Other splits of the folder, such as test, which heldin copies unchanged, with real names. Nobody may train on
+    these splits.
+    """
     evidence: Literal["callback", "declared"]
-    """What shows which rows the model was given. callback: the log of heldin.AuditCallback or heldin.watch_training;
-    without it the audit certifies nothing. declared: the word of the person who signs the audit."""
+    """Evidence of the rows that the model was trained on. callback: the log of heldin.AuditCallback or
+    heldin.watch_training; without this log, the audit certifies nothing. declared: the word of the person in
+    --declared-by.
+    """
     unseen: ExpandedPath | None = None
-    """Rows of the same columns that no training uses, such as a test set. Next to them the audit sees what the model
-    learned of other rows, also where it was trained on the original file. null: split.control_rows are left out."""
+    """File of rows with the same columns that no training uses, such as a test set. Compared with these rows, the audit
+    can show what the model learned from other rows, even if it was trained on the original file. null: heldin leaves
+    out split.control_rows.
+    """
     columns: PlantColumns = PlantColumns()
-    """Which column holds what. Names of users, and ids if there are any, are replaced in what is written."""
+    """Names of the columns. In the planted training set, heldin replaces the names of users, and ids if there are any.
+    """
     format: TextFormat = TextFormat()
-    """How a JSON or CSV file is written; the planted file is written in the same way."""
+    """Encoding and layout of a JSON or CSV file; the planted file gets the same."""
     template: ExpandedPath | None = None
-    """File with the chat template that writes messages, in Jinja; null: that of the reference's tokenizer."""
+    """File with a chat template in Jinja, which turns messages into text; null: the template of the reference's
+    tokenizer.
+    """
     template_options: dict[str, str | bool] | None = None
-    """What else the chat template is given, such as {date_string: 26 Jul 2024}; null: nothing."""
+    """Values to pass to the chat template, such as {date_string: 26 Jul 2024}; null: none."""
     bad_rows: OnBadRows = OnBadRows.SKIP_EMPTY
-    """Which rows are left out and counted. skip-empty: rows without text. skip: all rows that cannot be used. strict:
-    none. The first other row that cannot be used is an error."""
+    """Rows that heldin leaves out and counts. skip-empty: rows without text. skip: all unusable rows. strict: none. Any
+    other unusable row is an error.
+    """
     score: Literal["all", "completion", "turns"] = "all"
-    """Which part of a row is scored, and should be what training counts the loss on: all of it, the completion, or the
-    turns of ``role``."""
+    """Part of a row that attacks score: the whole row, the completion, or the turns of ``role``. Give the part on which
+    training counts the loss.
+    """
     role: str = "assistant"
-    """Whose turns are scored under ``score: turns``."""
+    """Role of the turns that attacks score under ``score: turns``."""
     users: UserFilter = UserFilter(min_records=10)
-    """Which users may be audited. Each needs 4 rows at least: one to train on, one for the attacker, two for losses."""
+    """Users who may be audited. Each needs at least 4 rows: one to train on, one for the attacker, and two to measure
+    losses.
+    """
     split: PlantedSplit = PlantedSplit()
-    """Who is audited, and what is set aside of them."""
+    """The audited users, and the rows that heldin sets aside."""
     reference: ExpandedName
-    """Hub name or folder of a model that was not trained on these users: the one that will be fine-tuned, before it is.
-    It is the attack's primary reference model, and canary users are made with it."""
+    """Hub name or folder of a model that was not trained on these users: the model before fine-tuning. It is the
+    primary reference model of the attacks, and heldin makes canary users with it.
+    """
     revision: str | None = None
-    """Branch, tag or commit of a hub name; null: the newest."""
+    """Branch, tag or commit of a hub name; null: the newest commit."""
     sequence_length: int = Field(512, ge=2)
-    """Tokens of a row that training will see; a canary's substring is inserted there."""
+    """Number of tokens of a row that training will see. heldin inserts a canary user's substring within these tokens.
+    """
     canaries: tuple[CanarySpec, ...] = ()
-    """Canary users to plant, each held in by a coin of its own."""
+    """Canary users to plant. A separate coin decides the membership of each."""
     attack: AttackConfig = AttackConfig()
-    """The attacks that the audit will run, and what the attacker has."""
+    """The attacks that the audit will run, and the texts and access of the attacker."""
     audit: AuditConfig = AuditConfig()
     """Settings of intervals, bounds and rates."""
     decision: DecisionConfig = DecisionConfig()
     """Thresholds that decide the answer."""
     release: Release | None = None
-    """To whom the model will be given, for the report; null: not stated."""
+    """People who will get the model, for the report; null: not stated."""
     looks: int = Field(1, ge=1, le=100)
-    """Number of checkpoints that will be audited, which share the error probabilities of bounds, verdicts and tests."""
+    """Number of checkpoints that you will audit. They share the error probabilities of bounds, verdicts and tests."""
     seed: int = Field(0, ge=0)
-    """Seed of public choices. Coins have a secret key."""
+    """Seed of public choices. Coins use a secret key instead."""
 
     @model_validator(mode="after")
     def _can_be_written(self) -> "PlantConfig":

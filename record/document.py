@@ -91,7 +91,7 @@ class EffortFacts(Facts):
         tokens_per_second: tokens per second of ``step_seconds``; null if there were no steps.
         gradients_per_second: gradients of records per second of ``step_seconds``; null if there were no steps.
         peak_memory: largest number of bytes that torch used on a GPU of the first process; null on a CPU.
-        ways: how clipped gradients were computed; empty for plain training.
+        ways: methods that computed clipped gradients; empty for plain training.
         notices: messages for the user about the training, such as why a slower method was used.
     """
 
@@ -124,20 +124,20 @@ class Body(Results):
         split: members and non-members.
         target: the audited model.
         reference: the reference model of the primary attack.
-        training: how the target was trained; null if somebody else trained it.
+        training: the training of the target; null if somebody else trained it.
         primary_attack: name of the primary attack.
         attacker_texts: number of scored texts.
         scored_texts: whether the scored texts are training texts.
-        scoring_rule: which part of a text is scored.
-        per_text: true if target and reference may have different tokenizers, so that only scores of whole texts were
-            compared.
+        scoring_rule: the scored part of a text.
+        per_text: whether heldin compared only scores of whole texts, because target and reference may have different
+            tokenizers.
         left_out: attacks in the plan that did not run, and the reasons.
         resamples: number of bootstrap resamples behind each interval.
         cell: the run's place in a sweep; null for a run outside a sweep.
         planted: the planted training set that somebody else trained on; null for all other records.
         effort: time, tokens and memory of the training; null if heldin trained nothing.
         measures: facts of each measure, by its name.
-        kinds: kinds in the config that are not heldin's own, and their code.
+        kinds: kinds in the config from other packages, and their code.
     """
 
     config: dict[str, Any]
@@ -200,7 +200,7 @@ class Body(Results):
 
 
 class Record(Body):
-    """Every value that a report prints about one run or one audit.
+    """All values that a report prints about one run or one audit.
 
     Attributes:
         internal: true, because the record has exact statistics about private users: do not publish it.

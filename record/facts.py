@@ -60,7 +60,7 @@ class SkippedRows(Facts):
 
 
 class TurnFacts(Facts):
-    """Rows with turns, and which turns count.
+    """Rows with turns, and the turns that count.
 
     Attributes:
         format: form of the rows: "messages", "conversations" or "prompt-completion".
@@ -97,7 +97,7 @@ class CorpusFacts(Facts):
         dropped_by_pattern: number of users dropped by the name patterns.
         dropped_by_minimum: number of users dropped because they have too few records.
         dropped_by_maximum: number of users dropped because they have too many records.
-        dropped_by_sampling: number of users left out to obey the maximum number of users.
+        dropped_by_sampling: number of users left out because of the maximum number of users.
         public_users: number of users whose records pre-trained the base model.
         public_records: number of records of the public users.
         text_unit: unit of a record in the corpus: a record of the source, or a sentence.
@@ -133,7 +133,7 @@ class Count(Facts):
 
     Attributes:
         count: the number; null if unknown.
-        known_by: how heldin knows it.
+        known_by: source of heldin's knowledge.
     """
 
     count: int | None
@@ -145,9 +145,10 @@ class Overlaps(Facts):
 
     Attributes:
         scored_texts_in_same_users_training: scored texts that are also in the same user's training records. In a run on
-            rows of turns, here and below: texts with a counted turn that is a turn, of any role, of these records.
+            rows of turns, this field and the next fields count texts with a counted turn that equals a turn of these
+            records, in any role.
         scored_texts_in_other_users_training: scored texts that are in another user's training records.
-        held_out_texts_in_training: texts of non-members that were trained on.
+        held_out_texts_in_training: texts of non-members that are in the training data.
         held_out_users_in_training: non-members whose names are in the training data.
         held_out_texts_in_held_in: scored texts of non-members that are also texts of members.
         audited_texts_in_public: texts of audited users that pre-trained the base model.
@@ -176,21 +177,21 @@ class TrainingFile(Facts):
 
 
 class SplitFacts(Facts):
-    """Members and non-members: how heldin or somebody else chose them, and the evidence for that.
+    """Members and non-members, the rule that chose them, and the evidence for this rule.
 
     Attributes:
         assignment: the rule that decided who is a member.
-        known_by: how heldin knows it.
+        known_by: source of heldin's knowledge.
         certifiable: whether the assignment supports a certified bound.
-        reason: why the assignment supports a certified bound, or why it does not.
+        reason: reason why the assignment supports a certified bound, or why it does not.
         held_in: number of members (users and entities), or of trainings with the worst-case user.
         held_out: number of non-members (users and entities), or of trainings without the worst-case user.
-        always_in: number of users who are trained on but not audited.
+        always_in: number of users in training who are not audited.
         records_by_part: number of records by use.
         key_commitment: hash of the secret key behind coins and noise; null if heldin drew no key.
         ledger_commitment: hash of the ledger; null if heldin drew no coins.
         overlaps: texts that both groups have.
-        audited: kind of people whose membership is tested.
+        audited: kind of people in the membership test.
         training_file: the file given as the training data; null if none was given or needed.
     """
 
@@ -251,7 +252,7 @@ class EndpointFacts(Facts):
         style: style of the interface that answered.
         tokenizer: tokenizer of the model; null if texts were sent as plain text.
         window: context window in tokens; null if texts were sent as plain text.
-        drift: how far a probe text's score moved from the first score to the last, nats per token.
+        drift: change of a probe text's score from the first to the last measurement, in nats per token.
         answers: behaviour of the answers; null if only log-probabilities were requested.
     """
 
@@ -285,7 +286,7 @@ class ModelFacts(Facts):
         parameters: number of parameters; null behind an endpoint.
         fingerprint: hash of the weights; behind an endpoint, of address, name, style and tokenizer.
         architecture: class of the model in transformers.
-        endpoint: how the model was reached; null for a locally loaded model.
+        endpoint: connection to the model; null for a locally loaded model.
         stored: format of the weights in the files, such as bf16 or a quantised format; null if unknown.
         adapter: the adapter and its base; null if there is none.
     """
@@ -392,7 +393,7 @@ class ByExposure(Facts):
     """The guarantee by exposure, computed from the plan alone.
 
     Attributes:
-        counted: what ``exposed`` counts: records that a person wrote or is named in, or users who name an entity.
+        counted: the unit of ``exposed``: records that a person wrote or is named in, or users who name an entity.
         exposed: exposure of the people for whom the run's epsilon holds.
         curve: the guarantee, by ascending exposure.
         group_size: maximum number of records per user; null without caps.
@@ -430,7 +431,7 @@ class EarlierPlan(Facts):
     Attributes:
         digest: SHA-256 of the plan's file.
         times: number of releases by the plan.
-        unit: what the plan protects.
+        unit: the unit that the plan protects.
         epsilon: epsilon of one release; null without a guarantee.
         delta: delta of the guarantee; null without one.
     """
@@ -462,7 +463,7 @@ class EarlierReleases(Facts):
 
 
 class DeclaredFacts(Facts):
-    """The package that declares what the steps of a training did.
+    """The package that declares the mechanism of a training's steps.
 
     Attributes:
         package: name of the distribution, or of the top-level module.
@@ -519,7 +520,7 @@ class TrainingFacts(Facts):
     Attributes:
         defense: kind of the defense in the config.
         promise: the guarantee with its conditions, or the reason why there is none.
-        unit: what the guarantee protects: user, example, user-entity or none.
+        unit: the protected unit: user, example, user-entity or none.
         epsilon: epsilon of the guarantee; null without one.
         delta: the plan's delta, also if the plan has no guarantee; null without noise.
         noise_multiplier: standard deviation of the noise, divided by the clip norm.
@@ -531,7 +532,7 @@ class TrainingFacts(Facts):
         uncounted: number of records in training without a counted token, which added nothing; null if unknown.
         steps: number of steps.
         chosen_step: step whose checkpoint was kept.
-        selection: how this checkpoint was chosen.
+        selection: rule that chose this checkpoint.
         curve: measurements during training.
         gap_auroc_spearman: rank correlation of generalisation gap and AUROC over the curve; null with too few points.
         removals: effects of each data-side defense.
@@ -541,8 +542,8 @@ class TrainingFacts(Facts):
         gradients: number of gradients of records; a record counts once for each step that uses it; null for many
             trainings.
         fit: the plan compared with the data; null without noise.
-        earlier: earlier releases about the same people; null if the config does not say whether there are any.
-        declared_by: the package that declares what the steps do; null if heldin computes the steps.
+        earlier: earlier releases about the same people; null if the config does not state whether there are any.
+        declared_by: the package that declares the mechanism of the steps; null if heldin computes the steps.
         preference: the objective of preference pairs; null for other rows.
         picked: layers picked by public users; null if the config names the layers, or all weights are trained.
     """
@@ -686,8 +687,8 @@ class ScoredTexts(Facts):
     """Whether the scored texts are training texts.
 
     Attributes:
-        kind: fresh, trained on, both, or not known.
-        known_by: how heldin knows it.
+        kind: fresh texts, training texts, both, or not known.
+        known_by: source of heldin's knowledge.
     """
 
     kind: Literal["fresh", "training", "mixed", "not known"]

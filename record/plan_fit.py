@@ -10,7 +10,7 @@ DIFFERS = 0.2  # of what a plan states, from which on its data are said not to f
 
 
 class PlanFit(Facts):
-    """The numbers in a plan, next to the numbers in its data. Measured on private people.
+    """The numbers in a plan, and the actual numbers in the data, measured on private people.
 
     Attributes:
         unit: unit of the stated population; under group privacy, copies of records count.

@@ -128,7 +128,7 @@ class JoinedRows(Facts):
 
 
 class ReadingOrder(Facts):
-    """When canary rows and other rows were given, by the order of all sequences of the training.
+    """The positions of canary rows and other rows in the order of all sequences of the training.
 
     Attributes:
         canary_users: number of canary users whose rows were given.
@@ -170,13 +170,13 @@ class TrainingCounts(Facts):
         missing: lower limit of the number of rows that were never given; ``late`` rows do not count.
         missing_canary_rows: number of canary users' rows in ``missing``.
         foreign: number of sequences that are neither a row nor a part of a row.
-        silent: number of rows with some labels seen and no token with loss; ``late`` rows do not count. Null if no
-            labels were seen at all.
-        unlabelled: number of sequences whose labels were not seen. They give no information about the loss.
-        attention_unseen: number of sequences for which it is unknown to which tokens the model could attend.
-        unreadable: number of forward passes whose tokens were not seen.
+        silent: number of rows with some logged labels and no token with loss; ``late`` rows do not count. Null if the
+            log saw no labels.
+        unlabelled: number of sequences with labels that the log did not see. They give no information about the loss.
+        attention_unseen: number of sequences with an unknown attention mask.
+        unreadable: number of forward passes with tokens that the log did not see.
         cut: number of rows with more tokens than the longest sequence.
-        short: number of rows that were cut below the plan's length limit, and whose rest was not given.
+        short: number of rows that were cut below the plan's length limit, without the rest in another sequence.
         pieces: number of sequences that are a second or later part of a row.
         alike: number of rows that, after cutting, equal a row with another text.
         repeated: number of times that a row was given a second time within an epoch.
@@ -289,7 +289,7 @@ class ControlFacts(Facts):
 
 
 class FormFacts(Facts):
-    """How well the text alone distinguishes canary rows from real rows, measured before the coins.
+    """The separation of canary rows from real rows by text alone, measured before heldin drew coins.
 
     Attributes:
         canary_rows: number of canary rows in the sample.
@@ -316,11 +316,11 @@ class PlantedFacts(Facts):
         look: number of this look at a checkpoint, from 1.
         looks: number of looks that the plan allows.
         evidence: evidence that the plan requires: a log of ``AuditCallback``, or a declaration.
-        declared_by: person who declared what heldin cannot check; null if nobody did.
+        declared_by: person who declared the conditions that heldin cannot check; null if nobody did.
         conditions: the conditions of a certified statement, and the evidence for each.
         training: counts of the sequences given to the model; null without a log.
         control: whether canary rows had an effect; null without canary users.
-        form: how canary rows differ from real rows by text alone; null without canary users.
+        form: the difference between canary rows and real rows by text alone; null without canary users.
     """
 
     planted: str

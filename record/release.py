@@ -9,23 +9,25 @@ from heldin.base.section import MOST, Count, Section
 
 
 class Release(Section):
-    """Who will get the model. If the audit covers several levels of attackers, the report answers for the level of this
-    release."""
+    """People who will get the model. If the audit covers several levels of attackers, the report answers for the level
+    of this release.
+    """
 
     access: Literal["weights", "log-probabilities", "top-k", "text"]
-    """Access of the people who get the model: "weights", the files themselves; "log-probabilities" of texts that they
-    send; log-probabilities of the "top-k" next tokens; or only the "text" that the model writes. An audit whose
-    attackers see less never answers "no leak found"."""
+    """Access of the people who get the model. weights: the files of the model. log-probabilities: of texts that these
+    people send. top-k: log-probabilities of the most probable next tokens. text: only the text that the model writes.
+    If the audit's attackers have less access than this, the answer is never "no leak found".
+    """
     rate_limit: Count | str | None = None
-    """Limit on requests: a number of queries per day, or a description; null: not stated."""
+    """Limit on requests, as a number of queries per day or as a description; null: not stated."""
     owner: str | None = None
-    """Who is responsible for the model, for page one of the report; null: not stated."""
+    """Person or team who is responsible for the model, for page one of the report; null: not stated."""
     purpose: str | None = None
-    """Purpose of the model, in words; null: not stated."""
+    """Purpose of the model, as text; null: not stated."""
     auditor: str | None = None
-    """Who ran the audit, for page one of the report; null: not stated."""
+    """Person or team who ran the audit, for page one of the report; null: not stated."""
     who: str | None = None
-    """People who get the model, in words, such as "the staff of one hospital"; null: not stated."""
+    """People who get the model, as text, such as "the staff of one hospital"; null: not stated."""
 
     @field_validator("rate_limit", mode="before")
     @classmethod

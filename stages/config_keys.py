@@ -344,7 +344,7 @@ def default_in(key: Key, block: Block) -> str:
         return "required"
     if key.default_alone is None:
         return key.default
-    return f"{key.default}, but {key.default_alone} where {block.name} is given without it"
+    return f"{key.default}, but {key.default_alone} if {block.name} is given without this key"
 
 
 def file_schema(config: type[BaseModel] = RunConfig, title: str = "A file for heldin run") -> dict[str, Any]:

@@ -36,37 +36,46 @@ PRETRAINING = Recipe(
 _PRETRAINING_FIELDS = {
     field.name: value for field in fields(PRETRAINING) if (value := getattr(PRETRAINING, field.name)) != field.default
 }
-EXTENDS = "Another config, named relative to this file, that this one changes: sections are merged key by key."
+EXTENDS = "Another config, which this file changes key by key. The path is relative to this file."
 
 
 class SplitConfig(Section):
-    """How records are set aside and membership is decided."""
+    """Settings of membership, and of the records that heldin sets aside."""
 
     audited: Audited = Audited.USERS
-    """Whose membership a coin decides: users, entities named in their records, or both as one pool. A record is trained
-    on if all audited users and entities in it are members. Users who are not audited are always members."""
+    """Units with membership decided by coin: users, entities named in their records, or both as one pool. Training uses
+    a record if all audited users and entities in the record are members. Users who are not audited are always members.
+    """
     entities: EntitySourceConfig | None = None
-    """Source of entities that finds the people that a record names, for an audit of entities under a defense without
-    ``entities``."""
+    """Source of entities, which finds the people who are named in a record. Only for an audit of entities under a
+    defense without ``entities``.
+    """
     categories: tuple[Category, ...] = Field(CATEGORIES, min_length=1)
     """Categories of Lai et al. (2021), Table I, that ``entities`` may find."""
     entity_records: Count = 4
-    """Minimum number of training records that name an audited entity."""
+    """Minimum number of training records that must name an entity before the entity is audited."""
     assignment: SplitRule = SplitRule.COIN
-    """How membership is decided: by an independent fair coin for each user, or as an exact half. An exact half supports
-    no certified statement and voids a user-level epsilon."""
+    """Rule that decides membership: an independent fair coin for each user, or an exact half. An exact half supports no
+    certified statement, and voids a user-level epsilon.
+    """
     audit_pool: Annotated[Count, Field(ge=2)] | None = None
-    """Number of users and entities whose membership a coin decides; all others are always members. null: all. A fixed
-    number voids a user-level epsilon."""
+    """Number of audited users and entities; all others are always members. null: all are audited. A number here voids a
+    user-level epsilon.
+    """
     audit_fraction: float | None = Field(None, gt=0, le=1)
     """Probability that a user is audited, by a separate public coin; all other users are always members. null: all
-    users are audited. Unlike ``audit_pool``, it does not void a user-level epsilon."""
+    users are audited. Unlike ``audit_pool``, this key does not void a user-level epsilon.
+    """
     seed: Seed | None = None
-    """Seed by which records are set aside; null: the seed of the run."""
+    """Seed that decides which records heldin sets aside; null: the seed of the run."""
     attacker_fraction: float = Field(0.1, gt=0, lt=1)
-    """Share of each user's records set aside for the attacker and never trained on; at least one record."""
+    """Share of each user's records that heldin sets aside for the attacker, at least one record. Training never uses
+    these records.
+    """
     evaluation_fraction: float = Field(0.1, gt=0, lt=1)
-    """Share of each user's records set aside for validation and test together; at least one record each."""
+    """Share of each user's records that heldin sets aside for validation and test together, at least one record for
+    each.
+    """
 
     @model_validator(mode="after")
     def _entities_are_audited(self) -> "SplitConfig":
@@ -81,33 +90,23 @@ class SplitConfig(Section):
         return self
 
 
-class PublicTexts(Section):
-    """Texts of public users, who are neither audited nor trained on."""
+class PretrainConfig(Section):
+    """A tiny GPT-Neo, which heldin trains from scratch on public users, who are not audited."""
 
     source: CorpusSource | None = None
     """Public corpus; null: the run's corpus without its audited users."""
     users: UserFilter = UserFilter(min_records=1)
-    """Public users, among those who are not audited; with ``source``, among its users."""
+    """Users for the pre-training, among the users of ``source``, or without ``source`` among the users who are not
+    audited.
+    """
     max_records_per_user: Count | None = None
-    """Maximum number of records per user, taking the first ones; null: all."""
-
-
-class SaliencyConfig(PublicTexts):
-    """Public users whose gradients pick the layers for adapters (``finetune.lora.targets: auto``)."""
-
-    users: UserFilter = UserFilter(min_records=1, max_users=256)
-    """Public users, among those who are not audited; with ``source``, among its users."""
-    max_records_per_user: Count | None = 8
-    """Maximum number of records per user, taking the first ones; null: all."""
-
-
-class PretrainConfig(PublicTexts):
-    """A tiny GPT-Neo, trained from scratch on public users, who are not audited."""
-
+    """Maximum number of records per user; heldin takes the first records. null: all."""
     shape: TinyModel = TinyModel()
     """Shape of the model."""
     recipe: Recipe = Field(PRETRAINING, json_schema_extra=KEEPS_DEFAULTS)
-    """How the model is trained. There are no validation users, so ``select`` must be last and ``patience`` null."""
+    """Hyperparameters of the pre-training. There are no validation users, so ``select`` must be last and ``patience``
+    null.
+    """
 
     @model_validator(mode="before")
     @classmethod
@@ -144,16 +143,14 @@ class PretrainConfig(PublicTexts):
 
 
 class ModelConfig(Section):
-    """The model before fine-tuning: an existing model, or one to pre-train."""
+    """The model before fine-tuning: an existing model, or a model that heldin pre-trains."""
 
     base: ExpandedName | None = None
     """Hub name or folder of a causal language model (safetensors); give this or ``pretrain``."""
     revision: str | None = None
     """Branch, tag or commit of a hub name; null: the newest commit."""
     pretrain: PretrainConfig | None = None
-    """A tiny model to pre-train first, instead of ``base``."""
-    saliency: SaliencyConfig | None = None
-    """Public users whose gradients pick the layers for adapters; needed by ``finetune.lora.targets: auto`` only."""
+    """A tiny model that heldin pre-trains first, instead of ``base``."""
 
     @model_validator(mode="after")
     def _one_of_both(self) -> "ModelConfig":
@@ -163,12 +160,12 @@ class ModelConfig(Section):
 
 
 class PreviousConfig(Section):
-    """Models that were released before, and were trained on texts of the same people."""
+    """An earlier release, which was trained on texts of the same people."""
 
     plan: ExpandedName
-    """Folder of the earlier run or of its export, or the plan.json in it."""
+    """Folder of the earlier run or of its export, or plan.json in this folder."""
     times: Count = 1
-    """Number of releases under this plan."""
+    """Number of earlier releases under this plan."""
 
     @model_validator(mode="before")
     @classmethod
@@ -177,37 +174,43 @@ class PreviousConfig(Section):
 
 
 class RunConfig(MeasureKeys):
-    """One run: corpus to report."""
+    """One run, from the corpus to the report."""
 
     name: JobName
-    """Name of the run: letters, digits, dot, underscore, hyphen. Results go to runs/ and this name, or to --out."""
+    """Name of the run, of letters, digits, dots, underscores and hyphens. heldin writes the results to runs/NAME, or to
+    --out.
+    """
     seed: Seed = 0
-    """Seed of public choices, such as samples of users and set-asides. Membership coins and noise have a secret key."""
+    """Seed of public choices, such as samples of users, and of records that heldin sets aside. Membership coins and
+    noise use a secret key instead.
+    """
     corpus: CorpusConfig
     """The texts and their users."""
     split: SplitConfig = SplitConfig()
-    """How records are set aside and membership is decided."""
+    """Settings of membership, and of the records that heldin sets aside."""
     model: ModelConfig
     """The model before fine-tuning."""
     finetune: Recipe = Recipe()
-    """How the model is fine-tuned."""
+    """Settings of the fine-tuning."""
     defense: Defense = NoDefense()
-    """The mechanism of training: none, clipping alone, or a differentially private one."""
+    """The defense during training: none, clipping alone, or a differentially private mechanism."""
     previous: tuple[PreviousConfig, ...] | None = None
-    """Earlier releases about the same people, each a path or {plan: PATH, times: N}; []: there are none; null: not
-    stated. The report and the model card say which, with the epsilon of all releases together."""
+    """Earlier releases about the same people, each as a path or {plan: PATH, times: N}. []: there are none. null: not
+    stated. The report and the model card state this, with the epsilon of all releases together.
+    """
     data_defenses: tuple[DataDefense, ...] = ()
-    """Steps applied to the training records before training, in the order given: deduplication and caps."""
+    """Steps that heldin applies to the training records before training, in this order, such as deduplication and caps.
+    """
     canaries: tuple[CanarySpec, ...] = ()
-    """Canary users to plant, each held in by a coin of its own."""
+    """Canary users to plant. A separate coin decides the membership of each."""
     attack: AttackConfig = AttackConfig()
-    """The attacks to run, and what the attacker has."""
+    """The attacks to run, and the texts and access of the attacker."""
     audit: AuditConfig = AuditConfig()
     """Settings of intervals, bounds and rates."""
     decision: DecisionConfig = DecisionConfig()
     """Thresholds that decide the answer."""
     release: Release | None = None
-    """To whom the model will be given, for the report; null: not stated."""
+    """People who will get the model, for the report; null: not stated."""
 
     @model_validator(mode="after")
     def _sequence_fits(self) -> "RunConfig":

@@ -18,31 +18,33 @@ Name = Annotated[str, StringConstraints(pattern=NAME)]
 
 
 class Resources(Section):
-    """Machines and processes that run the cells."""
+    """Machines and processes for the runs of the sweep (cells)."""
 
     workers: Few = 1
-    """Number of cells at a time. On a Ray cluster, this is the number on its smallest machine, unless ``threads`` sets
-    the cores of each cell."""
+    """Number of cells that run at the same time. On a Ray cluster, this is the number on the smallest machine, unless
+    ``threads`` sets the cores of each cell.
+    """
     processes: Few = 1
-    """Number of processes of each cell, started by torchrun, which share the training; each has a GPU, if there are
-    any."""
+    """Number of processes of each cell, which torchrun starts and which share the training. If there are GPUs, each
+    process has one.
+    """
     threads: Few | None = None
-    """Number of threads of each process; null: an equal share of the machine's cores."""
+    """Number of threads per process; null: an equal share of the machine's cores."""
     mirror_models: bool = False
     """Whether --mirror also copies the models of the cells."""
 
 
 class DecisionRule(Section):
-    """The rule that chooses the variant to release, fixed before anything is measured."""
+    """The rule that chooses the variant to release. It is fixed before any measurement."""
 
     require: tuple[RequirementConfig, ...] = Field(min_length=1)
-    """Requirements of a variant, all of which it must meet."""
+    """Requirements, all of which the variant must meet."""
     prefer: Measure
-    """Quantity by which heldin chooses among the variants that meet all requirements."""
+    """Quantity that decides among the variants that meet all requirements."""
     candidates: tuple[str, ...] = Field(min_length=1)
-    """Variants that may be released, at most three: the error probability is divided among them."""
+    """Variants that may be released, at most three, because heldin divides the error probability among them."""
     level: float = Field(0.05, gt=0, lt=0.5)
-    """Maximum probability that heldin recommends a variant that breaks a limit."""
+    """Maximum probability that heldin recommends a variant that does not meet a limit."""
 
     def requirements(self) -> list[Requirement]:
         """Return the limits of the rule."""
@@ -50,29 +52,33 @@ class DecisionRule(Section):
 
 
 class Tuning(Section):
-    """A fixed grid for some variants, judged by public users' loss in blocks of its own, before the others' coins."""
+    """A fixed grid of settings for some variants. heldin judges the settings by public users' loss in separate blocks,
+    before it draws the coins of the sweep.
+    """
 
     over: dict[Name, Annotated[dict[str, Annotated[list[Any], Field(min_length=1)]], Field(min_length=1)]] = Field(
         min_length=1
     )
-    """For each variant, by name: config keys and the values to try, in all combinations; a variant with axes is tried
-    for each of its combinations. The config needs corpus.public_validation."""
+    """For each variant, by name: config keys and the values to try, in all combinations. A variant with axes is tuned
+    separately for each of its combinations. The config needs corpus.public_validation.
+    """
     blocks: Few = 1
-    """Number of times that each combination is tried, with new coins and seeds; the mean decides."""
+    """Number of repetitions of each combination, with new coins and seeds. The mean decides."""
 
 
 class SweepConfig(Section):
-    """A sweep."""
+    """A sweep: several variants of one run, and their comparison."""
 
     name: Name
-    """Name of the sweep. Results go to runs/ and this name, or to --out."""
+    """Name of the sweep. heldin writes the results to runs/NAME, or to --out."""
     base: str
-    """Config of a run, named relative to this file, that all variants change."""
+    """Config of a run that all variants change, as a path relative to this file."""
     variants: dict[Name, dict[str, Any] | None] = Field(min_length=1)
-    """For each variant, by name: the part of the config that differs. Sections are merged key by key. heldin compares
-    all other variants with the first."""
+    """For each variant, by name: the keys of the config that differ. heldin merges sections key by key, and compares
+    all other variants with the first.
+    """
     axes: dict[str, dict[str, Annotated[list[Any], Field(min_length=1)]]] = Field(default_factory=dict)
-    """For each variant, by name: config keys and their values, which make one variant for each combination."""
+    """For each variant, by name: config keys with several values. Each combination of values makes a variant."""
     blocks: Few = 1
     """Number of repetitions of the sweep, each with new coins, seeds and keys."""
     tune: Tuning | None = None
@@ -80,10 +86,11 @@ class SweepConfig(Section):
     decision: DecisionRule | None = None
     """Rule that chooses the variant to release; null: no variant is chosen."""
     scales: dict[Name, dict[str, Any]] = Field(default_factory=dict)
-    """Other sizes of the same sweep, by name: the keys of this file that --scale NAME changes, section by section; null
-    removes a key."""
+    """Other sizes of this sweep, by name: keys of this file that --scale NAME changes, section by section. null removes
+    a key.
+    """
     resources: Resources = Resources()
-    """Machines and processes that run the cells; they change numbers only by the rounding of sums."""
+    """Machines and processes for the runs. They change numbers only by the rounding of sums."""
 
     @model_validator(mode="after")
     def _few_cells(self) -> "SweepConfig":

@@ -32,51 +32,53 @@ TERMS = {
 }
 
 FURTHER = {
-    "attack": "a rule that computes a score for each user from what the attacker sees of the model.",
-    "attacker's level": "what the attacker sees of the model: log-probabilities of given texts, those of the likeliest"
-    " next tokens (top-k), or only text that it writes.",
-    "banded noise": "noise of private training that partly cancels in later steps, while groups of users take turns.",
+    "attack": "a rule that computes a score for each user from the outputs of the model that the attacker sees.",
+    "attacker's level": "the outputs of the model that the attacker sees: log-probabilities of given texts,"
+    " log-probabilities of the likeliest next tokens (top-k), or only text that the model writes.",
+    "banded noise": "noise of private training that partly cancels in later steps. Each step draws from the next of"
+    " several groups of users.",
     "base model": "the model before fine-tuning.",
     "baseline": "an attack that never sees the audited model. If a baseline distinguishes members from non-members, the"
     " two groups differ without the model.",
-    "claim": "an epsilon and delta that somebody states. An audit can contradict a claim and can never confirm one.",
+    "claim": "an epsilon and delta that somebody states. An audit can contradict a claim, but can never confirm a"
+    " claim.",
     "clip norm": "the largest norm that one unit's gradient may have in a step of private training.",
-    "cohort": "the expected number of users whose texts are read in one step of private training.",
+    "cohort": "the expected number of users that one step of private training draws.",
     "coin": "an independent fair coin flip that decides whether a user is a member. heldin draws coins from a secret"
     " key of the run.",
-    "deciding attack": "the strongest of the attacks that pass the test of all attacks together. Page one counts people"
-    " by it; only a leak has one.",
+    "deciding attack": "the strongest attack that passes the test of all attacks together. If there is a leak, page"
+    " one counts people by this attack.",
     "ELS": "example-level sampling: each step draws records, and a limit on the records of a user gives a guarantee for"
     " users.",
-    "exposure": "the rank of a canary user's planted text among texts of the same kind that were not planted, in bits."
+    "exposure": "the rank of a canary user's planted text among texts of the same kind that nobody planted, in bits."
     " A higher exposure means that the model prefers the planted text more strongly.",
     "extraction": "an attack that makes the model write out a training text.",
-    "fresh text": "a text that is not used for training, whether or not its user is a member.",
-    "gain": "how much lower the model's loss is than the base model's, on texts of non-members. Of preference pairs,"
+    "fresh text": "a text that was not used for training, by a member or a non-member.",
+    "gain": "the loss of the base model minus the loss of the model, on texts of non-members. For preference pairs,"
     " the margin.",
     "held in, held out": "the names of members and non-members in options, configurations and files.",
     "ledger": "the owner-only folder of a run that lists who is a member, with the secret key of the coins.",
-    "margin": "how much more likely the model makes the chosen answer of a preference pair than the reference does,"
-    " minus the same for the rejected answer.",
-    "perplexity": "the exponential of the mean loss over all tokens: the number of equally likely tokens that would be"
-    " as hard to predict. Use it to compare models that have the same tokenizer, on the same texts.",
-    "plan": "the file plan.json: the mechanism of a training, with its epsilon. The trainer runs it, the accountant"
-    " reads it, and the audit tests it.",
-    "planted set": "training data in which heldin decided by coins which users and canary users are present, for a"
-    " training that somebody else runs.",
-    "preference pair": "a prompt with an answer that somebody chose and one that they rejected.",
-    "primary attack": "the attack that the configuration fixes beforehand. Bounds and claims use it, and page one"
-    " counts people by it unless an attack leaks.",
+    "margin": "the log-likelihood ratio between model and reference for the chosen answer of a preference pair, minus"
+    " this ratio for the rejected answer.",
+    "perplexity": "the exponential of the mean loss over all tokens. A model with perplexity N predicts as badly as a"
+    " guess among N tokens. Compare perplexities only between models with the same tokenizer, on the same texts.",
+    "plan": "the file plan.json, which states the mechanism of a training and its epsilon. The trainer runs the plan,"
+    " the accountant reads it, and the audit tests it.",
+    "planted set": "training data for a training that somebody else runs. heldin decided by coins which users and"
+    " canary users are in the data.",
+    "preference pair": "a prompt with an answer that somebody chose and an answer that the same person rejected.",
+    "primary attack": "the attack that the configuration fixes in advance. Bounds and claims use this attack. Unless"
+    " there is a leak, page one counts people by it.",
     "record": "the file record.json, with every number of a report. In a corpus, a record is one text with its user.",
-    "reference model": "a model that never saw the audited users, with which the audited model is compared. It is often"
-    " the base model.",
-    "repetition": "all training runs of a sweep that share one draw of coins; a block in sweep files.",
+    "reference model": "a model that was not trained on the audited users' texts. Attacks compare the audited model"
+    " with it. Often, this is the base model.",
+    "repetition": "all training runs of a sweep that share one draw of coins; sweep files call it a block.",
     "score": "a number for each user. A higher score means that the user is more likely a member.",
     "sweep": "a batch of training runs that compares defenses on the same users.",
     "ULS": "user-level sampling: each step draws users, and the mean gradient of each user is clipped.",
-    "unit of privacy": "what a guarantee protects: all texts of a user, one example, or a user with an entity.",
-    "user": "everybody and everything under one name in the user column of a corpus.",
-    "user-entity DP": "a guarantee for a user together with an entity, such as a person whom texts name.",
+    "unit of privacy": "a protected unit: a user with all texts, one example, or a user and an entity.",
+    "user": "all records with the same name in the user column of a corpus.",
+    "user-entity DP": "a guarantee for a user together with an entity, such as a person who is named in texts.",
     "user inference": "an attack that decides from a model and a few texts of a user whether this user is a member.",
     "white-box audit": "a test of a trainer that watches each of its steps.",
 }

@@ -17,7 +17,7 @@ class WordsConfig(Section):
     path: ExpandedPath
     """File with one name on each line, optionally followed by a tab and a category."""
     category: Category = "person"
-    """Category of names without a category in the file."""
+    """Category of the names that have no category in the file."""
 
     def source(self) -> EntitySource:
         """Return the source. Raises InputError if the file does not exist."""
@@ -27,11 +27,13 @@ class WordsConfig(Section):
 
 
 class PatternsConfig(Section):
-    """Presidio's patterns for mail addresses, card numbers and similar, without a language model; finds no names."""
+    """Presidio's patterns for mail addresses, card numbers and the like. They need no language model, and find no
+    names.
+    """
 
     kind: Literal["patterns"]
     which: tuple[Pattern, ...] = Field(FAST, min_length=1)
-    """Patterns to use; phone is slow (50 texts per second)."""
+    """Patterns to search for; phone is slow (50 texts per second)."""
 
     def source(self) -> EntitySource:
         """Return the source."""
@@ -55,11 +57,11 @@ class SpacyConfig(Section):
 
 
 class GoldConfig(Section):
-    """The annotation in the last column of the CoNLL file from which the corpus is read."""
+    """The entities in the last column of the CoNLL file of the corpus."""
 
     kind: Literal["gold"]
     path: ExpandedPath
-    """The CoNLL file of ``corpus.source``."""
+    """The CoNLL file in ``corpus.source``."""
 
     def source(self) -> EntitySource:
         """Return the source. Raises InputError if the file does not exist."""

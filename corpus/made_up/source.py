@@ -43,10 +43,11 @@ class SyntheticCorpusConfig(SourceConfig):
     _columns: Columns = PrivateAttr(_COLUMNS)
     kind: Literal["synthetic"]
     parameters: SyntheticCorpus = SyntheticCorpus()
-    """Number of users, and how much they differ."""
+    """Number of users, and how much their texts differ."""
     rows: MadeUpRows = MadeUpRows.MAILS
-    """Content of the rows. mails: texts. chats: two turns, a request and the mail as the assistant's answer. pairs:
-    preference pairs of the mail and a draft."""
+    """Content of the rows. mails: texts. chats: a user's request, and the mail as the assistant's answer. pairs:
+    preference pairs of a mail and a draft.
+    """
 
     def source(self) -> Source:
         """Return the source that generates the corpus."""

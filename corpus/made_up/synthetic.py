@@ -36,10 +36,10 @@ _NO_REPEAT = frozenset(
 class SyntheticCorpus:
     """Public parameters of a made-up corpus. Equal parameters give equal text under the same version of NumPy.
 
-    ``users`` changes no single user. With more users, the records of the earlier users do not change, and only their
-    shares alpha_u shrink. A user has ``mean_records`` records on average, at least ``min_records``. At
-    ``distinctiveness`` 0, all users write from one distribution, so nothing in a text depends on its user. At 0.5, all
-    users share most of the text. At 1, every mail is signed, and most choices are personal.
+    A larger number of ``users`` adds users and does not change the records of the others; only their shares alpha_u
+    shrink. A user has ``mean_records`` records on average, and at least ``min_records``. At ``distinctiveness`` 0, no
+    text depends on its user. At 0.5, most of the text is common to all users. At 1, users sign every mail, and most of
+    their choices are personal.
 
     Raises:
         InputError: a parameter is out of range.
@@ -50,13 +50,13 @@ class SyntheticCorpus:
     users: Count = 240
     """Number of made-up users."""
     mean_records: Positive = 30.0
-    """Mean number of records per user; at least ``min_records``."""
+    """Mean number of records per user, not below ``min_records``."""
     min_records: Many = 12
     """Minimum number of records per user."""
     distinctiveness: Annotated[float, Field(ge=0, le=1)] = 0.5
     """How personal texts are, from 0 (all users write alike) to 1 (most personal)."""
     seed: Seed = 0
-    """Seed of the texts: equal seeds give equal texts."""
+    """Seed of the texts; the same seed gives the same texts."""
 
     def __post_init__(self) -> None:
         at_least = {"users": (self.users, 1), "min_records": (self.min_records, 1), "seed": (self.seed, 0)}

@@ -16,16 +16,19 @@ from heldin.corpus.sources.rows import Source
 
 
 class PresetCorpus(SourceConfig):
-    """A local copy of a paper's dataset in its published format, prepared as in the paper (docs/presets.md)."""
+    """A local copy of a paper's dataset in its published format. heldin prepares the dataset as in the paper
+    (docs/presets.md).
+    """
 
     kind: Literal["preset"]
     name: Annotated[str, WithJsonSchema({"type": "string", "enum": list(PRESETS)})]
     """Name of the preset; `heldin corpus presets` describes each preset."""
     path: ExpandedPath
-    """File or folder in the published format."""
+    """File or folder of the dataset, in the published format."""
     tokenizer: ExpandedName | None = None
-    """Hub name or folder of the tokenizer that counts tokens for the preset's thresholds; null: words between
-    blanks."""
+    """Hub name or folder of the tokenizer that counts tokens for the preset's thresholds; null: count words between
+    blanks.
+    """
 
     @model_validator(mode="after")
     def _known(self) -> "PresetCorpus":

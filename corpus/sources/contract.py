@@ -90,7 +90,7 @@ class SourceConfig(Section, ABC):
 
 
 class ColumnedSource(SourceConfig):
-    """A kind whose rows have columns, which may contain turns."""
+    """A kind with rows of columns, which may contain turns."""
 
     columns: Columns = Columns()
     """Names of the columns, such as user and text."""

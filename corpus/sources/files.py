@@ -28,16 +28,16 @@ OneOrSeveral = Annotated[
 
 
 class FileCorpus(ColumnedSource):
-    """One or more files of records. If the store of the first files exists, later files are added to it."""
+    """One or more files of records. heldin can append files later, and then reads only the new files."""
 
     kind: Literal["jsonl", "csv", "parquet", "mbox", "iob"]
     path: OneOrSeveral
     """File, or a list of files; JSON and CSV may be compressed (.gz, .zst). $NAME and ${NAME} are environment
     variables."""
     columns: Columns = Columns()
-    """Names of the columns, such as user and text; leave it out for mbox and iob, which have no columns to name."""
+    """Names of the columns, such as user and text. Leave this key out for mbox and iob, which have no column names."""
     format: TextFormat = TextFormat()
-    """How files of kind jsonl and csv are written."""
+    """Encoding and layout of files of kind jsonl and csv."""
 
     def source(self) -> Source:
         """Return the source that reads the files."""

@@ -19,9 +19,9 @@ class HubCorpus(ColumnedSource):
     split: str | None = None
     """Split of the dataset, such as train; null: the only split."""
     revision: str | None = None
-    """Branch, tag or commit of a hub name; null: the newest commit."""
+    """Branch, tag or commit on the hub; null: the newest commit."""
     streaming: bool = False
-    """Read row by row instead of downloading the whole dataset first."""
+    """Whether heldin reads row by row, instead of downloading the whole dataset first."""
 
     def source(self) -> Source:
         """Return the source that reads the dataset."""

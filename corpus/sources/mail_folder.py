@@ -10,15 +10,15 @@ from heldin.corpus.sources.rows import Source
 
 
 class MaildirCorpus(SourceConfig):
-    """A folder with one file per message, sorted by account (the layout of the Enron tarball)."""
+    """A folder with a subfolder per account and one file per message, as in the Enron tarball."""
 
     kind: Literal["maildir"]
     path: ExpandedPath
     """Folder with a subfolder for each account."""
     user: MailUser = "sender"
-    """User of a message: its sender, or the account of the folder with the message."""
+    """User of a message: the sender, or the account of the message's folder."""
     folders: tuple[str, ...] = ()
-    """Mail folders to read, such as sent or sent_items; none: all."""
+    """Mail folders to read, such as sent or sent_items; an empty list: all."""
 
     def source(self) -> Source:
         """Return the source that reads the folder."""

@@ -56,17 +56,18 @@ class Columns:
     __pydantic_config__: ClassVar = DATACLASS_SECTION
 
     user: str = "user"
-    """Column that names the user."""
+    """Column with user names."""
     text: str = "text"
-    """Column that holds the text."""
+    """Column with texts."""
     id: str | None = None
     """Column with unique record ids; null: made from user and text."""
     date: str | None = None
     """Column with dates; null: none."""
     spans: str | None = None
-    """Column with the parts of the text that count, as pairs of characters such as [[0, 12], [40, 55]] (from, up to).
-    Training counts the loss on their tokens, and attacks score them. null: all of the text counts, as it does for a
-    row without a value."""
+    """Column with the parts of the text that count, as pairs of character positions (from, up to) such as [[0, 12],
+    [40, 55]]. Training counts the loss on the tokens of these parts, and attacks score these parts. null: the whole
+    text counts, as in a row without a value.
+    """
 
     def named(self) -> dict[str, str]:
         """Return a map from role to column name, for the roles that have a column."""

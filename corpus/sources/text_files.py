@@ -41,16 +41,16 @@ _FEW_LETTERS = 0.3  # share of letters outside of ASCII in a text of Western Eur
 
 @dataclass(frozen=True)
 class TextFormat:
-    """The properties of JSON and CSV files that the files themselves do not show."""
+    """Properties of JSON and CSV files that a file does not show itself."""
 
     __pydantic_config__: ClassVar = DATACLASS_SECTION
 
     encoding: str | None = None
-    """Encoding of the characters, such as cp1252; null: UTF-8, or what a byte order mark at the beginning states."""
+    """Character encoding, such as cp1252; null: the encoding in the byte order mark, or UTF-8 if there is none."""
     delimiter: str | None = None
-    """Character between the fields of a CSV file; null: the comma, semicolon, tab or | that the header shows."""
+    """Character between the fields of a CSV file; null: comma, semicolon, tab or |, as in the header."""
     field: str | None = None
-    """Key of the list that holds the rows, in a JSON file that is one object. Dots reach into objects."""
+    """Key of the list of rows, in a JSON file that is one object. A dot in the key reaches into an inner object."""
 
     def __post_init__(self) -> None:
         if self.delimiter is not None and (len(self.delimiter) != 1 or self.delimiter in '"\r\n'):

@@ -15,13 +15,13 @@ CapSelection: TypeAlias = Literal["random", "longest", "shortest", "highest_perp
 
 
 class Cap(DataSideDefense):
-    """Train on a limited number of records per user."""
+    """Use only a limited number of records per user for training."""
 
     kind: Literal["cap"] = "cap"
     records: Count
     """Maximum number of records kept per user."""
     selection: CapSelection = "random"
-    """Rule that chooses the records to keep; perplexity is the base model's."""
+    """Rule that chooses the records to keep; the base model measures the perplexity."""
 
     def name(self) -> Statement:
         """Return the step's name in a plan and a record."""

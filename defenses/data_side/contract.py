@@ -93,12 +93,14 @@ class DataSideDefense(Choice, ABC):
     """Name of the kind, or "package.module:Class"."""
 
     rewrites: ClassVar[bool] = False
-    """Whether it changes texts and removes no record."""
+    """Whether the step changes texts and removes no record."""
 
     user_local: ClassVar[bool | None] = None
-    """Whether what is kept of a user depends on that user's records alone; None voids a user-level epsilon."""
+    """Whether the records that the step keeps of a user depend only on that user's records. If neither this nor
+    ``record_local`` is true, a user-level epsilon is void.
+    """
     record_local: ClassVar[bool | None] = None
-    """Whether what becomes of a record depends on that record alone; None counts as no."""
+    """Whether the result for a record depends only on that record; None counts as false."""
 
     def name(self) -> Statement:
         """Return the step's name in a plan and a record.

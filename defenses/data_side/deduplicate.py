@@ -15,14 +15,15 @@ from heldin.words.statement import Statement
 
 
 class Deduplicate(DataSideDefense):
-    """Keep only the first of each set of equal or similar texts."""
+    """Keep the first text of each set of similar texts."""
 
     kind: Literal["deduplicate"] = "deduplicate"
     scope: Literal["user", "corpus"] = "user"
-    """Texts to compare: a user's texts with each other ("user"), or all texts ("corpus", which voids a user-level
-    epsilon)."""
+    """Texts that heldin compares. user: the texts of each user with each other. corpus: all texts, which voids a
+    user-level epsilon.
+    """
     threshold: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Minimum estimated Jaccard similarity of n-grams at which two texts count as similar; 1: only equal texts."""
+    """Smallest estimated Jaccard similarity of n-grams at which two texts count as similar; 1: only equal texts."""
     ngram: Few = 5
     """Number of words in an n-gram."""
 

@@ -23,7 +23,7 @@ class DeIdentify(DataSideDefense):
 
     kind: Literal["deidentify"] = "deidentify"
     entities: EntitySourceConfig
-    """Source of entities that finds mentions; a name that the source misses stays in the text."""
+    """Source of entities, which finds the mentions. A name that the source misses stays in the text."""
     categories: Annotated[tuple[Category, ...], Field(min_length=1)] = CATEGORIES
     """Categories of Lai et al. (2021), Table I, to replace."""
 

@@ -30,18 +30,20 @@ _REFUSED = {
 
 
 class BandedDefense(SampledDefense, UserRecords):
-    """User-level sampling in groups. The noise is correlated over b steps, where b is the number of groups.
+    """User-level sampling in groups, with noise that is correlated over as many steps as there are groups of users.
 
     Every number is a public constant of the config.
     """
 
     kind: Literal["banded"]
     bands: Many | Literal["auto"] = "auto"
-    """b: number of groups of users, and of steps over which noise is correlated. A user is drawn only in every b-th
-    step, with b times the probability of "uls". 1: "uls". auto: the accountant takes the power of two with the
-    smallest error of the optimizer's sums at ``target_epsilon``; it needs public constants only."""
+    """Number b of groups of users, and of steps over which noise is correlated. A user can be drawn only in every b-th
+    step, with b times the probability of "uls". 1: the same as "uls". auto: the accountant takes the power of two with
+    the smallest error of the optimizer's sums at ``target_epsilon``. For this choice, the accountant uses only public
+    constants.
+    """
     workload: Workload = PREFIX_SUMS
-    """Sums whose error ``bands: auto`` minimises; by default the sums of gradients that plain SGD makes."""
+    """Sums of gradients with the error that ``bands: auto`` minimises; by default the sums of plain SGD."""
 
     @model_validator(mode="before")
     @classmethod

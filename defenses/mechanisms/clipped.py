@@ -12,9 +12,9 @@ class ClippingDefense(DefenseConfig):
 
     kind: Literal["clip"]
     unit: Literal["example", "batch"]
-    """What is clipped: the gradient of each example, or of the batch."""
+    """Gradient to clip: that of each example, or that of the batch."""
     clip_norm: ClipNorm | None = None
-    """Clip norm; null: the smallest gradient norm of a plain run, which heldin does first."""
+    """Clip norm; null: the smallest gradient norm of a plain run, which heldin trains first."""
 
     def plan(self, given: Given) -> dict[str, Any]:
         """Return the plan's fields, with the norm in the config or the measured norm."""

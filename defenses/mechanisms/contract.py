@@ -48,21 +48,21 @@ class Given:
 
 
 class DefenseConfig(Section, ABC):
-    """A kind of ``defense``. Settings that a kind does not change are as in plain training."""
+    """A kind of ``defense``. A class that sets nothing here trains like plain training."""
 
     kind: str
     """Name of the kind, or "package.module:Class"."""
 
     is_private: ClassVar[bool] = False
-    """Whether it adds noise, so that there is a plan to account for."""
+    """Whether this kind adds noise, and so has a plan with a guarantee."""
     is_plain: ClassVar[bool] = False
-    """Whether training is that without a defense."""
+    """Whether this kind is plain training without a defense."""
     protects_named: ClassVar[bool] = False
-    """Whether people named in others' records are protected too."""
+    """Whether this kind also protects people who are named in others' records."""
     may_halt: ClassVar[bool] = False
     """Whether training may end without a model."""
     repeats_records: ClassVar[bool] = False
-    """Whether the records of users with fewer than the plan's number are repeated."""
+    """Whether training repeats the records of users who have fewer than the plan's number of records."""
 
     @abstractmethod
     def plan(self, given: Given) -> dict[str, Any]:
@@ -184,21 +184,21 @@ class Level(ABC):
     mechanism: "Mechanism"
 
     unit: ClassVar[Unit | Literal["none"]]
-    """The plan's unit."""
+    """Protected unit of the plan."""
     method: ClassVar[str]
     """Name of the accounting in ``heldin account``."""
     protects: ClassVar[bool] = True
-    """Whether there is a unit to protect."""
+    """Whether the plan protects any unit."""
     protects_named: ClassVar[bool] = False
-    """Whether people named in records are protected too."""
+    """Whether the plan also protects people who are named in records."""
     counts_users: ClassVar[bool] = False
     """Whether bounds on attackers are bounds on users."""
     protects_records: ClassVar[bool] = False
-    """Whether a unit is a record."""
+    """Whether the protected unit is a record."""
     caps_users: ClassVar[bool] = False
-    """Whether each user's records are chosen once, before training."""
+    """Whether heldin chooses each user's records once, before training."""
     cannot_calibrate: ClassVar[str | None] = None
-    """Why the noise cannot be found for an epsilon; None if it can."""
+    """Reason why heldin cannot find the noise for an epsilon; None if heldin can find it."""
 
     @classmethod
     def covers(cls, mechanism: "Mechanism") -> bool:

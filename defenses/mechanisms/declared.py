@@ -94,10 +94,10 @@ class StepGiven:
 
 
 class DeclaredDefense(NoisedDefense, ABC):
-    """A mechanism of another package, with the epsilon that follows from the package's declaration."""
+    """A mechanism of another package. The epsilon follows from the package's declaration."""
 
     unit: ClassVar[Literal["user", "example"]]
-    """What is sampled, clipped and protected: a user with all records, or a single record."""
+    """Unit that the mechanism samples, clips and protects: a user with all records, or a single record."""
     relation: ClassVar[Adjacency] = "add_remove"
     """Neighbouring relation of the declared event."""
 
@@ -107,7 +107,8 @@ class DeclaredDefense(NoisedDefense, ABC):
     """Maximum number of records in one backward pass; it affects only memory."""
     white_box: ExpandedPath | None = None
     """Output of ``heldin white-box --plan PLAN --json`` for this mechanism with the installed code; null: the report
-    states that no white-box audit was run."""
+    states that nobody ran a white-box audit.
+    """
 
     @abstractmethod
     def dp_event(self) -> "DpEvent":

@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 
 class FilterDefense(UserRecords):
-    """Asi & Liu's filtered descent (Chua et al., Algorithm 3) with full batches; it may halt and release no model."""
+    """Asi & Liu's filtered descent (Chua et al., Algorithm 3) with full batches. The run may halt without a model."""
 
     may_halt: ClassVar[bool] = True
 
     kind: Literal["filter"]
     target_epsilon: Positive
-    """Calibrate the noise to this epsilon per user."""
+    """Epsilon per user for which heldin calibrates the noise."""
     tau: Positive
-    """Most users' gradients must lie within this distance of each other at every step."""
+    """Largest distance between the gradients of most users, in every step; otherwise the run halts."""
 
     @property
     def calibrated_to(self) -> float:

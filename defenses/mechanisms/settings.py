@@ -31,19 +31,23 @@ class NoisedDefense(DefenseConfig, ABC):
     is_private: ClassVar[bool] = True
 
     population: Count
-    """Public number of users ("uls", "banded", "filter") or of records (the others), to which sampling rate and delta
-    refer. With "filter", users missing from this number count as users with gradient zero."""
+    """Public number of users ("uls", "banded", "filter") or of records (other kinds), from which heldin computes
+    sampling rate and delta. With "filter", users who are missing from this number count as users with a zero gradient.
+    """
     steps: Count
-    """Number of optimizer steps, instead of finetune.epochs."""
+    """Number of optimizer steps, which replaces finetune.epochs."""
     delta: Annotated[float, Field(gt=0, lt=1)] | DeltaRule = "units^-1.1"
-    """delta of the guarantee: a number, or a power of a public number. "units^-1.1" uses the number of protected users:
-    ``population`` or, if records are sampled, ``protected_users``; for "example" it uses the number of records,
-    ``population``. "examples^-1.1" uses ``examples``, as in Charles et al. (2024), section 5. A delta above one over
-    the number of protected units guarantees almost nothing."""
+    """delta of the guarantee: a number, or a power of a public number. "units^-1.1" uses the number of protected users.
+    This number is ``population``, or ``protected_users`` if records are sampled. For the kind "example", "units^-1.1"
+    uses the number of records, ``population``. "examples^-1.1" uses ``examples``, as in Charles et al. (2024), section
+    5. A delta above one over the number of protected units guarantees almost nothing.
+    """
     examples: Count | None = None
     """Public number of records before any cap, only for ``delta: examples^-1.1``."""
     secure_noise: bool = False
-    """Draw the noise from a cryptographic generator (AES-256 in counter mode), which is slower than Philox."""
+    """Whether a cryptographic generator (AES-256 in counter mode) draws the noise. It is slower than the default,
+    Philox.
+    """
     base_model_saw_protected: bool = False
     """Whether the base model or the tokenizer was trained on protected users' texts, or on texts selected by comparison
     with them. If so, the guarantee is void."""
@@ -95,24 +99,27 @@ class NoisedDefense(DefenseConfig, ABC):
 
 
 class SampledDefense(NoisedDefense, ABC):
-    """The settings of defenses that sample, clip and add noise in every step."""
+    """The settings that all defenses with sampling, clipping and noise in every step share."""
 
     cohort: Count
-    """Expected number of users ("uls", "banded") or records (the others) in a step, if ``population`` of them are in
-    training; also the divisor. It is at most ``population``."""
+    """Expected number of users ("uls", "banded") or records (other kinds) in a step, if ``population`` of them are in
+    training. heldin divides the sum of a step by this number, which is at most ``population``.
+    """
     target_epsilon: Positive | None = None
-    """Calibrate the noise to this epsilon per user ("example": per record; "user-entity": per user and entity together,
-    or per ``exposed`` records). Give either ``target_epsilon`` or ``noise_multiplier``."""
+    """Epsilon for which heldin calibrates the noise, per user ("example": per record; "user-entity": per user and
+    entity together, or per ``exposed`` records). Give either ``target_epsilon`` or ``noise_multiplier``.
+    """
     # 0 is allowed: such a plan is built and labelled "no DP guarantee", not refused.
     noise_multiplier: NotNegative | None = None
     """Standard deviation of the noise divided by ``clip_norm``."""
     clip_norm: ClipNorm = 1.0
     """L2 norm to which a unit's gradient is clipped."""
     clip_kind: Literal["flat", "normalised"] = "flat"
-    """"flat" scales down gradients above ``clip_norm``; "normalised" then divides by ``clip_norm``, so the learning
-    rate no longer depends on it."""
+    """Kind of clipping. flat: scale down gradients above ``clip_norm``. normalised: also divide by ``clip_norm``, so
+    the best learning rate no longer depends on ``clip_norm``.
+    """
     protected_users: Count | None = None
-    """Public number of users, if records are sampled, for delta and the warning about delta."""
+    """Public number of users, if records are sampled; used for delta and the warning about delta."""
     micro_records: Many = 64
     """Maximum number of records in one backward pass; it affects only memory."""
 
@@ -163,14 +170,16 @@ class SampledDefense(NoisedDefense, ABC):
 
 
 class ShuffledDefense(SampledDefense, ABC):
-    """The settings of defenses whose cohorts may be shuffled, and whose clip norm may follow a quantile."""
+    """The settings of defenses that can shuffle cohorts, and let the clip norm follow a quantile."""
 
     sampler: Literal["poisson", "shuffled"] = "poisson"
-    """"poisson": each unit enters each step by its own coin. "shuffled": cohorts are cut from a shuffled list, as most
-    trainers do, without a DP guarantee here."""
+    """Way to draw cohorts. poisson: a separate coin decides for each unit and step. shuffled: heldin cuts cohorts from
+    a shuffled list, as most trainers do, and states no DP guarantee.
+    """
     clip_quantile: ClipQuantile | None = None
-    """Let the clip norm follow a quantile of the units' norms, within the same epsilon; ``clip_norm`` is the clip norm
-    of the first step. null: the clip norm stays."""
+    """Rule by which the clip norm follows a quantile of the units' norms, within the same epsilon; ``clip_norm`` is
+    then the clip norm of the first step. null: the clip norm is constant.
+    """
 
     @property
     def followed_quantile(self) -> ClipQuantile | None:
@@ -200,13 +209,15 @@ class ShuffledDefense(SampledDefense, ABC):
 
 
 class UserRecords(NoisedDefense, ABC):
-    """The settings of defenses that use a limited number of each user's records."""
+    """The settings of defenses with a limited number of records per user."""
 
     group_size: Many = 1
     """Number of records per user: at most this many in a step ("uls", "banded", "filter"), at most this many in
     training ("els"), or exactly this many ("group")."""
     record_selection: RecordSelection = "random"
-    """Records to use of a user who has more than ``group_size``; "random_chunk" is only for "uls" and "banded"."""
+    """Rule that chooses among the records of a user with more than ``group_size``; "random_chunk" is only for "uls" and
+    "banded".
+    """
 
     @property
     def promises_users(self) -> bool:
@@ -234,7 +245,7 @@ class NamedPeopleDefense(SampledDefense, ABC):
     protects_named: ClassVar[bool] = True
 
     entities: EntitySourceConfig | None = None
-    """Source of entities that finds the people that a record names."""
+    """Source of entities, which finds the people who are named in a record."""
     categories: tuple[Category, ...] = Field(CATEGORIES, min_length=1)
     """Categories of Lai et al. (2021), Table I, that count as entities."""
 

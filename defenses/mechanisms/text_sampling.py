@@ -27,17 +27,19 @@ if TYPE_CHECKING:
 
 
 class UserEntityDefense(NamedPeopleDefense):
-    """Text sampling: each record has a separate coin and is clipped alone. Authors and named people do not matter."""
+    """Text sampling: heldin draws and clips each record separately, regardless of its author and the people named in
+    it.
+    """
 
     kind: Literal["user-entity"]
     group_size: Few | None = None
-    """Maximum number of records per user; needs ``entity_cap``, and gives one epsilon for every user and recognised
-    entity. null: no caps, and an epsilon for each number of records."""
+    """Maximum number of records per user. With ``entity_cap``, which it needs, it gives one epsilon for every user and
+    recognised entity. null: no caps, and an epsilon for each number of records.
+    """
     entity_cap: Few | None = None
-    """Maximum number of records that name an entity; needs ``group_size`` and ``entities``."""
+    """Maximum number of records that name an entity. Needs ``group_size`` and ``entities``."""
     exposed: Few | None = None
-    """Without caps, the number of records that a person wrote or is named in, for which ``target_epsilon`` holds; null:
-    1."""
+    """Without caps: number of records by or about a person for which ``target_epsilon`` holds; null: 1."""
 
     @property
     def units(self) -> int | None:

@@ -25,34 +25,43 @@ if TYPE_CHECKING:
 
 
 class UedpDefense(NamedPeopleDefense):
-    """UeDP-Alg of Lai et al. (2021) samples users and entities, and clips a drawn user's model difference."""
+    """UeDP-Alg of Lai et al. (2021): heldin samples users and entities, and clips the model difference of each drawn
+    user.
+    """
 
     kind: Literal["uedp"]
     entities: EntitySourceConfig
-    """Source of entities that finds the people that a record names."""
+    """Source of entities, which finds the people who are named in a record."""
     entity_rate: float = Field(0.5, gt=0, le=1)
-    """Probability q_e of each recognised entity in a step."""
+    """Probability q_e that a step samples a recognised entity."""
     extended_rate: float = Field(1.0, ge=0, le=1)
-    """Probability q_s of each record that names no recognised entity; 0: such records are not used (estimator f_E)."""
+    """Probability q_s that a step samples a record without recognised entities; 0: heldin uses no such records
+    (estimator f_E).
+    """
     rule: Literal["any", "all"] = "any"
-    """Records to use of a drawn user: those with any drawn entity (as in the paper), or all."""
+    """Records of a drawn user that a step uses: records with a drawn entity (as in the paper), or all records."""
     noise_scale: Literal["cohort", "clip_norm"] = "cohort"
     """Unit of the noise multiplier: (cohort + 1) clip norms (Algorithm 1, line 14), or one clip norm."""
     weight_caps: WeightCaps | None = None
-    """Caps for the weights of Algorithm 1, lines 3 and 4, which count private records; null: every weight is 1."""
+    """Caps for the weights in lines 3 and 4 of Algorithm 1, which depend on private counts of records; null: every
+    weight is 1.
+    """
     local: LocalUpdates | None = None
-    """Own steps of a drawn user (Algorithm 1, lines 20 to 28, each step continuing from the last); null: one
-    gradient."""
+    """Local steps on a drawn user's records (Algorithm 1, lines 20 to 28); each step continues from the previous step.
+    null: one gradient.
+    """
     group_size: Many | None = None
-    """Maximum number of usable records of a drawn user in a step, drawn by chance; null: all."""
+    """Maximum number of usable records of a drawn user in a step. heldin draws them at random. null: all."""
     account: Literal["paper", "strict"] = "paper"
-    """Epsilon that the run claims: the paper's, which is no guarantee, or the epsilon that holds for the same
-    algorithm."""
+    """Epsilon that the run claims. paper: the paper's epsilon, which is no guarantee. strict: the epsilon that holds
+    for this algorithm.
+    """
     sensitive_share: float | None = Field(None, gt=0, le=1)
-    """Share of records with a recognised entity, a public constant. The paper's claim needs it unless extended_rate is
-    0."""
+    """Share of records with a recognised entity, as a public constant. The paper's claim needs this share unless
+    extended_rate is 0.
+    """
     holders: Many | None = None
-    """Number of other users who may name an entity, for which epsilon is stated; null: all others."""
+    """Number of other users who may name an entity; epsilon is stated for this number. null: all other users."""
 
     @model_validator(mode="after")
     def _possible(self) -> Self:

@@ -16,10 +16,11 @@ class UlsDefense(ShuffledDefense, UserRecords):
 
     kind: Literal["uls"]
     cap: Count | None = None
-    """Hard cap on the number of users in a step, only with Poisson sampling; null: no cap."""
+    """Maximum number of users in a step, only with Poisson sampling; null: no maximum."""
     local: LocalUpdates | None = None
-    """Own steps of a drawn user; heldin clips the resulting change of the model instead of a gradient (DP-FedAvg). Only
-    with Poisson sampling without a cap."""
+    """Local steps on a drawn user's records. heldin clips the resulting change of the model instead of a gradient
+    (DP-FedAvg). Only with Poisson sampling without ``cap``.
+    """
 
     @model_validator(mode="after")
     def _possible(self) -> Self:

@@ -36,13 +36,13 @@ class EndpointConfig(Section):
     """A model behind an OpenAI-compatible endpoint."""
 
     url: ExpandedName
-    """Base URL of the server's API, such as https://host/v1; requests go to /completions below it."""
+    """Base URL of the server's API, such as https://host/v1. Requests go to /completions below this URL."""
     chat: bool = False
-    """Whether requests go to /chat/completions, which returns no log-probabilities of a given text."""
+    """Whether requests go to /chat/completions, which does not return log-probabilities of a given text."""
     tokenizer: ExpandedName | None = None
     """Folder or hub name of the served models' tokenizer; null: send texts instead of tokens."""
     context: Annotated[Many, Field(ge=3)] | None = None
-    """Maximum number of tokens per request; null: the context length that the server reports, at most 2,048."""
+    """Maximum number of tokens per request; null: the context length that the server reports, but at most 2,048."""
     api_key_env: str | None = None
     """Name of the environment variable that holds the API key; null: no key is sent."""
     requests_per_minute: Positive | None = None
@@ -50,21 +50,22 @@ class EndpointConfig(Section):
     concurrency: Few = 4
     """Maximum number of requests at the same time."""
     timeout: Positive = 120.0
-    """Seconds to wait for an answer before heldin sends the request again."""
+    """Number of seconds that heldin waits for an answer before it sends the request again."""
     max_tries: Few = 6
-    """Maximum number of tries per request, including the first."""
+    """Maximum number of attempts per request, including the first."""
     price_per_million: NotNegative | None = None
     """Price per million tokens, in any currency, for the cost estimate."""
     price_per_million_generated: NotNegative | None = None
-    """Price per million generated tokens; null: the same price."""
+    """Price per million generated tokens; null: ``price_per_million``."""
     max_tokens_sent: int | None = Field(None, ge=0, le=10**12)
-    """Refuse an audit that would send and generate more tokens than this; null: no limit."""
+    """Maximum number of tokens to send and generate; heldin refuses an audit that needs more. null: no limit."""
     max_requests: int | None = Field(None, ge=0, le=10**12)
-    """Refuse an audit of more requests than this; null: no limit."""
+    """Maximum number of requests; heldin refuses an audit that needs more. null: no limit."""
     max_price: NotNegative | None = None
-    """Refuse an audit that would cost more than this; null: no limit."""
+    """Maximum cost, in the currency of the price; heldin refuses an audit that costs more. null: no limit."""
     max_minutes: Positive | None = None
-    """Refuse an audit that would take longer than this at the maximum request rate; null: no limit."""
+    """Maximum number of minutes at the maximum request rate; heldin refuses an audit that takes longer. null: no limit.
+    """
 
     @model_validator(mode="after")
     def _limits_can_be_known(self) -> "EndpointConfig":
@@ -80,41 +81,46 @@ def _several(value: object) -> object:
 
 
 class RowsConfig(Section):
-    """How heldin reads rows that are turns."""
+    """Settings for rows of turns, such as chats."""
 
     format: RowFormat | None = None
-    """How rows hold their text: text, messages, conversations, prompt-completion or preference; see corpus.format of a
-    run. null: the columns of the first row decide."""
+    """Format of the rows: text, messages, conversations, prompt-completion or preference; see corpus.format of a run.
+    null: heldin decides by the columns of the first row.
+    """
     template: ExpandedPath | None = None
-    """File with the chat template that writes messages, in Jinja; null: the template of the audited model's
-    tokenizer."""
+    """File with a chat template in Jinja, which turns messages into text; null: the template of the audited model's
+    tokenizer.
+    """
     template_options: dict[str, str | bool] | None = None
-    """Further values for the chat template, such as {date_string: 26 Jul 2024}; null: none."""
+    """Values to pass to the chat template, such as {date_string: 26 Jul 2024}; null: none."""
 
 
 class CheckpointAttacks(Section):
-    """The attacks to run, and how much of each text they score."""
+    """The attacks to run, and the part of each text that they score."""
 
     access: Levels = (Access.LOG_PROBABILITIES,)
-    """What the attackers see of the model: log-probabilities of given texts, the top-k next tokens, or the text that
-    the model writes. If several levels are given, each has an answer, and they share the error probability equally.
-    ``release`` decides which answer counts."""
+    """Access of the attackers: log-probabilities of given texts, the top-k next tokens, or the text that the model
+    writes. If you give several levels, each gets an answer, and the levels share the error probability equally.
+    ``release`` decides which answer counts.
+    """
     names: tuple[Annotated[str, NameOfKind(ATTACKS)], ...] = DEFAULT_ATTACKS
-    """Attacks to run; by default those of each level in ``access``."""
+    """Attacks to run; by default all attacks of each level in ``access``."""
     primary: Annotated[str, NameOfKind(ATTACKS)] = "likelihood-ratio"
-    """The primary attack; must be one of ``names``, by default the first of the strongest level."""
+    """The primary attack, which must be one of ``names``; by default the first attack of the strongest level."""
     aggregations: tuple[Annotated[str, one_of(AGGREGATIONS)], ...] = ("mean", "min", "max")
     """Ways to combine the scores of a user's texts into one score; the first one is the primary aggregation."""
     turns: Counting | None = None
-    """Turns that are scored, if rows are turns: all, those of user or assistant, or the completion. Give the turns on
-    which training counted the loss. null: the assistant's turns, or the completion."""
+    """Turns that attacks score, if rows are turns: all, the turns of user or assistant, or the completion. Give the
+    turns on which training counted the loss. null: the assistant's turns, or the completion.
+    """
     max_characters: Count = 4000
-    """Number of characters to score of each text, from its beginning."""
+    """Number of characters at the beginning of each text that attacks score."""
     precision: PrecisionChoice | None = None
-    """Precision in which models are loaded here to be scored; see attack.precision of a run. auto: the precision of the
-    target's stored weights, for all models. null: fp32, or auto if there is not enough memory for fp32."""
+    """Precision of models on this machine for scoring; see attack.precision of a run. auto: all models get the
+    precision of the target's stored weights. null: fp32, or auto if fp32 needs too much memory.
+    """
     sampling: SamplingConfig = SamplingConfig()
-    """Requests of attackers who see less than log-probabilities of given texts."""
+    """Requests of attackers who do not see log-probabilities of given texts."""
 
     @model_validator(mode="before")
     @classmethod
@@ -137,54 +143,62 @@ class CheckpointAttacks(Section):
 
 
 class CheckpointConfig(MeasureKeys):
-    """One audit of a model that somebody else trained."""
+    """One audit of a model that is already trained."""
 
     name: str = Field("audit", pattern=r"^[^/\x00-\x1f]*[^/.\x00-\x1f][^/\x00-\x1f]*$")
-    """Name of the audit, for the report. Results go to runs/ and this name, or to --out."""
+    """Name of the audit, for the report. heldin writes the results to runs/NAME, or to --out."""
     model: ExpandedName
-    """Folder or hub name of the model, which may be a LoRA adapter; with ``endpoint``, its name on the server."""
+    """Folder or hub name of the model or LoRA adapter; with ``endpoint``, name of the model on the server."""
     reference: Annotated[
         tuple[ExpandedName, ...],
         BeforeValidator(_several, json_schema_input_type=str | tuple[str, ...]),
         Field(min_length=1),
     ]
-    """Models that were not trained on these users, such as the base model. The first one leads; the others are shown
-    beside it. endpoint:NAME is a model at the same endpoint."""
+    """Models that were not trained on these users, such as the base model. The first is the primary reference; the
+    report also shows the others. endpoint:NAME is a model at the same endpoint.
+    """
     held_in: ExpandedPath
-    """File with texts of users the model was trained on."""
+    """File with texts by members: users in the model's training data."""
     held_out: ExpandedPath
-    """File with texts of users it was not trained on."""
+    """File with texts by non-members: users who are not in the training data."""
     columns: Columns = Columns()
     """Columns of the files."""
     format: TextFormat = TextFormat()
-    """How JSON and CSV files are written."""
+    """Encoding and layout of JSON and CSV files."""
     rows: RowsConfig = RowsConfig()
-    """How rows that are turns are read."""
+    """Settings for rows of turns, such as chats."""
     bad_rows: OnBadRows = OnBadRows.SKIP_EMPTY
-    """Which rows are skipped and counted. skip-empty: rows without text. skip: all rows that cannot be used. strict:
-    none. The first other row that cannot be used is an error."""
+    """Rows that heldin skips and counts. skip-empty: rows without text. skip: all unusable rows. strict: none. Any
+    other unusable row is an error.
+    """
     max_users: Annotated[Count, Field(ge=4)] | None = None
-    """Maximum number of users, drawn by ``seed`` from both groups together; null: all."""
+    """Maximum number of audited users, drawn by ``seed`` from members and non-members together; null: all."""
     max_texts_per_user: Count | None = None
-    """Maximum number of scored texts per user, taking the first ones; null: all."""
+    """Maximum number of scored texts per user; heldin takes the first texts. null: all."""
     context: Annotated[Many, Field(ge=3)] | None = None
-    """Largest number of tokens in one pass of a model that is loaded here; null: the model's own limit, which BLOOM and
-    Mamba do not state."""
+    """Maximum number of tokens in one pass of a model on this machine; null: the limit in the model's config. The
+    configs of BLOOM and Mamba have no limit.
+    """
     adapter_base: ExpandedName | None = None
-    """Base model of every adapter among the models, by folder or hub name; null: the one that the adapter's config
-    names."""
+    """Folder or hub name of the base model for all adapters among the models; null: the base model in the adapter's
+    config.
+    """
     assignment: Assignment = Assignment.UNKNOWN
-    """How users came to be held in or out. coin: an independent fair coin for each user. fixed: any other known way,
-    such as an exact half or one of each pair. unknown: you do not know."""
+    """Way in which users became members or non-members. coin: an independent fair coin for each user. fixed: another
+    known way, such as an exact half or one of each pair. unknown: you do not know.
+    """
     training: ExpandedPath | None = None
-    """The model's training data, with the same columns: the audit counts which users and texts are in it. null: the
-    audit does not check."""
+    """The model's training data, with the same columns. The audit counts the users and texts that are in this data.
+    null: the audit does not check this.
+    """
     texts: Literal["fresh", "training"] | None = None
-    """Without ``training``: whether the held-in texts are fresh or were trained on, as you declare; null: not known."""
+    """Your statement about the members' texts, if there is no ``training``. fresh: training did not use these texts.
+    training: training used them. null: not known.
+    """
     claims: tuple[str, ...] = ()
     """Claims to test, such as epsilon=8,delta=1e-6."""
     plan: ExpandedPath | None = None
-    """A plan.json whose privacy curve is tested as a further claim."""
+    """A plan.json; the audit tests its privacy curve as a further claim."""
     attack: CheckpointAttacks = CheckpointAttacks()
     """The attacks to run."""
     audit: AuditConfig = AuditConfig()
@@ -192,11 +206,11 @@ class CheckpointConfig(MeasureKeys):
     decision: DecisionConfig = DecisionConfig()
     """Thresholds that decide the answer."""
     release: Release | None = None
-    """To whom the model will be given, for the report; null: not stated."""
+    """People who will get the model, for the report; null: not stated."""
     seed: Seed = 0
-    """Public seed of bootstrap and redraws."""
+    """Public seed of the bootstrap, of redraws, and of the sample of users."""
     endpoint: EndpointConfig | None = None
-    """The server that runs the model, if it is not loaded here."""
+    """The server that runs the model, if the model is not on this machine."""
 
     @model_validator(mode="after")
     def _can_be_measured(self) -> "CheckpointConfig":

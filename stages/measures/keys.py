@@ -14,4 +14,6 @@ class MeasureKeys(Section):
     """Further measurements."""
 
     measures: Annotated[dict[str, MeasureOptions], KindsByName(MEASURES)] = Field({})
-    """Measurements besides the attacks, by name: heldin's own, or "package.module:Class" of another package."""
+    """Measurements in addition to the attacks, by name. A name is one of heldin's, or "package.module:Class" of another
+    package.
+    """

@@ -110,14 +110,14 @@ class MeasuredUsers:
 
 
 class MeasureOptions(Section, ABC):
-    """A kind of ``measures``: options of a measure in a config."""
+    """A kind of ``measures``, with the options of the measure in a config."""
 
     needs_weights: ClassVar[bool] = True
     """Whether the measure runs the audited model itself, which is impossible for a model behind an endpoint."""
     needs_canaries: ClassVar[bool] = False
     """Whether the measure concerns canary users only."""
     of_training_texts: ClassVar[bool] = False
-    """Whether the measure concerns training texts of the model, so that fresh texts are useless."""
+    """Whether the measure concerns the model's training texts, so the measure cannot use fresh texts."""
 
     @abstractmethod
     def measure(self, subjects: MeasuredUsers, models: tuple[Fingerprinted, Fingerprinted]) -> Measure[Any]:
