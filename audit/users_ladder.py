@@ -28,6 +28,8 @@ class Trained(Section):
     """Number of users, which is the population in the accountant."""
     training: str
     """Kind of training: plain, uls or banded."""
+    optimizer: str = "Adam"
+    """Optimizer: Adam, or momentum (sgd with momentum 0.9)."""
     epsilon: Positive | None
     """Epsilon of the plan; null: plain training."""
     noise_multiplier: NotNegative

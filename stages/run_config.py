@@ -90,17 +90,29 @@ class SplitConfig(Section):
         return self
 
 
-class PretrainConfig(Section):
-    """A tiny GPT-Neo, which heldin trains from scratch on public users, who are not audited."""
+class PublicTexts(Section):
+    """Texts of public users, who are neither audited nor trained on."""
 
     source: CorpusSource | None = None
     """Public corpus; null: the run's corpus without its audited users."""
     users: UserFilter = UserFilter(min_records=1)
-    """Users for the pre-training, among the users of ``source``, or without ``source`` among the users who are not
-    audited.
-    """
+    """Public users, among the users of ``source``, or without ``source`` among the users who are not audited."""
     max_records_per_user: Count | None = None
     """Maximum number of records per user; heldin takes the first records. null: all."""
+
+
+class SaliencyConfig(PublicTexts):
+    """Public users whose gradients pick the layers for adapters (``finetune.lora.targets: auto``)."""
+
+    users: UserFilter = UserFilter(min_records=1, max_users=256)
+    """Public users, among the users of ``source``, or without ``source`` among the users who are not audited."""
+    max_records_per_user: Count | None = 8
+    """Maximum number of records per user; heldin takes the first records. null: all."""
+
+
+class PretrainConfig(PublicTexts):
+    """A tiny GPT-Neo, which heldin trains from scratch on public users, who are not audited."""
+
     shape: TinyModel = TinyModel()
     """Shape of the model."""
     recipe: Recipe = Field(PRETRAINING, json_schema_extra=KEEPS_DEFAULTS)
@@ -151,6 +163,8 @@ class ModelConfig(Section):
     """Branch, tag or commit of a hub name; null: the newest commit."""
     pretrain: PretrainConfig | None = None
     """A tiny model that heldin pre-trains first, instead of ``base``."""
+    saliency: SaliencyConfig | None = None
+    """Public users whose gradients pick the layers for adapters; only for ``finetune.lora.targets: auto``."""
 
     @model_validator(mode="after")
     def _one_of_both(self) -> "ModelConfig":
