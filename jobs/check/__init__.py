@@ -1,1 +1,2 @@
-"""The checks of ``heldin run --check`` before a run begins: mistakes, duration, space and memory."""
+"""The checks that ``heldin run --check`` makes before a run: mistakes in the config, duration, disk space and
+memory."""
