@@ -36,13 +36,13 @@ class CorpusData:
     """The corpus of a run before canary users and coins.
 
     Attributes:
-        audited: the audited users, and the number of dropped users.
-        public_rows: rows of ``public_store`` that pre-training may see.
+        audited: the audited users, and how many users were dropped.
+        public_rows: rows of ``public_store`` that pre-training may read.
         public_users: number of users with rows in ``public_rows``.
         validation_rows: rows of public validation users.
-        text_unit: unit of a record in the corpus: a record of the source, or a sentence.
+        text_unit: what one record is: a record of the source, or a sentence.
         reading: rule that turns rows into documents.
-        public_store: the corpus for pre-training; None: ``store``.
+        public_store: the corpus for pre-training; None if it is ``store``.
     """
 
     store: CorpusStore
@@ -55,37 +55,37 @@ class CorpusData:
     reading: RowReading = TEXTS
 
     def public_texts(self) -> list[str]:
-        """Return the texts that pre-training may see."""
+        """Return the texts that pre-training may read."""
         return [text for texts in self.public_batches() for text in texts]
 
     def bearing_loss(self, documents: Iterable[Document]) -> list[Document]:
-        """Return documents whose counted parts are the parts with loss."""
+        """Return documents whose counted parts are the parts that the loss counts."""
         return counting(documents, self.reading.counting, self.reading.loss)
 
     def under_attack(self, documents: Iterable[Document]) -> list[Document]:
-        """Return documents whose counted parts are the scored parts."""
+        """Return documents whose counted parts are the parts that the attack scores."""
         return counting(documents, self.reading.counting, self.reading.attack)
 
     def public_batches(self) -> Iterator[list[str]]:
-        """Yield the texts that pre-training may see, in batches."""
+        """Yield the texts that pre-training may read, in batches."""
         # Of a pair what is preferred.
         return ([as_read(document.branches()[0]) for document in documents] for documents in self.public_documents())
 
     def public_documents(self) -> Iterator[list[Document]]:
-        """Yield the documents that pre-training may see, with their counted parts, in batches."""
+        """Yield the documents that pre-training may read, with their counted parts, in batches."""
         rows = np.array(self.public_rows, dtype=np.int64)
         for first in range(0, rows.size, ROWS_PER_BATCH):
             yield (self.public_store or self.store).documents_at(rows[first : first + ROWS_PER_BATCH])
 
 
 def counting(documents: Iterable[Document], stored: Counting, wanted: Counting) -> list[Document]:
-    """Return documents in which the wanted turns count, instead of the turns counted in the store."""
+    """Return documents in which the wanted turns count, instead of the turns that the store counts."""
     return list(documents) if stored is wanted else [document.counting(wanted) for document in documents]
 
 
 def reading_of_run(config: RunConfig) -> RowReading:
-    """Return the rule that turns a run's rows into documents. Raises InputError if turns or the template are
-    missing."""
+    """Return the rule that turns a run's rows into documents. Raises InputError if the rows lack turns or a
+    template."""
     corpus = config.corpus
     asked = StatedRows(corpus.format, corpus.turns, config.finetune.loss_on, config.attack.turns)
     source = corpus.source
@@ -93,7 +93,8 @@ def reading_of_run(config: RunConfig) -> RowReading:
 
 
 def template_of_run(config: RunConfig) -> ChatTemplate:
-    """Return the template that writes a run's messages. Raises InputError if the base model's tokenizer has none."""
+    """Return the template that writes a run's messages. Raises InputError if the base model's tokenizer has no
+    template."""
     file, options = config.corpus.template, config.corpus.template_options or {}
     if config.model.pretrain is not None:
         # Its tokenizer is not trained yet.
@@ -105,7 +106,7 @@ def template_of_run(config: RunConfig) -> ChatTemplate:
 
 
 def read_corpus(config: RunConfig, reporter: Reporter) -> CorpusData:
-    """Build or open the store, and select audited and public users.
+    """Build or open the store, and select the audited users and the public rows.
 
     Raises:
         InputError: ``build_store``, ``select_users`` or ``check_pool`` raises, or there are more canary users than
@@ -182,7 +183,8 @@ def corpus_facts(corpus: CorpusData) -> CorpusFacts:
 
 
 def _validation_users(config: RunConfig, store: CorpusStore, audited: Selection) -> tuple[str, ...]:
-    """Return public users whose loss selects the checkpoint; they are neither audited nor used for pre-training."""
+    """Return the public users for choosing the checkpoint by their loss. They are neither audited nor used in
+    pre-training."""
     rule = config.corpus.public_validation
     if rule is None:
         return ()
@@ -194,9 +196,9 @@ def _validation_users(config: RunConfig, store: CorpusStore, audited: Selection)
 
 
 def require_unchosen(config: RunConfig) -> None:
-    """Raise InputError for a private run if the base model's texts were chosen by comparison with private texts.
+    """Raise InputError for a private run if private texts decided which texts pre-trained the base model.
 
-    A file next to such a corpus states this (``python -m replication pretraining-without``).
+    A file next to such a corpus says so (``python -m replication pretraining-without``).
     """
     source = config.model.pretrain.source if config.model.pretrain else None
     if source is None or not config.defense.relies_on_base:
@@ -212,7 +214,7 @@ def require_unchosen(config: RunConfig) -> None:
 
 
 def _public_store(config: RunConfig, reporter: Reporter) -> CorpusStore | None:
-    """Return the corpus for pre-training the base model, if it differs from the run's."""
+    """Return the corpus for pre-training the base model; None if it is the run's corpus."""
     if config.model.pretrain is None or config.model.pretrain.source is None:
         return None
     require_unchosen(config)
@@ -227,7 +229,8 @@ def _public_store(config: RunConfig, reporter: Reporter) -> CorpusStore | None:
 
 
 def _public_rows(config: RunConfig, store: CorpusStore, taken: frozenset[str]) -> tuple[tuple[int, ...], int]:
-    """Return rows of ``store`` of public users who are not in ``taken``, limited per user by the config."""
+    """Return rows of ``store`` by public users who are not in ``taken``, at most as many per user as the config
+    allows."""
     if config.model.pretrain is None:
         return (), 0
     rule = config.model.pretrain.users
