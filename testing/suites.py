@@ -131,8 +131,8 @@ def examples_of(of_family: str, kind_class: Any, name: str, folder: Path) -> lis
         return [kind_class.model_validate(accepted)]
     except ValueError as error:
         raise AssertionError(
-            f"{name}:\n  - some keys have no default: add a class method examples(kind, folder) that returns sections to"
-            " test"
+            f"{name}:\n  - some keys have no default: add a class method examples(kind, folder) that returns sections"
+            " to test"
         ) from error
 
 
