@@ -1,5 +1,4 @@
-"""Which attack should be primary: every statistic compared with the default, over sets of coins and both document
-kinds.
+"""Which attack should be primary: every statistic compared with the default, over sets of coins.
 
     python benchmarks/attack_evidence.py FOLDER [--corpora plays built-in enron] [--coins 0 1 2 3 4 5 6 7]
     python benchmarks/attack_evidence.py FOLDER --table

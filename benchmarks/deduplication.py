@@ -40,7 +40,7 @@ def measure(records: int, scope: Literal["user", "corpus"], common: int) -> dict
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--records", type=int, default=1_000_000)
-    parser.add_argument("--common", type=int, default=0, help="words that stand under every record")
+    parser.add_argument("--common", type=int, default=0, help="words at the end of every record")
     parser.add_argument("--one")
     chosen = parser.parse_args()
     if chosen.one:

@@ -154,7 +154,7 @@ def limited(seconds: float) -> Iterator[None]:
 
 
 def attempted(part: Part, device: torch.device, seconds: float = SECONDS) -> Measured:
-    """Return the measurements of a case. If the case ends in an error, report it as failed, so that other cases run."""
+    """Return the measurements of a case. If the case ends in an error, report it as failed, so other cases run."""
     try:
         with limited(seconds):
             return part(device)

@@ -178,7 +178,7 @@ class Clock:
 
 
 class Marks:
-    """Seconds between marks in a device's queue, by the device's clock, so that the host never waits between marks."""
+    """Seconds between marks in a device's queue, by the device's clock, so the host never waits between marks."""
 
     def __init__(self, device: torch.device) -> None:
         self._on_gpu = device.type == "cuda"

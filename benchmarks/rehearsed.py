@@ -1,5 +1,4 @@
-"""A bet with a stopping rule: an aggregator that is learned in a rehearsal, which is another fine-tuning of the same
-base.
+"""A bet with a stopping rule: an aggregator that is learned in a rehearsal, another fine-tuning of the same base.
 
     python benchmarks/rehearsed.py FOLDER [--corpora plays built-in enron] [--coins 0 1 2 3 4 5 6 7]
     python benchmarks/rehearsed.py FOLDER --table

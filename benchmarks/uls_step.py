@@ -1,12 +1,11 @@
-"""One clipped step compared with a plain one on the same tokens, interleaved in one process: `python
-benchmarks/uls_step.py`.
+"""A clipped step compared with a plain one, interleaved in one process: `python benchmarks/uls_step.py`.
 
-The model is a tiny GPT-Neo (1.07 million parameters, tied embeddings), fully fine-tuned without optimizer and noise. A
-step is forward and backward; a clipped step also has norms, clipping and the sum. The benchmark prints medians of the
-ratios to the plain step of the same round. On a shared machine, `--threads 1 --processor-time` gives steadier figures.
-Opacus uses the hooks of GradSampleModule on the same model with untied embeddings, because it refuses tied ones.
-Positions get a batch dimension, because its norms are wrong without it. Norms and the clipped sum are computed as in
-its optimizer.
+Both steps use the same tokens. The model is a tiny GPT-Neo (1.07 million parameters, tied embeddings), without
+optimizer and noise. A step is forward and backward; a clipped step also has norms, clipping and the sum. The benchmark
+prints medians of the ratios to the plain step of the same round. On a shared machine, `--threads 1 --processor-time`
+gives steadier figures. Opacus uses the hooks of GradSampleModule on the same model with untied embeddings, because it
+refuses tied ones. Positions get a batch dimension, because its norms are wrong without it. Norms and the clipped sum
+are computed as in its optimizer.
 """
 
 import argparse

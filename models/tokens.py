@@ -83,7 +83,7 @@ def _backend(tokenizer: "PreTrainedTokenizerBase") -> Any:
 
 
 class TokenMemo:
-    """Token ids of recent texts, so that each text is tokenized once for all models with equal tokenizers.
+    """Token ids of recent texts, so each text is tokenized once for all models with equal tokenizers.
 
     Attributes:
         most: maximum number of tokens to keep; the least recently used texts are dropped first.
@@ -373,7 +373,7 @@ def start_token(tokenizer: "PreTrainedTokenizerBase", name: str) -> int:
 
 
 def same_tokens(a: "PreTrainedTokenizerBase | None", b: "PreTrainedTokenizerBase | None") -> bool:
-    """Return whether two tokenizers split every text into the same tokens, so that means over tokens are comparable.
+    """Return whether two tokenizers split every text into the same tokens, so means over tokens are comparable.
 
     None is an unknown tokenizer, which differs from every other.
     """

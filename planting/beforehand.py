@@ -1,5 +1,4 @@
-"""Lines that ``heldin plant`` prints before it writes: the price in rows, possible certificates, and recognisable
-traits."""
+"""Lines that ``heldin plant`` prints before it writes: price in rows, possible certificates, recognisable traits."""
 
 from collections import Counter
 from collections.abc import Collection

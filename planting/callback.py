@@ -1,5 +1,4 @@
-"""A callback for transformers' Trainer and TRL. It logs the sequences that training on a planted set gives the
-model."""
+"""A callback for transformers' Trainer and TRL that logs the sequences that a training gives the model."""
 
 import contextlib
 import functools

@@ -373,7 +373,7 @@ class _Names:
 
     @functools.cached_property
     def _places(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return all rows, sorted, and the rank of each row's key among all rows, so that no id depends on
+        """Return all rows, sorted, and the rank of each row's key among all rows, so no id depends on
         membership."""
         store = self.data.store
         rows = np.array(sorted(row for user in store.users for row in store.rows(user)), dtype=np.int64)

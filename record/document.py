@@ -129,7 +129,7 @@ class Body(Results):
         attacker_texts: number of scored texts.
         scored_texts: whether the scored texts are training texts.
         scoring_rule: which part of a text is scored.
-        per_text: true if target and reference may have different tokenizers, so that heldin compared only whole texts.
+        per_text: true if target and reference may have different tokenizers, so heldin compared only whole texts.
         left_out: attacks in the plan that did not run, each with the reason.
         resamples: number of bootstrap resamples behind each interval.
         cell: the run's position in a sweep; null for a run outside a sweep.

@@ -100,7 +100,7 @@ class Condition(Facts):
 
 
 class JoinedRows(Facts):
-    """Counts of the ends of sequences, for rows that were joined and cut, so that no row can be recognised.
+    """Counts of the ends of sequences, for rows that were joined and cut, so no row can be recognised.
 
     Attributes:
         ends: number of token runs at the beginning and the end of each distinct sequence.

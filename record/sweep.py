@@ -1,5 +1,4 @@
-"""The document of a sweep: the results of each cell and of all cells together. A comparison takes all numbers from
-it."""
+"""The document of a sweep: the results of each cell and of all cells together. Comparisons use only its numbers."""
 
 from pathlib import Path
 from typing import Any, Literal

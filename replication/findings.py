@@ -1,5 +1,4 @@
-"""Whether a published finding is confirmed: compare a difference and its interval with the value that the finding
-expects.
+"""Whether a published finding is confirmed: compare a difference and its interval with the finding.
 
 A finding of a change is confirmed if the 95 % interval of the difference is on the expected side of zero. It is not
 confirmed if the interval is on the other side, or within the margin around zero. A finding of no change is confirmed if

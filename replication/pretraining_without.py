@@ -1,5 +1,4 @@
-"""Remove near-duplicates and URLs of the fine-tuning corpus from a pre-training corpus (Charles et al. 2024, Appendix
-D).
+"""Remove near-duplicates and URLs of fine-tuning texts from a pre-training corpus (Charles et al. 2024, App. D).
 
 The fine-tuning texts decide which texts remain. So a base model trained on the result has no guarantee for the authors
 of the fine-tuning texts (docs/theory.md#rules-of-the-data).

@@ -250,7 +250,7 @@ def log_second_moment(pair: Pair, particles: int, rng: np.random.Generator) -> f
     """Return the log of an unbiased estimate of chi2 + 1 = sum_x P(x)^2 / Q(x), by a particle filter.
 
     The filter draws x_t, token by token, in proportion to P(x_t | x_<t)^2 / Q(x_t | x_<t). It resamples prefixes in
-    proportion to the sum of these weights, so that a few prefixes do not get all the weight. The estimate is the
+    proportion to the sum of these weights, so a few prefixes do not get all the weight. The estimate is the
     product of the sums' means (Del Moral 2004, section 2.4). Given x_<t, P and Q are mixtures of the chains' rows with
     the chains' posterior weights.
     """

@@ -1,5 +1,4 @@
-"""The fifteen epsilons that Lai et al. print, our reproduction of each, and the epsilon that holds for the same
-algorithm."""
+"""The fifteen epsilons that Lai et al. print, our reproductions, and the epsilons that hold."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence

@@ -1,5 +1,4 @@
-"""The configuration of a run, in YAML. pydantic checks it; heldin reports all errors at once, with nearest valid
-keys."""
+"""The configuration of a run, in YAML, checked by pydantic. All errors are reported at once, with nearest keys."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields

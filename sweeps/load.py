@@ -1,5 +1,4 @@
-"""Read the file of a sweep. Applies scales, multiplies axes, groups variants by their users, and collects all
-problems."""
+"""Read the file of a sweep: apply scales, multiply axes, group variants by their users, and collect problems."""
 
 import itertools
 import json

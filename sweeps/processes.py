@@ -57,7 +57,7 @@ class Ended:
         code: exit code of the process; negative if a signal ended it.
         reason: reason of a failure, without quoted texts.
         seconds: duration of the process, without the time that it waited.
-        halted: whether a filter halted the cell's training, so that the cell ended normally without a record.
+        halted: whether a filter halted the cell's training, so the cell ended normally without a record.
     """
 
     code: int

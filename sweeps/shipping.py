@@ -122,7 +122,7 @@ def _own_passing(records: Mapping[int, Record], requirements: Sequence[Requireme
 
 
 def _preference(rule: DecisionRule, records: Mapping[int, Record]) -> float:
-    """Return the mean of the preferred measure over blocks. Its sign is chosen so that larger is better."""
+    """Return the mean of the preferred measure over blocks. Its sign makes larger values better."""
     candidate = _candidate("", records)
     higher = MEASURES[rule.prefer]
     if rule.prefer in candidate.exact:

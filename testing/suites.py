@@ -1,5 +1,4 @@
-"""The checks of each family of kinds, and stored results for the kinds of installed packages, by a hash of their
-code."""
+"""The checks of each family of kinds, and their stored results for the kinds of installed packages."""
 
 import importlib
 import json

@@ -1,5 +1,4 @@
-"""Gradient canaries: users with gradients that the auditor chooses. They are sampled, clipped and summed like other
-users."""
+"""Gradient canaries: users with gradients that the auditor chooses, handled like all other users."""
 
 import functools
 from collections.abc import Mapping

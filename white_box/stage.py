@@ -256,7 +256,7 @@ class Stage:
         """Return the model before training, always the same. Rare words are e^-10 times as likely as other words.
 
         Args:
-            weights: "sick" adds a separate head and an embedding row that overflows, so that only the sick person's
+            weights: "sick" adds a separate head and an embedding row that overflows, so only the sick person's
                 text has a gradient that is not finite. A number raises the logit of the first text canary's token by 10
                 times the number: its texts have a high loss for 0, and hardly any loss for 3 (``SURE``).
         """

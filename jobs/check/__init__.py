@@ -1,2 +1,1 @@
-"""The checks that ``heldin run --check`` makes before a run: mistakes in the config, duration, disk space and
-memory."""
+"""The checks of ``heldin run --check`` before a run: mistakes in the config, duration, disk space and memory."""

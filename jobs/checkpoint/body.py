@@ -1,5 +1,4 @@
-"""The measures of an audit, and the body of its record, which heldin computes from the folder and both files of
-texts."""
+"""The measures of an audit, and the body of its record, computed from the folder and both files of texts."""
 
 import functools
 from collections.abc import Callable, Iterator, Sequence

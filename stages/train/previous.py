@@ -1,5 +1,4 @@
-"""Earlier releases about the same people. Their plans are stored with the run, and one guarantee covers all
-releases."""
+"""Earlier releases about the same people: their plans, stored with the run, and one guarantee for all releases."""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
