@@ -9,25 +9,25 @@ without attention, over the seconds and over the rate of a bf16 matrix product o
 dp-accounting and Opacus, part 4 the client of endpoints, part 5 cryptography, and part 9 accelerate. Parts 6 and 7 need
 everything that heldin installs.
 
-1. Every engine: V = 50,257 tied, 4 layers, with TF32 switched on outside. In float32 within 1e-4 of plain float64
-   backward passes on the CPU; in bfloat16 within 2e-2 of plain backward passes of that precision, and beside it how far
-   both are from float64, which is the passes' own rounding; every contribution at most C (1 + 1e-4).
-2. Steps of random 125M and 1.3B models over users of 16 x 512 and 16 x 1,024 tokens: a plain step (same loss, same
-   attention, same passes), "auto" by the functions and with the noise of training, unit by unit; and, of 16 users at
-   1.3B, adapters of rank 8 over all weights. Medians of steps 5 to
-   10 with Adam; nothing waits within a step but what waits in training. Peak memory, for one case of each shape beside
-   what a rehearsal without numbers said it would be.
-3. Example DP, 32 records of 512 tokens at 125M: over plain training and over Opacus (hooks, ghost clipping).
-4. Scoring 5,000 texts through the score cache, tokenizing included, over bare forward passes, which are given tokens;
-   in float32 and in bfloat16.
-5. Noise and optimizer of a 125M step, and the host's part of a ULS step of 342,477 users with cohorts of 1,024: who is
-   drawn, which records, their passes, the keys of the noise.
-6. Whole runs: a 125M shape pre-trained on Enron's public users (without HELDIN_DATA_DIR on the built-in corpus's),
-   fine-tuned without a defense and under ULS at epsilon 8, in both precisions, and attacked.
-7. With several GPUs: ULS steps at 125M by replicas and in shards over those of one GPU.
-8. A plain and a ULS step at 125M and at 1.3B profiled: the kernels that cost most, seconds and bytes by class, gaps.
-9. Our plain step at 125M and at 1.3B over a plain PyTorch loop and over the Trainer of transformers, each with and
-   without torch.compile.
+1. Every engine with V = 50,257 tied and 4 layers, and TF32 enabled from outside. In float32, the distance to plain
+   float64 backward passes on the CPU is at most 1e-4. In bfloat16, the distance to plain bfloat16 backward passes is at
+   most 2e-2; the distances of both to float64 are printed, which are rounding errors of the passes. Every contribution
+   is at most C (1 + 1e-4).
+2. Steps of random 125M and 1.3B models over users of 16 x 512 and 16 x 1,024 tokens. The ways are a plain step (same
+   loss, attention and passes), "auto" by the functions and with the noise of training, and unit by unit. Adapters of
+   rank 8 over all weights are measured with 16 users at 1.3B. Times are medians of steps 5 to 10 with Adam. A step
+   waits only where training waits. One case per shape also compares the peak memory with a rehearsal's prediction.
+3. Example DP with 32 records of 512 tokens at 125M, over plain training and over Opacus (hooks, ghost clipping).
+4. Scoring of 5,000 texts through the score cache, including tokenizing, over bare forward passes on given tokens; in
+   float32 and in bfloat16.
+5. Noise and optimizer of a 125M step. Also the host's part of a ULS step of 342,477 users with cohorts of 1,024: the
+   drawn users, their records, their passes, and the keys of the noise.
+6. Whole runs of a 125M shape, pre-trained on public users of Enron (of the built-in corpus, without HELDIN_DATA_DIR).
+   They are fine-tuned without a defense and with ULS at epsilon 8, in both precisions, and attacked.
+7. With several GPUs: ULS steps at 125M by replicas and in shards, over steps of one GPU.
+8. Profiles of a plain and a ULS step at 125M and at 1.3B: most expensive kernels, seconds and bytes by class, gaps.
+9. Our plain step at 125M and at 1.3B, over a plain PyTorch loop and over transformers' Trainer, each with and without
+   torch.compile.
 """
 
 import argparse

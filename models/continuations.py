@@ -27,9 +27,9 @@ def continuation_logprobs(
 ) -> NDArray[np.float64]:
     """Return the log-probability, in nats, that sampling after each window's prefix emits the rest of it, shape (n,).
 
-    The model reads the start token and then the prefix, as for every scored text. Sampling is as in transformers: each
-    token is drawn from the softmax of logits / temperature over the ``top_k`` greatest logits and all logits equal to
-    the smallest of them. The result is minus infinity if a token is outside this set.
+    The model reads the start token and then the prefix, as for every scored text. Sampling is as in transformers. It
+    uses the softmax of logits / temperature over the ``top_k`` greatest logits and all logits equal to the smallest of
+    them. The result is minus infinity if a token is outside this set.
 
     Args:
         windows: token ids, shape (n, prefix + k).

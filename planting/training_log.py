@@ -1,9 +1,9 @@
 """The log of a training on a planted set: every sequence that the model was given, and the resulting weights.
 
-The log is a folder. For each start of a training and each of its processes it has a *segment* of two files:
-``segment-0001-0.json`` (the process, and its checkpoints) and ``segment-0001-0.reads`` (one ``READ`` per sequence, in
-order). Each segment contains the digest of the previous segment, so a missing segment is noticed. The log is a plain
-file: the person who signs vouches for it (docs/plant.md).
+The log is a folder with a *segment* for each start of a training and each of its processes. A segment has two files.
+``segment-0001-0.json`` describes the process and its checkpoints. ``segment-0001-0.reads`` has one ``READ`` per
+sequence, in order. Each segment contains the digest of the previous segment, so a missing segment is noticed. The log
+is a plain file, so the person who signs is responsible for it (docs/plant.md).
 """
 
 import hashlib

@@ -109,7 +109,7 @@ def recomputed_check(furthest: float | None, steps: int) -> Check:
         )
     move = _OF_MOVE * torch.finfo(torch.float32).eps
     detects = (
-        f"a weight further from the stated optimizer's, in one of {steps} steps or at the end, than {_OF_WEIGHT:g}"
+        f"a weight, in one of {steps} steps or at the end, that differs from the stated optimizer's by {_OF_WEIGHT:g}"
         f" units in its last place and {move:.1g} of the largest move of its tensor"
     )
     return exact(f"{RECOMPUTED}, in roundings", "weights", furthest, 0.0, detects, tolerance=1.0)

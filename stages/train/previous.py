@@ -48,9 +48,9 @@ def require_previous(config: RunConfig, out: Path) -> None:
     """Check the plans in ``previous``, and compare the base model with them.
 
     Raises:
-        InputError: a plan is missing or damaged. Also raised if the defense assumes that the base model has not seen
-            the protected people, and either the base model has a plan and ``previous`` is not set, or the base model
-            has the weights of a release in ``previous``.
+        InputError: a plan is missing or damaged; the base model has a plan but ``previous`` is not set; or the base
+            model has the weights of a release in ``previous``. The last two apply only if the defense assumes that the
+            base model has not seen the protected people.
     """
     read_previous(config, out)
     base = Path(config.model.base or "")
