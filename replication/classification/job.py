@@ -53,8 +53,8 @@ class PseudoUsers(Code):
     """The assumptions behind the guarantees of this study."""
 
     PUBLIC = (
-        "for the protected pseudo-users only: labels, test texts and the encoder's pre-training texts count as public, and"
-        " data sets are compared after texts are assigned"
+        "for the protected pseudo-users only: labels, test texts and the encoder's pre-training texts count as public,"
+        " and data sets are compared after texts are assigned"
     )
 
 
